@@ -95,6 +95,9 @@ class RuleCall:
         return self.r
 
 
+Calls = Sequence[RuleCall]
+
+
 def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes as Python values.
 

@@ -15,7 +15,7 @@ from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Canvas, Selection
-from rationale.methods.environment import RuleCall
+from rationale.methods.environment import Calls, RuleCall
 from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR, attributions_name, inner_spec
 from rationale.methods.propagation.backward import (
     Carried,
@@ -164,7 +164,7 @@ def emit_heatmaps(
     return outputs
 
 
-def requested_layers(path: Path, output: str, calls: Sequence[RuleCall]) -> tuple[str, ...]:
+def requested_layers(path: Path, output: str, calls: Calls) -> tuple[str, ...]:
     """Return the names of the values to explain besides the inputs.
 
     "all" means the outputs of operators with weights and of products of two values (attention), and the
@@ -181,9 +181,7 @@ def _is_layer(call: RuleCall) -> bool:
     return call.rule.layer_form is not None or (Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits)
 
 
-def layers_walked(
-    layers: Sequence[str], calls: Sequence[RuleCall], steps: Sequence[RuleCall], *, are_named: bool
-) -> tuple[str, ...]:
+def layers_walked(layers: Sequence[str], calls: Calls, steps: Calls, *, are_named: bool) -> tuple[str, ...]:
     """Return the layers' names on the method's walk.
 
     A value between operators that the method joins has no attribution.

@@ -14,7 +14,7 @@ from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Gap, Method, Results
-from rationale.methods.environment import RuleCall, RulePoint
+from rationale.methods.environment import Calls, RuleCall, RulePoint
 from rationale.methods.leaves import OTHER_INPUT, Leaf
 from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR
 from rationale.methods.players import Players, by_player
@@ -49,9 +49,9 @@ _OUTSIDE = RuleCall("outside", _OUTSIDE_RULE, {}, (None,), (), (False,), RulePoi
 """The reader of a kept value outside of the path: no call can be joined with it."""
 
 
-def readers_of(calls: Sequence[RuleCall], kept_names: Collection[str] = ()) -> Readers:
+def readers_of(calls: Calls, keep: Collection[str] = ()) -> Readers:
     """Return the path's calls that read each value; a kept value also has a reader outside of the path."""
-    readers: dict[str, list[RuleCall]] = defaultdict(list, {name: [_OUTSIDE] for name in kept_names})
+    readers: dict[str, list[RuleCall]] = defaultdict(list, {name: [_OUTSIDE] for name in keep})
     for call in calls:
         for name in call.sources:
             readers[name].append(call)
@@ -60,12 +60,12 @@ def readers_of(calls: Sequence[RuleCall], kept_names: Collection[str] = ()) -> R
 
 def walk(
     op: Ops,
-    calls: Sequence[RuleCall],
+    calls: Calls,
     output: str,
     seed: Carried,
     pull: Pull,
     advance: Callable[[int], None],
-    kept_names: Collection[str] = (),
+    keep: Collection[str] = (),
 ) -> dict[str, Any]:
     """Carry the seed's multiplier from the explained output back to every value before it.
 
@@ -76,7 +76,7 @@ def walk(
         calls: the operators of the path in topological order.
         pull: the method's multipliers for one call: one per input, or None.
         advance: called with the number of operators done, for a progress bar.
-        kept_names: names of values on the path whose multipliers are also returned.
+        keep: names of values on the path whose multipliers are also returned.
 
     Returns:
         The multiplier, or relevance if `pull` returns it, of each value that nothing on the path computes,
@@ -95,7 +95,7 @@ def walk(
             _arriving(op, pending.pop(name, []), y)
             for name, y in zip(call.outputs, call.x.outputs, strict=True)
         ]
-        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in kept_names)
+        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in keep)
         if call.rule.kind is not Kind.POINTWISE:
             arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
         try:
@@ -228,19 +228,17 @@ class PropagationMethod(Method):
     def rows_per_target(self, references: int) -> int:
         return (self.points or 1) * (references if self.each_reference else 1)
 
-    def plan(
-        self, op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str] = ()
-    ) -> tuple[Sequence[RuleCall], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         """Return the operators that the walk reads, in topological order, and their pull function.
 
         Override it to join operators into layers, or to treat a layer by its place.
 
         Args:
-            kept_names: names of values whose multipliers are requested. The plan leaves these values if it
+            keep: names of values whose multipliers are requested. The plan leaves these values if it
                 joins operators only to save time; values inside a layer that the method's definition joins
                 have none.
         """
-        del op, kept_names
+        del op, keep
         return calls, self.pull
 
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> PathPoint:

@@ -17,7 +17,7 @@ from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops, mean
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import References, WeightedMethod
-from rationale.methods.environment import RuleCall
+from rationale.methods.environment import Calls, RuleCall
 from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.speed import commute, fuse
@@ -51,11 +51,9 @@ class DeepShap(WeightedMethod, PropagationMethod):
     def options(self) -> dict[str, Any]:
         return {"standard_error": self.standard_error}
 
-    def plan(
-        self, op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str] = ()
-    ) -> tuple[Sequence[RuleCall], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         """Order linear operators by least cost, and fuse operators that have one common multiplier."""
-        return fuse(commute(op, calls, kept_names), kept_names), self.pull
+        return fuse(commute(op, calls, keep), keep), self.pull
 
     def pull(self, op: Ops, call: RuleCall, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return _PULL[Kind.LOCAL if call.rule.deeplift_form else call.rule.kind](op, call, m)
@@ -106,17 +104,11 @@ def _between_indices(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | No
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
     points = zip(call.x.inputs, call.reference.inputs, means, strict=True)
     deltas = [None if g is None else op.Sub(x, r) for x, r, g in points]
-    remainder, total_change = (
-        _sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y))),
-        op.array([0.0], call.x.y),
-    )
+    remaining, total = (_sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y))), op.array([0.0], call.x.y))
     for g, d in zip(means, deltas, strict=True):
         if g is not None and d is not None:
-            remainder, total_change = (
-                op.Sub(remainder, _sum(op, op.Mul(g, d))),
-                op.Add(total_change, _sum(op, op.Abs(d))),
-            )
-    share = op.Div(remainder, op.Max(total_change, tiny(call.x.y)))
+            remaining, total = (op.Sub(remaining, _sum(op, op.Mul(g, d))), op.Add(total, _sum(op, op.Abs(d))))
+    share = op.Div(remaining, op.Max(total, tiny(call.x.y)))
     return [
         None if g is None or d is None else op.Add(g, op.Mul(op.Sign(d), op.reshape(share, (1,) * d.rank)))
         for g, d in zip(means, deltas, strict=True)

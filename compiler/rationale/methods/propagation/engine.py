@@ -13,7 +13,7 @@ from rationale.graph.ops import along, mean, open_rows, open_weights
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Engine, Method, MissingValues, Selection
-from rationale.methods.environment import Environment, MovedEnvironment, RuleCall
+from rationale.methods.environment import Calls, Environment, MovedEnvironment, RuleCall
 from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import ChosenLeaves, Leaf, choose_leaves
 from rationale.methods.outputs import Outputs, attributions_name, check_group_names, make_seed
@@ -152,7 +152,7 @@ class Walk(Engine[PropagationMethod, Path]):
 WALK = Walk()
 
 
-def _rules(steps: Sequence[RuleCall], pull: Pull) -> list[LayerRule]:
+def _rules(steps: Calls, pull: Pull) -> list[LayerRule]:
     """Return the rule of each operator on the walk, first to last; empty for methods without such rules."""
     if not isinstance(pull, RulePull):
         return []

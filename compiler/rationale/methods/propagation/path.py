@@ -69,9 +69,7 @@ def follow_attributions(lowered: Lowered, ends: Sequence[str]) -> AttributionFlo
             or node.op_type in SIZE_OPERATORS | _CONSTANT
         ):
             continue
-        operator = _OperatorFlow(
-            node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered
-        )
+        operator = _NodeFlow(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
         first = str(node.outputs[0].name)
         carried = [i for i, v in enumerate(node.inputs) if v is not None and v.name in active]
         carrying = [i for i in carried if operator.carries_input(i)]
@@ -99,7 +97,7 @@ def is_number(lowered: Lowered, value: ir.Value) -> bool:
 
 
 @dataclass(frozen=True)
-class _OperatorFlow:
+class _NodeFlow:
     """A node, and the inputs and outputs that may carry attributions."""
 
     node: ir.Node
@@ -151,7 +149,7 @@ def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[
 _TRUNCATING = frozenset({"Div", "ReduceMean"})  # with integers, their result has no fraction
 
 
-def with_float_casts(
+def cast_to_floats(
     lowered: Lowered,
     nodes: Sequence[ir.Node],
     active: frozenset[str],
@@ -293,9 +291,7 @@ def choose_path(
     leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
     check_shapes(lowered, [s.tensor for s in leaves])
     dtype = lowered.specs[leaves[0].tensor][1]
-    floats = with_float_casts(
-        lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype
-    )
+    floats = cast_to_floats(lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype)
     if floats is not lowered:
         lowered, route = floats, _route_to(floats, name, chosen)
     demand_rows(lowered, name, route.needed)

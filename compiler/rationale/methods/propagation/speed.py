@@ -14,22 +14,22 @@ import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.environment import RuleCall, RulePoint, evaluate
+from rationale.methods.environment import Calls, RuleCall, RulePoint, evaluate
 from rationale.methods.propagation.backward import Readers, readers_of
 from rationale.rules.rule import Evaluation, Kind, Rule, Trait
 
 LARGEST_FACTOR = 4.0  # in a group of smooth operators: their secant assumes a scale of about 1
 
 
-def fuse(calls: Sequence[RuleCall], kept_names: Collection[str]) -> list[RuleCall]:
+def fuse(calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Return the calls, in their order; every group with one common multiplier becomes one call.
 
     Args:
-        kept_names: names of values that groups must not hide.
+        keep: names of values that groups must not hide.
     """
     fused: list[RuleCall] = []
     grouped_names: set[str] = set()
-    readers = readers_of(calls, kept_names)
+    readers = readers_of(calls, keep)
     producers = {name: call for call in calls for name in call.outputs}
     order = {call.outputs[0]: i for i, call in enumerate(calls)}
     for call in reversed(calls):
@@ -99,12 +99,12 @@ def _is_smooth(call: RuleCall) -> bool:
     return call.rule.kind is Kind.BILINEAR and Trait.ELEMENTWISE in traits and small
 
 
-def _has_curvature(group: Sequence[RuleCall]) -> bool:
+def _has_curvature(group: Calls) -> bool:
     """Tell whether fusing a group saves work: groups of only sums and factors are cheap anyway."""
     return len(group) > 1 and any(member.rule.kind is Kind.POINTWISE for member in group)
 
 
-def _one_call(group: Sequence[RuleCall]) -> RuleCall:
+def _one_call(group: Calls) -> RuleCall:
     """Return the members, in topological order, as one call."""
     first, last = group[0], group[-1]
     if last.rule.kind is Kind.SELECTION:
@@ -135,7 +135,7 @@ def _entering_at(selection: RulePoint, source: RulePoint, varying: Sequence[bool
     return replace(selection, inputs=(x, *selection.inputs[1:]))
 
 
-def _composition(group: Sequence[RuleCall], name: str) -> Callable[..., Evaluation]:
+def _composition(group: Calls, name: str) -> Callable[..., Evaluation]:
     """Return the group as one rule: values forwards, pullbacks backwards."""
 
     def evaluate(op: Ops, x: Tensor) -> Evaluation:
@@ -161,13 +161,13 @@ def _composition(group: Sequence[RuleCall], name: str) -> Callable[..., Evaluati
     return evaluate
 
 
-def commute(op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str]) -> list[RuleCall]:
+def commute(op: Ops, calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Move factors of channels into the weights of the layers behind, and means before layers.
 
     Args:
-        kept_names: names of values whose multipliers must not change.
+        keep: names of values whose multipliers must not change.
     """
-    return _move_means_first(op, _absorb_factors(op, calls, kept_names), kept_names)
+    return _move_means_first(op, _absorb_factors(op, calls, keep), keep)
 
 
 def _identity(_op: Ops, x: Tensor, *_: Tensor | None) -> Evaluation:
@@ -177,13 +177,13 @@ def _identity(_op: Ops, x: Tensor, *_: Tensor | None) -> Evaluation:
 _ABSORBED = Rule("absorbed", "", Kind.BILINEAR, _identity)
 
 
-def _absorb_factors(op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str]) -> list[RuleCall]:
+def _absorb_factors(op: Ops, calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Move a factor of each channel (a BatchNormalization), through a ReLU, into its readers' weights.
 
     In the walk back the factor would cost one more pass over the references. It commutes with multipliers,
     which are diagonal, so it can scale the columns in which the layer's adjoint ends.
     """
-    readers = readers_of(calls, kept_names)
+    readers = readers_of(calls, keep)
     changed: dict[str, RuleCall] = {}
     for call in calls:
         factor = _channel_factor(op, call)
@@ -261,12 +261,12 @@ def _with_weight(op: Ops, layer: RuleCall, x: Tensor, weight: Tensor) -> RuleCal
     return replace(layer, x=replace(layer.x, inputs=inputs, pullbacks=pullbacks))
 
 
-def _move_means_first(op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str]) -> list[RuleCall]:
+def _move_means_first(op: Ops, calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Move a mean over positions from behind a layer that treats each position alone to before it.
 
     In the walk back the layer then has fewer positions: a quarter of them for a pool of 2×2.
     """
-    readers = readers_of(calls, kept_names)
+    readers = readers_of(calls, keep)
     order = list(calls)
     for layer in calls:
         reading = readers[layer.outputs[0]]

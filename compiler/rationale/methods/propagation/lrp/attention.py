@@ -10,7 +10,7 @@ from dataclasses import replace
 from rationale.errors import UnsupportedModelError
 from rationale.graph.tensor import Tensor
 from rationale.lowering.rewrites.engine import HELD, UNCHANGED
-from rationale.methods.environment import RuleCall, RulePoint
+from rationale.methods.environment import Calls, RuleCall, RulePoint
 from rationale.methods.propagation.lrp.layers import is_plain, is_product
 from rationale.rules.rule import Evaluation, Kind, Rule, Trait
 
@@ -27,7 +27,7 @@ several operators, or a change of a value's quantised code."""
 LONGEST = 32  # operators of an activation or a deviation after which the search gives up
 
 
-def detach(calls: Sequence[RuleCall], detached: Detached) -> list[RuleCall]:
+def detach(calls: Calls, detached: Detached) -> list[RuleCall]:
     """Return the calls with detached inputs marked as constant; calls without a varying input are left out.
 
     Args:
@@ -46,7 +46,7 @@ def detach(calls: Sequence[RuleCall], detached: Detached) -> list[RuleCall]:
     return varying_calls
 
 
-def calls_reaching(calls: Sequence[RuleCall], outputs: Sequence[str]) -> list[RuleCall]:
+def calls_reaching(calls: Calls, outputs: Sequence[str]) -> list[RuleCall]:
     """Return the calls from which varying values lead to one of the outputs."""
     read = set(outputs)
     reaching_calls = []
@@ -57,15 +57,13 @@ def calls_reaching(calls: Sequence[RuleCall], outputs: Sequence[str]) -> list[Ru
     return reaching_calls[::-1]
 
 
-def free_names(calls: Sequence[RuleCall]) -> set[str]:
+def free_names(calls: Calls) -> set[str]:
     """Return the varying values that none of the calls computes: the explained inputs."""
     computed = {name for call in calls for name in call.outputs}
     return {name for call in calls for name in call.sources} - computed
 
 
-def no_rule_error(
-    method: str, missing: Sequence[RuleCall], calls: Sequence[RuleCall], advice: str
-) -> UnsupportedModelError:
+def no_rule_error(method: str, missing: Calls, calls: Calls, advice: str) -> UnsupportedModelError:
     """Return an error that names the operators without a rule in a method, with advice.
 
     Args:
@@ -80,13 +78,13 @@ def no_rule_error(
     return UnsupportedModelError("\n".join(lines))
 
 
-def holds_attention(calls: Sequence[RuleCall]) -> Detached:
+def holds_attention(calls: Calls) -> Detached:
     """Hold the outputs of a Softmax constant: attention weights become constant weights of an average."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}
     return lambda call, i: call.inputs[i] in shared
 
 
-def holds_gates(calls: Sequence[RuleCall]) -> Detached:
+def holds_gates(calls: Calls) -> Detached:
     """Hold one factor of a product constant if an activation computes it, and none computes the other.
 
     An example is f(g) in f(g)·u.
@@ -108,7 +106,7 @@ def _is_activated(producers: Mapping[str, RuleCall], name: str) -> bool:
     return call is not None and call.rule.kind is Kind.POINTWISE
 
 
-def hold_constants(calls: Sequence[RuleCall]) -> list[RuleCall]:
+def hold_constants(calls: Calls) -> list[RuleCall]:
     """Hold constant the inputs that only choose among values, and scales and zero points of quantised values.
 
     Quantisation, dequantisation, and the subtraction of a zero point pass relevance on unchanged.
@@ -138,7 +136,7 @@ def _activation(call: RuleCall, name: str, x: Tensor) -> RuleCall:
     return replace(call, rule=ACTIVATION, inputs=(name,), varying=(True,), x=point)
 
 
-def holds_deviations(calls: Sequence[RuleCall]) -> Detached:
+def holds_deviations(calls: Calls) -> Detached:
     """Hold constant the divisors of written-out normalisations: s in x·s or x/s, a function of norms of x.
 
     In a quotient, the norms may be those of values from which x is computed: a·b/(‖a‖·‖b‖) is a cosine.
@@ -205,7 +203,7 @@ def _square_of(call: RuleCall | None) -> str | None:
     return call.sources[0] if squares else None
 
 
-def join_activations(calls: Sequence[RuleCall]) -> list[RuleCall]:
+def join_activations(calls: Calls) -> list[RuleCall]:
     """Read each written-out activation as a function of a single variable.
 
     GELU is x/2·(1 + erf(x/√2)): an elementwise function of x alone, although its last operator multiplies two

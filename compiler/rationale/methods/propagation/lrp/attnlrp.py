@@ -11,14 +11,14 @@ Both are the walk of `Lrp` with the ε-rule for every layer, and these rules:
     activation        R unchanged
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.methods.engine import Gap
-from rationale.methods.environment import RuleCall
+from rationale.methods.environment import Calls
 from rationale.methods.propagation.backward import Pull
 from rationale.methods.propagation.lrp.attention import (
     calls_reaching,
@@ -32,7 +32,7 @@ from rationale.methods.propagation.lrp.attention import (
     no_rule_error,
 )
 from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, is_product, join_affine_maps
-from rationale.methods.propagation.lrp.lrp import RelevanceMethod, RelevancePropagation
+from rationale.methods.propagation.lrp.lrp import RelevanceMethod, RelevancePull
 from rationale.methods.propagation.lrp.modified import InputBounds
 from rationale.methods.propagation.lrp.rules import STABILISER, Epsilon, Zero
 from rationale.rules.rule import Kind, Trait
@@ -61,18 +61,16 @@ class AttnLrp(RelevanceMethod):
     def options(self) -> dict[str, Any]:
         return {"epsilon": self.epsilon}
 
-    def plan(
-        self, op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str] = ()
-    ) -> tuple[Sequence[RuleCall], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         calls = hold_constants(calls)
         read = self.read(join_activations(detach(calls, holds_deviations(calls))))
         _demand_rules(read)
         joined, layers = join_affine_maps(op, read)
         epsilons = _stabilisers(joined, layers, self.epsilon)
         rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
-        return joined, RelevancePropagation(layers, rules, Zero(), InputBounds(joined, None, None))
+        return joined, RelevancePull(layers, rules, Zero(), InputBounds(joined, None, None))
 
-    def read(self, calls: Sequence[RuleCall]) -> Sequence[RuleCall]:
+    def read(self, calls: Calls) -> Calls:
         """Return the calls through which the walk carries relevance."""
         return calls
 
@@ -83,7 +81,7 @@ class CpLrp(AttnLrp):
 
     name: ClassVar[str] = "cplrp"
 
-    def read(self, calls: Sequence[RuleCall]) -> Sequence[RuleCall]:
+    def read(self, calls: Calls) -> Calls:
         detached = detach(detach(calls, holds_attention(calls)), holds_gates(calls))
         remaining = calls_reaching(
             [c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs
@@ -92,9 +90,7 @@ class CpLrp(AttnLrp):
         return remaining
 
 
-def _stabilisers(
-    calls: Sequence[RuleCall], layers: Mapping[str, LinearLayer], epsilon: float
-) -> dict[str, float]:
+def _stabilisers(calls: Calls, layers: Mapping[str, LinearLayer], epsilon: float) -> dict[str, float]:
     """Return ε by output, for layers with weights, normalisations that add an offset, and sums.
 
     The sums are products that sum, such as MatMul. With y + ε/2 and half of the relevance, both factors have
@@ -110,7 +106,7 @@ def _stabilisers(
     return epsilons
 
 
-def _demand_rules(calls: Sequence[RuleCall]) -> None:
+def _demand_rules(calls: Calls) -> None:
     """Raise UnsupportedModelError that lists all operators that are not linear and have no rule."""
     missing = [
         call
@@ -121,7 +117,7 @@ def _demand_rules(calls: Sequence[RuleCall]) -> None:
         raise no_rule_error("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
 
 
-def _demand_reached(calls: Sequence[RuleCall], remaining: Sequence[RuleCall]) -> None:
+def _demand_reached(calls: Calls, remaining: Calls) -> None:
     """Raise UnsupportedModelError if an explained input reaches the output only through constants."""
     lost = sorted(free_names(calls) - free_names(remaining))
     if lost:

@@ -12,11 +12,11 @@ The last selector that matches a node decides.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rationale.errors import InvalidOptionError
-from rationale.methods.environment import RuleCall
+from rationale.methods.environment import Calls, RuleCall
 from rationale.methods.propagation.lrp.layers import LinearLayer, input_preparations, is_linear, summing_calls
 from rationale.methods.propagation.lrp.rules import (
     AlphaBeta,
@@ -140,10 +140,7 @@ def _span(position: str) -> tuple[int, int] | None:
 
 
 def assign(
-    calls: Sequence[RuleCall],
-    layers: Mapping[str, LinearLayer],
-    composite: Composite,
-    chosen: Iterable[Choice],
+    calls: Calls, layers: Mapping[str, LinearLayer], composite: Composite, chosen: Iterable[Choice]
 ) -> dict[str, RelevanceRule]:
     """Return the rule of each call that has one, by the call's first output; the last match wins.
 
@@ -185,7 +182,7 @@ def _ordinals(layers: Mapping[str, LinearLayer]) -> dict[str | None, dict[str, t
 def _matching_rules(
     selector: Selector,
     rule: RelevanceRule,
-    calls: Sequence[RuleCall],
+    calls: Calls,
     layers: Mapping[str, LinearLayer],
     ordinals: Mapping[str | None, Mapping[str, tuple[int, int]]],
 ) -> dict[str, RelevanceRule]:
@@ -217,11 +214,7 @@ def _keeps_shape(call: RuleCall) -> bool:
 
 
 def _mismatch_message(
-    text: str,
-    rule: RelevanceRule,
-    matched: Sequence[RuleCall],
-    layers: Mapping[str, LinearLayer],
-    calls: Sequence[RuleCall],
+    text: str, rule: RelevanceRule, matched: Calls, layers: Mapping[str, LinearLayer], calls: Calls
 ) -> str:
     if matched:
         names = ", ".join(f"{c.rule.op_type} {c.name!r}" for c in matched[:5])

@@ -5,14 +5,13 @@ weights. The model itself does not change; the walk reads a joined call in place
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.environment import RuleCall, RulePoint
+from rationale.methods.environment import Calls, RuleCall, RulePoint
 from rationale.rules.rule import Kind, Trait, Weights
 
 
@@ -76,12 +75,12 @@ def is_product(call: RuleCall) -> bool:
     return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
 
 
-def summing_calls(calls: Sequence[RuleCall]) -> list[RuleCall]:
+def summing_calls(calls: Calls) -> list[RuleCall]:
     """Return the linear operators that add values: sums, averages, matrix products, offsets."""
     return [c for c in calls if is_linear(c) and Trait.MOVING not in c.rule.traits and not is_product(c)]
 
 
-def input_preparations(calls: Sequence[RuleCall]) -> list[RuleCall]:
+def input_preparations(calls: Calls) -> list[RuleCall]:
     """Return the affine maps at the very start of an input's path, such as (x − mean)/deviation."""
     inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
     affine_maps = []
@@ -109,7 +108,7 @@ def as_layer(op: Ops, call: RuleCall) -> LinearLayer | None:
     return None if weights is None or weight.rows else LinearLayer(call, weights)
 
 
-def join_affine_maps(op: Ops, calls: Sequence[RuleCall]) -> tuple[list[RuleCall], dict[str, LinearLayer]]:
+def join_affine_maps(op: Ops, calls: Calls) -> tuple[list[RuleCall], dict[str, LinearLayer]]:
     """Join each affine map to the layer next to it; return the calls, and all layers by their output."""
     readers = Counter(name for call in calls for name in call.sources)
     layers: dict[str, LinearLayer] = {}
@@ -130,7 +129,7 @@ def join_affine_maps(op: Ops, calls: Sequence[RuleCall]) -> tuple[list[RuleCall]
     return joined, _mark_nonnegative(joined, layers)
 
 
-def _mark_nonnegative(calls: Sequence[RuleCall], layers: dict[str, LinearLayer]) -> dict[str, LinearLayer]:
+def _mark_nonnegative(calls: Calls, layers: dict[str, LinearLayer]) -> dict[str, LinearLayer]:
     """Return the layers, marked if their inputs are known to be nonnegative."""
     nonnegative: set[str | None] = set()
     for call in calls:
@@ -205,7 +204,7 @@ def _join_behind(op: Ops, layer: LinearLayer, call: RuleCall) -> LinearLayer | N
 
 
 def _join_forward(
-    op: Ops, calls: Sequence[RuleCall], layers: dict[str, LinearLayer], readers: Counter[str]
+    op: Ops, calls: Calls, layers: dict[str, LinearLayer], readers: Counter[str]
 ) -> tuple[list[RuleCall], dict[str, LinearLayer]]:
     """Join each remaining affine map to the layer behind it: linear(f·x + g) + b."""
     behind = {layer.call.inputs[0]: layer for layer in layers.values() if layer.weights is not None}

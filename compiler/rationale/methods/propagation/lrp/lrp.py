@@ -15,7 +15,7 @@ from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Gap
-from rationale.methods.environment import RuleCall
+from rationale.methods.environment import Calls, RuleCall
 from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.lrp.attention import hold_constants, join_activations, no_rule_error
@@ -24,8 +24,8 @@ from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, is_
 from rationale.methods.propagation.lrp.modified import (
     InputBounds,
     multiplier,
-    propagate_through_layer,
     relevance_of,
+    through_layer,
 )
 from rationale.methods.propagation.lrp.registry import check_rule, origins
 from rationale.methods.propagation.lrp.rules import (
@@ -116,9 +116,7 @@ class Lrp(RelevanceMethod):
     def extensions(self) -> tuple[Extension, ...]:
         return origins(rule for _, rule in self.rules)
 
-    def plan(
-        self, op: Ops, calls: Sequence[RuleCall], kept_names: Collection[str] = ()
-    ) -> tuple[Sequence[RuleCall], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         composite = COMPOSITES[self.composite]
         joined, layers = (
             (calls, {})
@@ -129,9 +127,7 @@ class Lrp(RelevanceMethod):
         default_rule = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:
             _demand_rules(joined, rules)
-        return joined, RelevancePropagation(
-            layers, rules, default_rule, InputBounds(joined, self.low, self.high)
-        )
+        return joined, RelevancePull(layers, rules, default_rule, InputBounds(joined, self.low, self.high))
 
     def attribute(
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -157,7 +153,7 @@ def lrp_from_texts(
     return Lrp(composite, tuple(parse_choice(text) for text in rule), low, high)
 
 
-def _demand_rules(calls: Sequence[RuleCall], rules: Mapping[str, RelevanceRule]) -> None:
+def _demand_rules(calls: Calls, rules: Mapping[str, RelevanceRule]) -> None:
     """Raise UnsupportedModelError that lists all operators without a rule, built in or chosen."""
     missing = [
         call
@@ -179,7 +175,7 @@ def _demand_rules(calls: Sequence[RuleCall], rules: Mapping[str, RelevanceRule])
 
 
 @dataclass(frozen=True)
-class RelevancePropagation:
+class RelevancePull:
     """The way in which relevance leaves each operator; rules and layers by an operator's first output.
 
     Attributes:
@@ -211,7 +207,7 @@ class RelevancePropagation:
             return [op.Max(m, 0.0)]
         if layer is not None:
             other_inputs = [None for _ in call.inputs[1:]]
-            return [propagate_through_layer(op, rule, layer, m, self.bounds), *other_inputs]
+            return [through_layer(op, rule, layer, m, self.bounds), *other_inputs]
         return _PULL[Kind.BILINEAR if is_linear(call) else call.rule.kind](op, call, m, rule)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.environment import RuleCall
+from rationale.methods.environment import Calls
 from rationale.methods.propagation.backward import Carried, Relevance
 from rationale.methods.propagation.lrp.layers import LinearLayer, is_plain
 from rationale.methods.propagation.lrp.rules import (
@@ -39,7 +39,7 @@ _READS_X = frozenset({itself, positive, negative})
 class InputBounds:
     """Bounds for ZBox: the rule's own, or those of the model's input, mapped to the layer."""
 
-    calls: Sequence[RuleCall]
+    calls: Calls
     low: Bound
     high: Bound
 
@@ -117,17 +117,17 @@ def _denominator(op: Ops, rule: RelevanceRule, z: Tensor) -> Tensor:
     """Return a rule's denominator; raise InvalidOptionError if it is no tensor of z's shape."""
     denominator = rule.modify_denominator(op, z)
     if not isinstance(denominator, Tensor) or denominator.shape != z.shape:
-        description = (
+        fault = (
             f"of shape {list(denominator.shape)}" if isinstance(denominator, Tensor) else repr(denominator)
         )
         raise InvalidOptionError(
             f"rule {rule}: modify_denominator(op, z) must return a tensor of z's shape {list(z.shape)}, not "
-            f"{description}."
+            f"{fault}."
         )
     return denominator
 
 
-def propagate_through_layer(
+def through_layer(
     op: Ops, rule: RelevanceRule, layer: LinearLayer, m: Carried, bounds: InputBounds
 ) -> Carried:
     """Return a multiplier of x if all terms of the rule read x itself, else relevance."""
@@ -136,9 +136,7 @@ def propagate_through_layer(
     y = layer.call.x.y
     relevance = relevance_of(op, m, y)
     groups = rule.groups()
-    stand_ins = _operand_tensors(
-        op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {}
-    )
+    stand_ins = _operands(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
     leaving: dict[Operand, Tensor] = {}
     for group in groups:
         z, pullbacks = _evaluate_group(op, layer, group, stand_ins)
@@ -160,16 +158,13 @@ def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
     return relevance if group.share == 1 else op.Mul(relevance, group.share)
 
 
-def _operand_tensors(
+def _operands(
     op: Ops, groups: Sequence[Group], layer: LinearLayer, bounds: dict[Operand, Tensor]
 ) -> dict[Operand, Tensor]:
     """Return the tensor for each operand of the rule's terms, in this layer."""
-    known_tensors = bounds | ({positive: layer.x} if layer.nonnegative else {})
+    known_x = bounds | ({positive: layer.x} if layer.nonnegative else {})
     used = dict.fromkeys(term.operand for group in groups for term in group.terms)
-    return {
-        operand: known_tensors[operand] if operand in known_tensors else operand(op, layer.x)
-        for operand in used
-    }
+    return {operand: known_x[operand] if operand in known_x else operand(op, layer.x) for operand in used}
 
 
 def _evaluate_group(
