@@ -138,12 +138,8 @@ def _reads_only_inputs(node: ir.Node) -> bool:
         if attribute.type != ir.AttributeType.GRAPH:
             continue
         body = attribute.as_graph()
-        inner_values = {
-            *body.inputs,
-            *body.initializers.values(),
-            *(v for inner in body for v in inner.outputs),
-        }
-        if any(v is not None and v not in inner_values for inner in body for v in inner.inputs):
+        inside = {*body.inputs, *body.initializers.values(), *(v for inner in body for v in inner.outputs)}
+        if any(v is not None and v not in inside for inner in body for v in inner.inputs):
             return False
         if not all(_reads_only_inputs(inner) for inner in body):
             return False

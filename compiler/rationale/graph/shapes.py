@@ -191,14 +191,12 @@ def result_dtype(
 
     It is that of an operand, the only one that the schema allows, or the attribute `to`.
     """
-    dtype_source = _dtype_in_schema(op_type, domain, opset)
-    if isinstance(dtype_source, int):
-        operand = tensors[dtype_source]
+    source = _dtype_in_schema(op_type, domain, opset)
+    if isinstance(source, int):
+        operand = tensors[source]
         assert operand is not None
         return operand.dtype
-    return ir.DataType(
-        attributes["to"] if dtype_source is None else onnx.TensorProto.DataType.Value(dtype_source)
-    )
+    return ir.DataType(attributes["to"] if source is None else onnx.TensorProto.DataType.Value(source))
 
 
 @functools.cache
@@ -288,17 +286,15 @@ def _rename_dim(dim: ir.SymbolicDim, name: str) -> str | None:
 
 def _set_shapes(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
     """Set the shapes of one graph, then of its bodies, which see the values `outside`, for each count."""
-    specs_by_count = [
-        _infer_at(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)
-    ]
+    by_count = [_infer_at(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
     for node in graph:
         for value in node.outputs:
-            few, many = (specs.get(str(value.name)) for specs in specs_by_count)
+            few, many = (specs.get(str(value.name)) for specs in by_count)
             if few is not None and many is not None and not value.is_graph_output():
                 value.shape, value.dtype = _row_shape(few[0], many[0]), few[1]
     for node in graph:
         for body in _bodies(node):
-            _set_shapes(body, opsets, specs_by_count)
+            _set_shapes(body, opsets, by_count)
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:

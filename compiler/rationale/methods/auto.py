@@ -13,7 +13,7 @@ from rationale.methods.engine import Method, MethodChoice, References, Selection
 from rationale.methods.propagation.deepshap import DeepShap
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.path import is_linear
-from rationale.methods.trees.ensembles import ExplainedEnsemble
+from rationale.methods.trees.ensembles import TreeChoice
 from rationale.methods.trees.treeshap import TreeShap
 from rationale.schema.request import CompileRequest
 
@@ -110,7 +110,7 @@ def _leaves_words_out(walk: Selection[Any, Any], game: Selection[Any, Any]) -> b
     return not words.isdisjoint(set(game.target.tensors) - set(walk.target.tensors))
 
 
-def _are_scores(selection: Selection[Any, ExplainedEnsemble], request: CompileRequest) -> bool:
+def _are_scores(selection: Selection[Any, TreeChoice], request: CompileRequest) -> bool:
     """Tell whether the ensemble's scores are the output itself, or the request names them."""
     trees = selection.choice
     return bool((trees.ensemble.post_transform == "NONE" and not trees.link) or request.logits)

@@ -189,10 +189,8 @@ class Environment:
         name = node.name or str(node.outputs[0].name)
         inputs = tuple(None if v is None else v.name for v in node.inputs)
         self.op.scope = f"forward/{name}"
-        attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
-        point = evaluate(
-            self.op, rule, [None if i is None else self.tensor(i) for i in inputs], attributes, name
-        )
+        values = attributes_of({a.name: a.value for a in node.attributes.values()})
+        point = evaluate(self.op, rule, [None if i is None else self.tensor(i) for i in inputs], values, name)
         self._check_outputs(node, point)
         outputs = tuple(str(v.name) for v in node.outputs)[: len(point.outputs)]
         point = replace(
@@ -204,7 +202,7 @@ class Environment:
         first = str(outputs[0])
         varying = tuple(n in self.active and (first, i) not in self.blocked for i, n in enumerate(inputs))
         relevance = node.metadata_props.get(RELEVANCE, "")
-        return RuleCall(name, rule, attributes, inputs, outputs, varying, point, relevance=relevance)
+        return RuleCall(name, rule, values, inputs, outputs, varying, point, relevance=relevance)
 
     def lift_outputs(self) -> None:
         """Replace the model's outputs by lifted ones: all of them if the model takes a single row."""

@@ -82,15 +82,11 @@ class Outputs:
     @property
     def names(self) -> set[str]:
         """All names that the explanation needs in the graph."""
-        output_names = {BASE_VALUE, EXPLAINED_VALUE, GAP}
-        output_names |= {name for names in self.by_kind.values() for name in names.values()}
+        every = {BASE_VALUE, EXPLAINED_VALUE, GAP}
+        every |= {name for names in self.by_kind.values() for name in names.values()}
         if self.concepts is not None:
-            output_names |= {
-                self.concepts.attributions,
-                self.concepts.channels,
-                *self.concepts.heatmaps.values(),
-            }
-        return output_names
+            every |= {self.concepts.attributions, self.concepts.channels, *self.concepts.heatmaps.values()}
+        return every
 
 
 def check_group_names(target: Target, tensors: Sequence[str]) -> None:
@@ -188,14 +184,13 @@ def emit_values(op: Ops, seed: Seed, totals: Sequence[Tensor], *, gap: bool) -> 
     outputs = [] if seed.base is None else [op.rows_output(seed.base, BASE_VALUE)]
     outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
     if gap:
-        gap_value = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
-        gap_value = gap_value if seed.base_rounding is None else op.Sub(gap_value, seed.base_rounding)
+        value = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
+        value = value if seed.base_rounding is None else op.Sub(value, seed.base_rounding)
         for total in totals:
-            gap_value = op.Sub(
-                gap_value,
-                op.Cast(total, to=int(gap_value.dtype)) if total.dtype != gap_value.dtype else total,
+            value = op.Sub(
+                value, op.Cast(total, to=int(value.dtype)) if total.dtype != value.dtype else total
             )
-        outputs.append(op.rows_output(gap_value, GAP))
+        outputs.append(op.rows_output(value, GAP))
     return outputs
 
 

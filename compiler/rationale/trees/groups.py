@@ -132,38 +132,34 @@ def _leaf_groups(
 ) -> Iterator[LeafGroup]:
     """Yield groups depth first; the groups of both sides of a split are merged when both exist."""
     pending: list[tuple[int, dict[int, np.ndarray], dict[int, float]] | None] = [(root, {}, {})]
-    finished: list[list[LeafGroup]] = []
+    built: list[list[LeafGroup]] = []
     while pending:
         step = pending.pop()
         if step is None:
-            above, below = finished.pop(), finished.pop()
+            above, below = built.pop(), built.pop()
             merged = _merge(below[0], above[0]) if len(below) == len(above) == 1 else None
-            finished.append([*below, *above] if merged is None else [merged])
+            built.append([*below, *above] if merged is None else [merged])
             continue
         node, satisfied, shares = step
         feature = int(ensemble.feature[node])
         if feature < 0:
             row = int(ensemble.leaf[node])
-            finished.append(
-                [_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else []
-            )
+            built.append([_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else [])
             continue
         passing = _pieces_that_pass(ensemble, node, bounds[feature])
         before = satisfied.get(feature)
         pending.append(None)  # then merge the groups of both sides
         share = _share(ensemble, node)
         sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
-        steps = [
-            (int(to), pieces if before is None else pieces & before, portion) for to, pieces, portion in sides
-        ]
+        steps = [(int(to), p if before is None else p & before, portion) for to, p, portion in sides]
         reached = [
             (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * portion})
             for to, passed, portion in steps
             if passed.any() or (portion > 0 and ensemble.share is not None)
         ]
-        finished += [[]] * (2 - len(reached))  # no number takes the other side
+        built += [[]] * (2 - len(reached))  # no number takes the other side
         pending += reached
-    yield from finished.pop()
+    yield from built.pop()
 
 
 def _share(ensemble: Ensemble, node: int) -> float:

@@ -293,10 +293,10 @@ class _NodeIndex:
     def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Return sortable keys; −1 for pairs that are not among the nodes."""
         pairs = (self.trees, tree), (self.numbers, number)
-        positions = [np.searchsorted(unique_ids, ids) for unique_ids, ids in pairs]
+        positions = [np.searchsorted(listed, ids) for listed, ids in pairs]
         within = [
-            unique_ids[np.minimum(position, len(unique_ids) - 1)] == ids
-            for unique_ids, position, ids in (
+            listed[np.minimum(position, len(listed) - 1)] == ids
+            for listed, position, ids in (
                 (self.trees, positions[0], tree),
                 (self.numbers, positions[1], number),
             )
@@ -390,6 +390,4 @@ class _IndexedNodesReader(_Reader):
         ends = np.flatnonzero(np.isnan(values))
         if len(ends) != count or (len(values) and not np.isnan(values[-1])):
             self.fault(f"membership_values hold {len(ends)} sets instead of {count}")
-        return [
-            numbers_of_set[~np.isnan(numbers_of_set)] for numbers_of_set in np.split(values, ends)[:count]
-        ]
+        return [group[~np.isnan(group)] for group in np.split(values, ends)[:count]]

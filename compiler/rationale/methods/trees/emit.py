@@ -15,13 +15,13 @@ from rationale.methods.engine import Canvas, Results, Selection
 from rationale.methods.environment import Environment
 from rationale.methods.outputs import INTERACTIONS, Seed, make_seed, players_by_output
 from rationale.methods.target import Target
-from rationale.methods.trees.ensembles import ExplainedEnsemble
+from rationale.methods.trees.ensembles import TreeChoice
 from rationale.methods.trees.method import Margins, TreeMethod, TreeScores
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.covers import expected_scores
 
 
-def emit(canvas: Canvas[TreeMethod, ExplainedEnsemble]) -> None:
+def emit(canvas: Canvas[TreeMethod, TreeChoice]) -> None:
     """Look up the attributions, and add the outputs to the graph's."""
     op, selection = canvas.op, canvas.selection
     target, trees, method = selection.target, selection.choice, selection.method
@@ -72,7 +72,7 @@ def emit(canvas: Canvas[TreeMethod, ExplainedEnsemble]) -> None:
 
 
 def _with_values(
-    selection: Selection[TreeMethod, ExplainedEnsemble], references: ReferenceSet | None
+    selection: Selection[TreeMethod, TreeChoice], references: ReferenceSet | None
 ) -> ReferenceSet | None:
     """Return the references with the tensors that the model computes from them, by name.
 
@@ -95,9 +95,7 @@ def _answers(lowered: Lowered, rows: Mapping[str, np.ndarray], tensors: set[str]
     return {**rows, **run(rows)}
 
 
-def _base_value(
-    selection: Selection[TreeMethod, ExplainedEnsemble], references: ReferenceSet | None
-) -> np.ndarray:
+def _base_value(selection: Selection[TreeMethod, TreeChoice], references: ReferenceSet | None) -> np.ndarray:
     """Return [1, …], the mean of the explained output over the references.
 
     Without references, return its expectation by the trees' covers: the mean over the leaves, plus the
@@ -134,7 +132,7 @@ def _columns_of_players(
     return gathered if is_used.all() else op.Mul(gathered, op.row_constant(mask))
 
 
-def _margins(at_x: Environment, trees: ExplainedEnsemble, references: ReferenceSet | None) -> Margins | None:
+def _margins(at_x: Environment, trees: TreeChoice, references: ReferenceSet | None) -> Margins | None:
     if trees.margin is None or references is None:
         return None
     margins = references.arrays[trees.margin].reshape(-1, trees.ensemble.columns)

@@ -11,12 +11,12 @@ from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.logits import choose_logits
 from rationale.methods.players import coalition_game
 from rationale.methods.trees.emit import emit
-from rationale.methods.trees.ensembles import ExplainedEnsemble, choose_ensemble, players_of_features
+from rationale.methods.trees.ensembles import TreeChoice, choose_ensemble, players_of_features
 from rationale.methods.trees.method import TreeMethod
 from rationale.schema.request import CompileRequest
 
 
-class TreeTables(Engine[TreeMethod, ExplainedEnsemble]):
+class TreeTables(Engine[TreeMethod, TreeChoice]):
     """An engine without a walk: tables hold the result for every pattern of the trees' conditions."""
 
     missing = MissingValues.ALWAYS  # trees choose a side for NaN
@@ -26,7 +26,7 @@ class TreeTables(Engine[TreeMethod, ExplainedEnsemble]):
 
     def select(
         self, lowered: Lowered, method: TreeMethod, request: CompileRequest
-    ) -> Selection[TreeMethod, ExplainedEnsemble]:
+    ) -> Selection[TreeMethod, TreeChoice]:
         """Find the ensemble, and the player of each feature that it reads.
 
         Raises:
@@ -51,7 +51,7 @@ class TreeTables(Engine[TreeMethod, ExplainedEnsemble]):
         player_of = players_of_features(lowered, target, trees, method.name)
         return replace(selection, choice=replace(trees, player_of=player_of))
 
-    def emit(self, canvas: Canvas[TreeMethod, ExplainedEnsemble]) -> None:
+    def emit(self, canvas: Canvas[TreeMethod, TreeChoice]) -> None:
         """Add lookups in tables of the results for every pattern of conditions that a row can satisfy."""
         emit(canvas)
 

@@ -46,7 +46,7 @@ _WIDE = 1e30  # CatBoost compares with the largest float32 number to detect miss
 
 
 @dataclass(frozen=True)
-class ExplainedEnsemble(EngineChoice):
+class TreeChoice(EngineChoice):
     """A tree ensemble whose scores are explained.
 
     Attributes:
@@ -79,28 +79,24 @@ class ExplainedEnsemble(EngineChoice):
         first = {name: elements.index((name, 0)) for name, row in rows.items() if prod(row)}
         sizes = {name: prod(rows[name]) for name in first}
         numbers = {name: start + np.arange(sizes[name]).reshape(rows[name]) for name, start in first.items()}
-        split_points: dict[str, list[set[float]]] = {
-            name: [set() for _ in range(sizes[name])] for name in first
-        }
+        splits: dict[str, list[set[float]]] = {name: [set() for _ in range(sizes[name])] for name in first}
         ensemble, copied = self.ensemble, copied_elements(lowered, nodes, numbers, self.reads)
         for node in np.flatnonzero(ensemble.feature >= 0):
-            if (element_index := copied[int(ensemble.feature[node])]) is None:
+            if (place := copied[int(ensemble.feature[node])]) is None:
                 continue
-            name, element = elements[element_index]
+            name, element = elements[place]
             span = ensemble.bounds_of(int(node))
             bounds = ensemble.bounds[span].astype(dtype)
             crossing = np.where(ensemble.strict[span], np.nextafter(bounds, dtype.type(np.inf)), bounds)
-            split_points[name][element].update(
-                float(str(bound)) for bound in crossing[np.abs(crossing) < _WIDE]
-            )
-        if sum(len(points) for span in split_points.values() for points in span) > MOST_SPLITS:
+            splits[name][element].update(float(str(bound)) for bound in crossing[np.abs(crossing) < _WIDE])
+        if sum(len(points) for span in splits.values() for points in span) > MOST_SPLITS:
             return {}
-        return {name: [sorted(points) for points in span] for name, span in split_points.items()}
+        return {name: [sorted(points) for points in span] for name, span in splits.items()}
 
 
 def choose_ensemble(
     lowered: Lowered, method: TreeMethod, request: CompileRequest
-) -> tuple[Lowered, Target, ExplainedEnsemble]:
+) -> tuple[Lowered, Target, TreeChoice]:
     """Find the tree ensemble whose scores are the output; the returned model has its margin beside it.
 
     Raises:
@@ -143,7 +139,7 @@ def choose_ensemble(
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
     elements = choose_targets(request.targets, name, lowered)
-    trees = ExplainedEnsemble(ensemble, reads, margin if method.probability else None, link=link)
+    trees = TreeChoice(ensemble, reads, margin if method.probability else None, link=link)
     return lowered, Target(leaves, name, elements, notes=notes, closed=closed), trees
 
 
@@ -187,9 +183,7 @@ def _has_scores(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
     return node is not None and is_ensemble(node.op_type, node.domain) and value is node.outputs[-1]
 
 
-def players_of_features(
-    lowered: Lowered, target: Target, trees: ExplainedEnsemble, method: str
-) -> np.ndarray:
+def players_of_features(lowered: Lowered, target: Target, trees: TreeChoice, method: str) -> np.ndarray:
     """Return the player of each of the [features] that an ensemble reads.
 
     The player of a constant feature does not matter.

@@ -79,17 +79,14 @@ def copied_elements(
     tracker = _OriginTracker(lowered)
     keep = [node for node in nodes if tracker.keeps_numbers(node)]
     return tuple(
-        min(players_of) if len(players_of) == 1 else None
-        for players_of in element_origins(lowered, keep, places, tensor).players_of
+        min(p) if len(p) == 1 else None for p in element_origins(lowered, keep, places, tensor).players_of
     )
 
 
 def _track(lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]) -> "_OriginTracker":
     tracker = _OriginTracker(lowered)
-    for name, elements in players.items():
-        tracker.numbers_of[name] = tracker.numbers(
-            [frozenset({int(p)}) for p in elements.flat], elements.shape
-        )
+    for name, array in players.items():
+        tracker.numbers_of[name] = tracker.numbers([frozenset({int(p)}) for p in array.flat], array.shape)
     for node in nodes:
         tracker.record(node)
     return tracker
