@@ -63,12 +63,8 @@ def _plan_game(
     Raises:
         InvalidOptionError: if there are too many players or model calls.
     """
-    target, lowered, method, game = (
-        selection.target,
-        selection.lowered,
-        selection.method,
-        selection.choice.game,
-    )
+    target, lowered, method = selection.target, selection.lowered, selection.method
+    game = selection.choice.game
     coalitions = method.coalitions(game.players)
     mixed_rows = (len(coalitions.masks) - 1) * references.count
     if mixed_rows > MOST_MIXED:
@@ -113,12 +109,8 @@ def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
     scan_inputs = [*operands, op.flat(seed.explained).value]
     if target.elements == "predicted":
         scan_inputs.append(op.flat(seed.multiplier).value)
-    scan = ir.node(
-        "Scan",
-        scan_inputs,
-        {"body": body, "num_scan_inputs": len(scan_inputs)},
-        num_outputs=len(body.outputs),
-    )
+    attributes = {"body": body, "num_scan_inputs": len(scan_inputs)}
+    scan = ir.node("Scan", scan_inputs, attributes, num_outputs=len(body.outputs))
     scan.name = op._fresh("Scan")
     for i, (value, inside) in enumerate(zip(scan.outputs, body.outputs, strict=True)):
         value.name, value.type = f"{scan.name}.{i}", inside.type
@@ -163,13 +155,30 @@ def _row_inputs(plan: GamePlan) -> list[str]:
     return [*ends, *(str(v.name) for v in accompanying)]
 
 
-class _RowBody:
+class _BodyBuilder:
+    """The body of a Scan under construction."""
+
+    def __init__(self, op: Ops, plan: GamePlan, name: str) -> None:
+        self.op, self.plan = op, plan
+        self.body = ir.Graph([], [], nodes=[], opset_imports=op.graph.opset_imports, name=name)
+        self.nodes = NodeBuilder(self.body, name)
+
+    def _add_input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
+        value = ir.Value(name=f"{self.body.name}/{name}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self.body.inputs.append(value)
+        return value
+
+    def _constant(self, array: np.ndarray) -> ir.Value:
+        """Return a constant of the main graph; bodies can read it."""
+        return self.op.constant(array).value
+
+
+class _RowBody(_BodyBuilder):
     """The body of the Scan over rows of the batch."""
 
     def __init__(self, op: Ops, plan: GamePlan, method: CoalitionMethod) -> None:
-        self.op, self.plan, self.method = op, plan, method
-        self.body = ir.Graph([], [], nodes=[], opset_imports=op.graph.opset_imports, name="coalitions/row")
-        self.nodes = NodeBuilder(self.body, "coalitions/row")
+        super().__init__(op, plan, "coalitions/row")
+        self.method = method
 
     def graph(self, seed: Seed) -> ir.Graph:
         """Return the body that explains one row.
@@ -180,9 +189,7 @@ class _RowBody:
         requested.
         """
         op, plan, coalitions = self.nodes, self.plan, self.plan.coalitions
-        specs = {
-            str(coalition_values.name): coalition_values for coalition_values in _values(plan.model.graph)
-        }
+        specs = {str(v.name): v for v in _values(plan.model.graph)}
         rows = {name: self._row_input(specs[name], f"x_{i}") for i, name in enumerate(_row_inputs(plan))}
         explained = self._add_input("explained", seed.explained.shape[1:], seed.explained.dtype)
         winner = None
@@ -191,13 +198,13 @@ class _RowBody:
             winner = op.ArgMax(op.Reshape(chosen, [-1]), axis=0, keepdims=1)
         mixed_values = self._coalition_values(rows, winner, seed.explained.shape[1])
         row_value = op.Cast(op.Unsqueeze(explained, [0]), to=ir.DataType.DOUBLE.value)
-        coalition_values = op.Concat(mixed_values, row_value, axis=0)  # [C, T]
-        gains = op.Sub(
-            op.Gather(coalition_values, self._constant(coalitions.joined)),
-            op.Gather(coalition_values, self._constant(coalitions.before)),
+        values = op.Concat(mixed_values, row_value, axis=0)  # [C, T]
+        joined, before = (
+            op.Gather(values, self._constant(c)) for c in (coalitions.joined, coalitions.before)
         )
+        gains = op.Sub(joined, before)
         weighted = op.Mul(gains, self._constant(coalitions.weights[..., None]))  # [D, P, T]
-        base = op.Reshape(op.Slice(coalition_values, [0], [1], [0]), [-1])
+        base = op.Reshape(op.Slice(values, [0], [1], [0]), [-1])
         results = [base, op.Transpose(op.ReduceSum(weighted, [0], keepdims=0), perm=[1, 0])]
         if self.method.standard_error:
             results.append(self._standard_error(weighted, seed.explained.shape[1]))
@@ -243,28 +250,14 @@ class _RowBody:
         assert value.dtype is not None
         return self._add_input(name, [d for d in value.shape[1:] if isinstance(d, int)], value.dtype)
 
-    def _add_input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
-        body_input = ir.Value(name=f"coalitions/row/{name}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        self.body.inputs.append(body_input)
-        return body_input
 
-    def _constant(self, array: np.ndarray) -> ir.Value:
-        """Return a constant of the main graph; bodies can read it."""
-        return self.op.constant(array).value
-
-
-class _MixedRowsBody:
+class _MixedRowsBody(_BodyBuilder):
     """The body of the Scan over mixed rows: a chunk of them, and the model's answers at the targets."""
 
     def __init__(self, op: Ops, plan: GamePlan, rows: Mapping[str, ir.Value]) -> None:
-        self.op, self.plan, self.rows = op, plan, rows
-        start = ir.Value(
-            name="coalitions/mixed/start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])
-        )
-        self.body = ir.Graph(
-            [start], [], nodes=[], opset_imports=op.graph.opset_imports, name="coalitions/mixed"
-        )
-        self.nodes = NodeBuilder(self.body, "coalitions/mixed")
+        super().__init__(op, plan, "coalitions/mixed")
+        self.rows = rows
+        self._add_input("start", [], ir.DataType.INT64)
 
     def graph(self, winner: ir.Value | None) -> ir.Graph:
         """Return the body of a chunk. Input: the first mixed row's number. Output: [size, T]."""
@@ -358,9 +351,6 @@ class _MixedRowsBody:
             value.name, value.shape = f"coalitions/model/{value.name}" if value.name else None, None
         self.nodes.insert(nodes)
         return inputs.get(self.plan.target.output, values[self.plan.target.output])
-
-    def _constant(self, array: np.ndarray) -> ir.Value:
-        return self.op.constant(array).value
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:
