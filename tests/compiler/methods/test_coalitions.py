@@ -26,7 +26,7 @@ from rationale.artifact.entry import open_entry
 from rationale.methods.coalitions import emit
 from rationale.references.reference_set import Baseline
 from tests import kernels
-from tests.references import trees as of
+from tests.references import trees as forest
 
 NEAR = 1e-5  # of outputs between −4 and 4 (issue: 1e-5)
 
@@ -69,8 +69,8 @@ g (float[N, 2] a, int64[N, 3] b, float[N, 1] scale) => (float[N, 3] y) {
     u = Sin(t)
     y = Mul(u, scale)
 }"""
-FOREST = of.random_trees(3, ("LEQ", "GT"), features=5, columns=3)
-REFERENCES, X = of.rows(1, 7), of.rows(2, 3)
+FOREST = forest.random_trees(3, ("LEQ", "GT"), features=5, columns=3)
+REFERENCES, X = forest.rows(1, 7), forest.rows(2, 3)
 RANDOM = np.random.default_rng(0)
 R4, X4 = RANDOM.normal(size=(6, 4)).astype(np.float32), RANDOM.normal(size=(3, 4)).astype(np.float32)
 A, B = RANDOM.normal(size=(4, 2)).astype(np.float32), RANDOM.integers(0, 5, (4, 3))
@@ -94,7 +94,7 @@ def answers(model: onnx.ModelProto, output: str, more: Mapping[str, Any] | None 
 
 SUBJECTS: dict[str, tuple[onnx.ModelProto, str, np.ndarray, np.ndarray, dict[str, Any]]] = {
     "probabilities of trees": (
-        of.classifier(FOREST, 3, post_transform="SOFTMAX"),
+        forest.classifier(FOREST, 3, post_transform="SOFTMAX"),
         "p",
         REFERENCES,
         X,
@@ -111,7 +111,7 @@ def test_every_coalition(name: str) -> None:
     compiled = compile_model(model, ExactShap(references), inputs=["x"], targets="all")
     answer = compiled.explain({"x": x, **more})
     f = answers(model, output, more)
-    np.testing.assert_allclose(answer["x_attributions"], of.shapley(f, x, references), atol=NEAR)
+    np.testing.assert_allclose(answer["x_attributions"], forest.shapley(f, x, references), atol=NEAR)
     np.testing.assert_allclose(answer["base_value"], np.tile(f(references).mean(0), (3, 1)), atol=NEAR)
     np.testing.assert_allclose(answer["explained_value"], f(x), atol=NEAR)
     assert np.abs(answer["completeness_gap"]).max() < 1e-6
@@ -131,7 +131,7 @@ def beside() -> tuple[np.ndarray, dict[str, np.ndarray]]:
             return np.asarray(session.run(["y"], {**fed, "scale": np.tile(scale, (len(rows), 1))})[0], float)
 
         row, references = np.concatenate([a, b])[None], np.concatenate([R_A, R_B], axis=1)
-        values.append(of.shapley(f, row, references, WEIGHTS))
+        values.append(forest.shapley(f, row, references, WEIGHTS))
     return np.concatenate(values), {"a": A, "b": B, "scale": SCALE}
 
 
@@ -187,7 +187,9 @@ def test_however_many_rows_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch
         }""")
     x, references = X4[:, :2], R4[:2, :2]
     answer = compile_model(model, ExactShap(references)).explain(x)
-    expected = of.shapley(lambda z: z.prod(axis=1, keepdims=True), x.astype(float), references.astype(float))
+    expected = forest.shapley(
+        lambda z: z.prod(axis=1, keepdims=True), x.astype(float), references.astype(float)
+    )
     np.testing.assert_allclose(answer["x_attributions"], expected, atol=NEAR)
 
 
@@ -225,7 +227,7 @@ def test_other_precisions(dtype: type) -> None:
     references = np.random.default_rng(1).normal(size=(4, 3, 2)).astype(dtype)
     x = np.random.default_rng(2).normal(size=(5, 3, 2)).astype(dtype)
     answer = compile_model(model, ExactShap(references), targets="all").explain(x)
-    expected = of.shapley(
+    expected = forest.shapley(
         lambda z: np.tanh(z.reshape(-1, 3, 2).prod(axis=2)),
         x.reshape(5, 6).astype(float),
         references.reshape(4, 6).astype(float),
@@ -237,7 +239,7 @@ def test_other_precisions(dtype: type) -> None:
 def test_an_operator_without_a_rule() -> None:
     references, x = R4[:, :3], X4[:, :3]
     compiled = compile_model(kernels.network(), ExactShap(references), custom_ops=[kernels.LIBRARY])
-    expected = of.shapley(kernels.predict, x, references)
+    expected = forest.shapley(kernels.predict, x, references)
     np.testing.assert_allclose(compiled.explain(x)["x_attributions"], expected, atol=NEAR)
 
 
@@ -255,7 +257,7 @@ def test_small_whole_numbers_and_conditions() -> None:
     r_a, r_b = np.array([[7, -1], [2, 2]], np.int8), np.array([[False], [True]])
     answer = compile_model(model, ExactShap({"a": r_a, "b": r_b})).explain({"a": a, "b": b})
     x, references = (np.concatenate(pair, axis=1).astype(float) for pair in ((a, b), (r_a, r_b)))
-    expected = of.shapley(lambda z: z.prod(axis=1, keepdims=True), x, references)
+    expected = forest.shapley(lambda z: z.prod(axis=1, keepdims=True), x, references)
     np.testing.assert_allclose(answer["a_attributions"], expected[..., :2], atol=NEAR)
     np.testing.assert_allclose(answer["b_attributions"], expected[..., 2:], atol=NEAR)
 
@@ -278,7 +280,7 @@ def test_text() -> None:
         np.concatenate([np.vectorize(number.get)(w).astype(float), v.astype(float)], axis=1)
         for w, v in ((words, x), (references, r_x))
     )
-    expected = of.shapley(lambda z: z.prod(axis=1, keepdims=True), rows, reference_rows)
+    expected = forest.shapley(lambda z: z.prod(axis=1, keepdims=True), rows, reference_rows)
     np.testing.assert_allclose(answer["word_attributions"], expected[..., :1], atol=NEAR)
     np.testing.assert_allclose(answer["x_attributions"], expected[..., 1:], atol=NEAR)
 
@@ -288,8 +290,8 @@ def test_text() -> None:
 
 def test_standard_errors_cover() -> None:
     model = SUBJECTS["probabilities of trees"][0]
-    x = of.rows(5, 40)
-    expected = of.shapley(answers(model, "p"), x, REFERENCES)
+    x = forest.rows(5, 40)
+    expected = forest.shapley(answers(model, "p"), x, REFERENCES)
     method = PermutationShap(REFERENCES, 30, seed=1, standard_error=True)
     answer = compile_model(model, method, targets="all").explain(x)
     error, off = answer["x_standard_error"], np.abs(answer["x_attributions"] - expected)
@@ -326,7 +328,7 @@ def test_no_more_than_two_players_interact() -> None:
             y = ReduceSum(q, one)
         }""")
     attributions = compile_model(model, PermutationShap(R4, 1, seed=7)).explain(X4)["x_attributions"]
-    np.testing.assert_allclose(attributions, of.shapley(answers(model, "y"), X4, R4), atol=NEAR)
+    np.testing.assert_allclose(attributions, forest.shapley(answers(model, "y"), X4, R4), atol=NEAR)
 
 
 def test_the_seed_is_part_of_the_artifact(tmp_path: Path) -> None:
@@ -383,12 +385,12 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
         "up to 512 players, not 600: join features to groups",
     ),
     "players of each coalition": (
-        lambda: compile_model(of.regressor(FOREST, 13), ExactShap(np.zeros((2, 13)))),
+        lambda: compile_model(forest.regressor(FOREST, 13), ExactShap(np.zeros((2, 13)))),
         InvalidOptionError,
         "at most 12 players, not 13: join features to groups .* or choose permutationshap",
     ),
     "calls": (
-        lambda: compile_model(of.regressor(FOREST, 12), ExactShap(np.arange(240_000.0).reshape(-1, 12))),
+        lambda: compile_model(forest.regressor(FOREST, 12), ExactShap(np.arange(240_000.0).reshape(-1, 12))),
         InvalidOptionError,
         "4096 coalitions of 12 players and 20000 references are 81900000 rows of the model",
     ),
@@ -400,17 +402,17 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
         "memory budget .* is too small",
     ),
     "open references": (
-        lambda: compile_model(of.regressor(FOREST), ExactShap(OpenReferences(3))),
+        lambda: compile_model(forest.regressor(FOREST), ExactShap(OpenReferences(3))),
         InvalidOptionError,
         "cannot come with a request",
     ),
     "no references": (
-        lambda: compile_model(of.regressor(FOREST), ExactShap(None)),
+        lambda: compile_model(forest.regressor(FOREST), ExactShap(None)),
         InvalidReferencesError,
         "exactshap needs references",
     ),
     "references of text": (
-        lambda: compile_model(of.classifier(FOREST, 3), ExactShap([["a"] * 5])),
+        lambda: compile_model(forest.classifier(FOREST, 3), ExactShap([["a"] * 5])),
         InvalidReferencesError,
         "not numbers",
     ),
@@ -420,7 +422,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
         "give a list of different names",
     ),
     "layers": (
-        lambda: compile_model(of.regressor(FOREST), ExactShap(REFERENCES), layers="all"),
+        lambda: compile_model(forest.regressor(FOREST), ExactShap(REFERENCES), layers="all"),
         InvalidOptionError,
         "walks through no layers",
     ),
@@ -432,7 +434,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
     ),
     "seed": (lambda: PermutationShap(REFERENCES, 3, -1), InvalidOptionError, "seed must be"),
     "an input": (
-        lambda: compile_model(of.regressor(FOREST), ExactShap({"z": REFERENCES})),
+        lambda: compile_model(forest.regressor(FOREST), ExactShap({"z": REFERENCES})),
         InvalidOptionError,
         "no input",
     ),

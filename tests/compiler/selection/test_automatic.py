@@ -23,9 +23,9 @@ from rationale import (
     compile_model,
 )
 from rationale.cli.compile import app
-from tests.references import trees as of
+from tests.references import trees as forest
 
-FOREST = of.random_trees(3, ("LEQ", "GT"), features=5, columns=3)
+FOREST = forest.random_trees(3, ("LEQ", "GT"), features=5, columns=3)
 NEAR = 1e-5
 
 
@@ -69,27 +69,21 @@ def test_linear_or_enumerated(body: str) -> None:
     compiled = compile_model(model, Auto(references, np.arange(1, 5)))
     assert compiled.manifest.method.name == ("deepshap" if body in LINEAR else "exactshap")
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = of.shapley(lambda z: session.run(["y"], {"x": z})[0], x, references, np.arange(1, 5))
+    expected = forest.shapley(lambda z: session.run(["y"], {"x": z})[0], x, references, np.arange(1, 5))
     np.testing.assert_allclose(compiled.explain(x)["x_attributions"], expected, atol=NEAR)
 
 
 CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str, str]] = {
-    "scores of trees": (
-        lambda: of.classifier(FOREST, 3, 13),
-        13,
-        {},
-        "treeshap",
-        "treeshap, exact: ",
-    ),
+    "scores of trees": (lambda: forest.classifier(FOREST, 3, 13), 13, {}, "treeshap", "treeshap, exact: "),
     "a probability of trees": (
-        lambda: of.classifier(FOREST, 3, post_transform="SOFTMAX"),
+        lambda: forest.classifier(FOREST, 3, post_transform="SOFTMAX"),
         5,
         {},
         "exactshap",
         "exactshap, exact: the model is called for every coalition of 5 features",
     ),
     "a probability of trees with many features": (
-        lambda: of.classifier(FOREST, 3, 13, post_transform="SOFTMAX"),
+        lambda: forest.classifier(FOREST, 3, 13, post_transform="SOFTMAX"),
         13,
         {},
         "permutationshap",
@@ -114,7 +108,7 @@ CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str
 
 
 def test_treeshap_is_named_where_it_explains_the_logits() -> None:
-    model = of.classifier(FOREST, 3, 13, post_transform="SOFTMAX")
+    model = forest.classifier(FOREST, 3, 13, post_transform="SOFTMAX")
     compiled = compile_model(model, Auto(rows(1, 4, 13)), logits=True)
     assert compiled.manifest.method.name == "treeshap"
     assert compiled.manifest.explained_output.endswith("_margin")
@@ -191,7 +185,7 @@ def test_a_walk_names_the_inputs_that_it_leaves_out() -> None:
 
 
 def test_the_command_says_it(tmp_path: Path) -> None:
-    onnx.save(of.regressor(FOREST), tmp_path / "m.onnx")
+    onnx.save(forest.regressor(FOREST), tmp_path / "m.onnx")
     np.save(tmp_path / "r.npy", rows(1, 4, 5))
     arguments = ["compile", tmp_path / "m.onnx", "--name", "m", "--method", "auto", "--targets", "all"]
     arguments += ["--references", tmp_path / "r.npy", "--repository", tmp_path / "repository"]

@@ -7,15 +7,15 @@ import pytest
 
 from rationale import Auto, Compiled, ExactShap, InvalidOptionError, TreeShap, compile_model
 from tests.compiler.models import mlp, rows
-from tests.references import trees as of
+from tests.references import trees as forest
 
-TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)
-REFERENCES, X = of.rows(1, 7), of.rows(2, 4)
+TREES = forest.random_trees(1, ("LEQ", "LT"), columns=3)
+REFERENCES, X = forest.rows(1, 7), forest.rows(2, 4)
 
 
 def compiled(output: str, method: Any = TreeShap, **options: Any) -> Compiled:
     return compile_model(
-        of.classifier(TREES, 3, post_transform="SOFTMAX"), method(REFERENCES), output=output, **options
+        forest.classifier(TREES, 3, post_transform="SOFTMAX"), method(REFERENCES), output=output, **options
     )
 
 
@@ -46,6 +46,6 @@ def test_no_such_element() -> None:
 
 
 def test_a_tensor_that_is_called_so() -> None:
-    model = of.regressor(TREES)
+    model = forest.regressor(TREES)
     model.graph.node[0].output[0] = model.graph.output[0].name = "y[1]"
     assert compile_model(model, TreeShap(REFERENCES), output="y[1]").manifest.targets == (0, 1, 2)

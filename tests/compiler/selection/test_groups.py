@@ -31,7 +31,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.methods.engine import Method
 from rationale.schema.request import Concepts
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
-from tests.references import trees as of
+from tests.references import trees as forest
 
 K, N = 4, 3
 WIDTHS = {"x": 5, "y": 3, "z": 2}
@@ -212,23 +212,23 @@ def test_other_number_types(dtype: str) -> None:
 
 @pytest.mark.parametrize("targets", ["all", "predicted", ["2-0"]], ids=str)
 def test_players_of_trees_against_every_coalition(targets: Any) -> None:
-    trees = of.random_trees(4, ("LEQ", "LT"), columns=3)
-    references, x = of.rows(1, 7), of.rows(2, 9)
+    trees = forest.random_trees(4, ("LEQ", "LT"), columns=3)
+    references, x = forest.rows(1, 7), forest.rows(2, 9)
     groups = {"B": ["x[4]", "x[1]", "x[2]"]}
-    compiled = compile_model(of.regressor(trees), TreeShap(references), targets=targets, groups=groups)
+    compiled = compile_model(forest.regressor(trees), TreeShap(references), targets=targets, groups=groups)
     assert [(p.name, p.kind) for p in compiled.manifest.players] == [
         ("B", "player"),
         ("x[0]", "player"),
         ("x[3]", "player"),
     ]
-    expected = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=[1, 0, 0, 2, 0])
+    expected = forest.shapley(lambda z: forest.scores(trees, z), x, references, player_of=[1, 0, 0, 2, 0])
     answer = compiled.explain(x)
     if targets == "predicted":
         expected = np.take_along_axis(expected, answer["y"].argmax(axis=1)[:, None, None], axis=1)
     elif targets == ["2-0"]:
         expected = expected[:, [2]] - expected[:, [0]]
     np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-5)
-    apart = compile_model(of.regressor(trees), TreeShap(references), targets=targets).explain(x)
+    apart = compile_model(forest.regressor(trees), TreeShap(references), targets=targets).explain(x)
     of_sums = apart["x_attributions"][..., [4, 1, 2]].sum(-1)
     assert np.abs(answer["group_attributions"][..., 0] - of_sums).max() > 0.01  # a player is no sum
     assert np.abs(answer["completeness_gap"]).max() < 1e-5
@@ -249,7 +249,7 @@ def test_players_of_any_model_against_every_coalition(method: Any, targets: Any)
     w, v = rows(10, 7, seed=1).astype(float), rows(7, 2, seed=2).astype(float)
     x, references = (np.concatenate([a[n] for n in "xyz"], axis=1) for a in (X, REFERENCES))
     player_of = [2, 0, 0, 0, 3, 0, 1, 1, 4, 5]
-    expected = of.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, player_of)
+    expected = forest.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, player_of)
     if targets == "predicted":
         expected = np.take_along_axis(expected, answer["out"].argmax(axis=1)[:, None, None], axis=1)
     near = 1e-5 if isinstance(method, ExactShap) else 0.05 * np.abs(expected).max()
@@ -280,7 +280,7 @@ def test_groups_make_an_image_small_enough_to_enumerate() -> None:
     groups = {f"q{i}": [f"x[{j}]" for j in np.flatnonzero(player_of == i)] for i in range(4)}
     compiled = compile_model(cnn(), ExactShap(references), targets=[0], groups=groups)
     plain = Runner(cnn())
-    expected = of.shapley(
+    expected = forest.shapley(
         lambda z: plain({"x": z.reshape(-1, 2, 6, 8).astype(np.float32)})["y"][:, :1].astype(float),
         x.reshape(N, -1),
         references.reshape(K, -1),

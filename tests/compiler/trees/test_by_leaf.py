@@ -15,7 +15,7 @@ from rationale.methods.trees.method import TreeScores
 from rationale.trees import by_leaf
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import FLOAT, trees_of
-from tests.references import trees as of
+from tests.references import trees as forest
 from tests.tolerances import PARITY_32
 
 PLAIN = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
@@ -31,13 +31,13 @@ def few_tables(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("columns", [1, 3])
 def test_exact(columns: int, weighted: bool) -> None:
-    trees = of.random_trees(3, PLAIN, columns=columns)
-    references, x = of.rows(1, 7), of.rows(2, 9)
+    trees = forest.random_trees(3, PLAIN, columns=columns)
+    references, x = forest.rows(1, 7), forest.rows(2, 9)
     weights = np.arange(1, 8) / 28 if weighted else None
-    answer = compile_model(of.regressor(trees), TreeShap(references, weights=weights), targets="all").explain(
-        x
-    )
-    expected = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    answer = compile_model(
+        forest.regressor(trees), TreeShap(references, weights=weights), targets="all"
+    ).explain(x)
+    expected = forest.shapley(lambda z: forest.scores(trees, z), x, references, weights)
     assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
@@ -51,16 +51,16 @@ def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
         return attributions(self, op, replace(scores, player_of=np.array(player_of)))
 
     monkeypatch.setattr(TreeShap, "attributions", of_players)
-    trees, references, x = of.random_trees(4, PLAIN), of.rows(1, 7), of.rows(2, 9)
-    answer = compile_model(of.regressor(trees), TreeShap(references)).explain(x)
-    expected = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=player_of)
+    trees, references, x = forest.random_trees(4, PLAIN), forest.rows(1, 7), forest.rows(2, 9)
+    answer = compile_model(forest.regressor(trees), TreeShap(references)).explain(x)
+    expected = forest.shapley(lambda z: forest.scores(trees, z), x, references, player_of=player_of)
     assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 2 rows for one player, and one of 2³ rows for three."""
     ensemble = read_ensemble(
-        of.regressor([chain(np.arange(1.0, 3.0)), chain(np.arange(1.0, 5.0))], 3).graph.node[0], 3
+        forest.regressor([chain(np.arange(1.0, 3.0)), chain(np.arange(1.0, 5.0))], 3).graph.node[0], 3
     )
     trees, player_of = trees_of(ensemble, ensemble.weights), np.arange(3)
     sizes = [2 * 1 * FLOAT, 2**3 * 3 * FLOAT]
@@ -72,7 +72,7 @@ def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch
 
 
 def test_leaves_of_one_length_and_about_as_many_patterns_stand_together() -> None:
-    ensemble = read_ensemble(of.regressor([chain(np.arange(1.0, 5.0))] * 6, 3).graph.node[0], 3)
+    ensemble = read_ensemble(forest.regressor([chain(np.arange(1.0, 5.0))] * 6, 3).graph.node[0], 3)
     trees, references = trees_of(ensemble, ensemble.weights), np.random.default_rng(0).normal(size=(20, 3))
     leaves = by_leaf.build_leaves(trees, ensemble.weights, references, None, np.arange(3))
     (block,) = leaves.blocks
@@ -86,10 +86,10 @@ def first_not(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     return values[above.argmax(axis=1)]
 
 
-def chain(values: np.ndarray) -> of.Node:
-    node: of.Node = of.Leaf((float(values[-1]),))
+def chain(values: np.ndarray) -> forest.Node:
+    node: forest.Node = forest.Leaf((float(values[-1]),))
     for i in reversed(range(len(values) - 1)):
-        node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((float(values[i]),)))
+        node = forest.Split(i, "LEQ", (0.0,), False, node, forest.Leaf((float(values[i]),)))
     return node
 
 
@@ -117,7 +117,7 @@ def deep() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_a_leaf_on_seventeen_features() -> None:
     values, references, x = deep()
-    answer = compile_model(of.regressor([chain(values)], DEEP), TreeShap(references)).explain(x)
+    answer = compile_model(forest.regressor([chain(values)], DEEP), TreeShap(references)).explain(x)
     expected = by_masks(values, x, references)
     assert np.abs(answer["x_attributions"][:, 0] - expected).max() <= PARITY_32 * np.abs(expected).max()
     assert np.abs(expected[:, -1]).max() > 1e-3, "the deepest leaves are not met"
@@ -131,14 +131,14 @@ def test_a_leaf_on_seventy_features() -> None:
     references, x = (np.full((n, 70), -1, np.float32) for n in (6, 5))
     for rows in (references, x):
         rows[:, played] = random.choice([-1, 1], (len(rows), 3))
-    answer = compile_model(of.regressor([chain(deepest)], 70), TreeShap(references)).explain(x)
+    answer = compile_model(forest.regressor([chain(deepest)], 70), TreeShap(references)).explain(x)
 
     def of_played(z: np.ndarray) -> np.ndarray:
         whole = np.full((len(z), 70), -1.0)
         whole[:, played] = z
         return first_not(deepest, whole)[:, None]
 
-    expected = of.shapley(of_played, x[:, played], references[:, played])
+    expected = forest.shapley(of_played, x[:, played], references[:, played])
     attributions = answer["x_attributions"]
     assert np.abs(attributions[:, :, played] - expected).max() <= PARITY_32 * np.abs(expected).max()
     assert not np.delete(attributions, played, axis=2).any()
@@ -148,7 +148,7 @@ def test_the_same_bits_whatever_the_batch_and_threads() -> None:
     values, references, _ = deep()
     trees = [chain(np.roll(values, i)) for i in range(9)]
     x = (np.random.default_rng(1).standard_normal((64, DEEP)) - 2).astype(np.float32)
-    model = compile_model(of.regressor(trees, DEEP), TreeShap(references)).model
+    model = compile_model(forest.regressor(trees, DEEP), TreeShap(references)).model
     whole = Runner(model, threads=1)({"x": x})["x_attributions"]
     for threads in (1, 2):
         run = Runner(model, threads=threads)
@@ -163,12 +163,12 @@ def test_too_many_patterns_say_how_many(monkeypatch: pytest.MonkeyPatch) -> None
         r"14 leaves depend on up to 17 features each, .* about 1\.07 KB, and an answer about .* s for each"
     )
     with pytest.raises(UnsupportedModelError, match=message):
-        compile_model(of.regressor([chain(values)], DEEP), TreeShap(references))
+        compile_model(forest.regressor([chain(values)], DEEP), TreeShap(references))
 
 
 def test_one_entry_for_both() -> None:
     values, references, x = deep()
-    model = of.regressor([chain(values)], DEEP)
+    model = forest.regressor([chain(values)], DEEP)
     gated = compile_model(model, TreeShap(references), deployment=Deployment(one_shot=True)).explain(x)
     apart = compile_model(model, TreeShap(references)).explain(x)
     np.testing.assert_array_equal(gated["x_attributions"], apart["x_attributions"])

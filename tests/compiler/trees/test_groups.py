@@ -20,7 +20,7 @@ from tests.compiler.trees.test_pipelines import (
     exported,
     pipeline,
 )
-from tests.references import trees as of
+from tests.references import trees as forest
 
 
 def test_columns_of_a_table() -> None:
@@ -58,9 +58,9 @@ def test_what_is_made_of_several_elements_of_one_player() -> None:
 
     def score(rows: np.ndarray) -> np.ndarray:
         products = rows[:, turned].astype(np.float32) * rows.astype(np.float32)
-        return of.scores(SPLIT, np.concatenate([products, rows[:, :1]], axis=1))
+        return forest.scores(SPLIT, np.concatenate([products, rows[:, :1]], axis=1))
 
-    expected = of.shapley(score, x, references, player_of=[1, 0, 0, 2])
+    expected = forest.shapley(score, x, references, player_of=[1, 0, 0, 2])
     assert [p.name for p in compiled.manifest.players] == ["pair", "x[0]", "x[3]"]
     np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-6)
     assert not answer["u_attributions"].any()

@@ -32,7 +32,7 @@ from sklearn.preprocessing import (
 
 from rationale import InvalidReferencesError, TreeShap, UnsupportedModelError, compile_model
 from tests.compiler.models import parsed
-from tests.references import trees as of
+from tests.references import trees as forest
 from tests.references.trees import shapley
 
 with warnings.catch_warnings():
@@ -193,7 +193,7 @@ def test_what_the_manifest_says() -> None:
     assert recompiled.manifest.digests == compiled.manifest.digests
 
 
-SPLIT = of.random_trees(5, ("LEQ", "LT"), features=5)
+SPLIT = forest.random_trees(5, ("LEQ", "LT"), features=5)
 
 
 def behind(text: str, **weights: np.ndarray) -> onnx.ModelProto:
@@ -201,7 +201,7 @@ def behind(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     opsets = '"" : 21, "ai.onnx.ml" : 3'
     inputs = "float[N, 4] x, int64[N, 2] u"
     model = parsed(f"g ({inputs}) => (float[N, 5] z) {{ {text} }}", weights, opsets=opsets)
-    trees = of.regressor(SPLIT, 5)
+    trees = forest.regressor(SPLIT, 5)
     (node,) = trees.graph.node
     node.input[0] = "z"
     model.graph.node.append(node)
@@ -222,7 +222,7 @@ def test_elements_that_move_and_are_used_twice() -> None:
         held["u"] = random.integers(-1, 2, (n, 2))
     answer = compile_model(model, TreeShap(rows[K])).explain(rows[N])
     x, references = (np.concatenate([rows[n]["x"], rows[n]["u"]], axis=1) for n in (N, K))
-    expected = shapley(lambda z: of.scores(SPLIT, z[:, CONSTANTS["order"]]), x, references)
+    expected = shapley(lambda z: forest.scores(SPLIT, z[:, CONSTANTS["order"]]), x, references)
     np.testing.assert_allclose(answer["x_attributions"], expected[:, :, :4], atol=1e-6)
     np.testing.assert_allclose(answer["u_attributions"], expected[:, :, 4:], atol=1e-6)
     assert not answer["x_attributions"][:, :, [1, 3]].any()
@@ -236,8 +236,8 @@ def test_interactions_of_elements() -> None:
     rows = np.random.default_rng(6).normal(size=(N + K, 4)).astype(np.float32)
     x, references = rows[:N], rows[N:]
     answer = compile_model(model, TreeShap(references, interactions=True)).explain(x)
-    worth = of.interventional(lambda z: of.scores(SPLIT, z[:, order]), x, references)
-    np.testing.assert_allclose(answer["x_interactions"], of.interactions_of(worth, 4), atol=1e-6)
+    worth = forest.interventional(lambda z: forest.scores(SPLIT, z[:, order]), x, references)
+    np.testing.assert_allclose(answer["x_interactions"], forest.interactions_of(worth, 4), atol=1e-6)
     np.testing.assert_allclose(answer["x_interactions"].sum(axis=3), answer["x_attributions"], atol=1e-6)
 
 
@@ -317,11 +317,11 @@ def test_references_that_do_not_fit(name: str) -> None:
 
 
 def test_an_unused_input_has_zeros() -> None:
-    trees = of.regressor(SPLIT, 5)
+    trees = forest.regressor(SPLIT, 5)
     trees.graph.input.append(helper.make_tensor_value_info("unused", onnx.TensorProto.STRING, ["N", 3]))
     words = np.full((K, 3), "w", object)
-    answer = compile_model(trees, TreeShap({"x": of.rows(1, K), "unused": words})).explain(
-        {"x": of.rows(2, N), "unused": words[:N]}
+    answer = compile_model(trees, TreeShap({"x": forest.rows(1, K), "unused": words})).explain(
+        {"x": forest.rows(2, N), "unused": words[:N]}
     )
     assert answer["unused_attributions"].shape == (N, 1, 3)
     assert not answer["unused_attributions"].any()

@@ -14,18 +14,18 @@ from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
 from rationale.trees.probability import separate_slope, slope
 from tests.compiler.models import parsed
-from tests.references import trees as of
+from tests.references import trees as forest
 from tests.tolerances import COMPLETE_32
 
 K, N = 7, 9
-TREES = of.random_trees(9, ("LEQ", "GT"), trees=8)
-REFERENCES, X = of.rows(1, K), of.rows(2, N)
+TREES = forest.random_trees(9, ("LEQ", "GT"), trees=8)
+REFERENCES, X = forest.rows(1, K), forest.rows(2, N)
 WEIGHTS = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
 ABSOLUTE = 1e-6  # of probabilities, in float32
 
 
 def model(transform: str = "LOGISTIC") -> onnx.ModelProto:
-    return of.classifier(TREES, 2, only=0, post_transform=transform, base_values=[0.25])
+    return forest.classifier(TREES, 2, only=0, post_transform=transform, base_values=[0.25])
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -33,7 +33,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def margin(x: np.ndarray) -> np.ndarray:
-    return of.scores(TREES, x)[:, 0] + 0.25
+    return forest.scores(TREES, x)[:, 0] + 0.25
 
 
 def expected_values(
@@ -45,7 +45,7 @@ def expected_values(
     """[N, players]"""
     total = np.zeros((N, max(player_of) + 1))
     for r, w in zip(references, WEIGHTS, strict=True):
-        attributions = of.shapley(lambda z: margin(z)[:, None], x, r[None], player_of=player_of)[:, 0]
+        attributions = forest.shapley(lambda z: margin(z)[:, None], x, r[None], player_of=player_of)[:, 0]
         rise, run = sigmoid(margin(x)) - sigmoid(margin(r[None])), margin(x) - margin(r[None])
         total += w * attributions * np.divide(rise, run, out=np.zeros(N), where=run != 0)[:, None]
     return total
@@ -94,12 +94,12 @@ def test_groups_of_raw_inputs() -> None:
 
 
 def test_leaves_without_tables_are_refused() -> None:
-    deep: of.Node = of.Leaf((1.0,))
+    deep: forest.Node = forest.Leaf((1.0,))
     for feature in range(14):
-        deep = of.Split(feature, "LEQ", (0.0,), False, deep, of.Leaf((-1.0,)))
-    trees = of.classifier([deep], 2, 14, only=0, post_transform="LOGISTIC")
+        deep = forest.Split(feature, "LEQ", (0.0,), False, deep, forest.Leaf((-1.0,)))
+    trees = forest.classifier([deep], 2, 14, only=0, post_transform="LOGISTIC")
     with pytest.raises(UnsupportedModelError, match=r"\b14 features\b"):
-        compile_model(trees, TreeShap(of.rows(1, K, 14), space="probability"))
+        compile_model(trees, TreeShap(forest.rows(1, K, 14), space="probability"))
 
 
 @pytest.mark.parametrize("ends", [(-2.0, 1.0), (-12.0, 30.0), (-300.0, 300.0), (0.5, 0.5)], ids=str)
@@ -116,14 +116,15 @@ def test_the_slope_is_a_sum_of_few_products(ends: tuple[float, float]) -> None:
 @pytest.mark.parametrize("base", [-12.0, -4.0, 4.0, 12.0])
 def test_rows_far_from_all_references_behind_a_base_value(base: float) -> None:
     """One feature has the whole difference. More references than terms of the slope, all on one side."""
-    stumps: list[of.Node] = [
-        of.Split(0, "LEQ", (float(i),), False, of.Leaf((0.0,)), of.Leaf((-base / 20,))) for i in range(40)
+    stumps: list[forest.Node] = [
+        forest.Split(0, "LEQ", (float(i),), False, forest.Leaf((0.0,)), forest.Leaf((-base / 20,)))
+        for i in range(40)
     ]
     references, x = (np.zeros((count, 5), np.float32) for count in (200, 40))
     references[:, 0], x[:, 0] = np.linspace(25, 40, 200), np.linspace(0, 40, 40)
-    shifted = of.classifier(stumps, 2, only=0, post_transform="LOGISTIC", base_values=[base])
+    shifted = forest.classifier(stumps, 2, only=0, post_transform="LOGISTIC", base_values=[base])
     answer = compile_model(shifted, TreeShap(references, space="probability")).explain(x)
-    of_rows, of_references = (sigmoid(of.scores(stumps, z)[:, 0] + base) for z in (x, references))
+    of_rows, of_references = (sigmoid(forest.scores(stumps, z)[:, 0] + base) for z in (x, references))
     assert np.abs(answer["x_attributions"][:, 0, 0] - (of_rows - of_references.mean())).max() <= ABSOLUTE
 
 
@@ -136,7 +137,7 @@ def test_what_makes_no_sense() -> None:
     with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
         compile_model(model("SOFTMAX"), TreeShap(REFERENCES, space="probability"))
     with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
-        compile_model(of.regressor(TREES), TreeShap(REFERENCES, space="probability"))
+        compile_model(forest.regressor(TREES), TreeShap(REFERENCES, space="probability"))
     with pytest.raises(InvalidOptionError, match=r"logits.*'probability'"):
         compile_model(model(), TreeShap(REFERENCES, space="probability"), logits=True)
 

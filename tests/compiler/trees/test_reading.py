@@ -13,7 +13,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.trees.covers import passing_share
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import build_tables
-from tests.references import trees as of
+from tests.references import trees as forest
 
 STUMP = {
     "nodes_treeids": [0, 0, 0],
@@ -68,7 +68,7 @@ BAD = {
 def stump(**changed: Any) -> onnx.ModelProto:
     attributes = {name: value for name, value in {**STUMP, **changed}.items() if value != []}
     node = onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
-    return of.model_of(node, 5, {"y": 1})
+    return forest.model_of(node, 5, {"y": 1})
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -89,7 +89,7 @@ def test_what_is_no_tree_is_refused(name: str) -> None:
     ],
 )
 def test_the_newer_operator_too(attribute: str, value: list[int], words: str) -> None:
-    model = of.ensemble(of.random_trees(0, ("LEQ",)))
+    model = forest.ensemble(forest.random_trees(0, ("LEQ",)))
     (node,) = model.graph.node
     edited = next(a for a in node.attribute if a.name == attribute)
     edited.ints[: len(value) or len(edited.ints)] = value
@@ -100,13 +100,13 @@ def test_the_newer_operator_too(attribute: str, value: list[int], words: str) ->
 @pytest.mark.parametrize("name", ["aggregate_function", "post_transform"])
 @pytest.mark.parametrize("number", [-1, 9])
 def test_a_number_that_stands_for_no_word(name: str, number: int) -> None:
-    model = of.ensemble(of.random_trees(0, ("LEQ",)), **{name: number})
+    model = forest.ensemble(forest.random_trees(0, ("LEQ",)), **{name: number})
     with pytest.raises(InvalidModelError, match=f"{name} is {number}"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
 def test_sets_that_do_not_fit() -> None:
-    model = of.ensemble(of.random_trees(0, ("MEMBER",), grid=of.MEMBERS))
+    model = forest.ensemble(forest.random_trees(0, ("MEMBER",), grid=forest.MEMBERS))
     membership = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
     membership.t.CopyFrom(onnx.numpy_helper.from_array(np.array([1.0, 2.0, np.nan], np.float32), "sets"))
     with pytest.raises(InvalidModelError, match=r"membership_values hold 1 sets\b"):
@@ -115,10 +115,10 @@ def test_sets_that_do_not_fit() -> None:
 
 def chain(depth: int) -> onnx.ModelProto:
     """One tree that is a list of splits."""
-    node: of.Node = of.Leaf((0.0,))
+    node: forest.Node = forest.Leaf((0.0,))
     for i in range(depth):
-        node = of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((float(i),)), node)
-    return of.regressor([node])
+        node = forest.Split(i % 5, "LEQ", (float(i),), False, forest.Leaf((float(i),)), node)
+    return forest.regressor([node])
 
 
 def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
@@ -131,11 +131,12 @@ def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
 @pytest.mark.full
 def test_a_forest_of_a_hundred_thousand_leaves() -> None:
     trees = [
-        of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((1.0,)), of.Leaf((2.0,))) for i in range(50_000)
+        forest.Split(i % 5, "LEQ", (float(i),), False, forest.Leaf((1.0,)), forest.Leaf((2.0,)))
+        for i in range(50_000)
     ]
     started = time.monotonic()
     with pytest.raises(UnsupportedModelError, match=r"50000 trees have 100000 leaves, and .* 65536 at most"):
-        compile_model(of.regressor(trees), TreeShap(np.zeros((2, 5))))
+        compile_model(forest.regressor(trees), TreeShap(np.zeros((2, 5))))
     assert time.monotonic() - started < 60
 
 
@@ -155,19 +156,19 @@ def near(numbers: Sequence[float], dtype: Any) -> np.ndarray:
 THRESHOLDS = (0.1, 0.2, 0.3, 0.7, 1.1)  # none of which float32 has
 
 
-@pytest.mark.parametrize("mode", of.MODES)
+@pytest.mark.parametrize("mode", forest.MODES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_thresholds_are_compared_in_the_precision_of_the_input(mode: str, dtype: Any) -> None:
     grid = tuple(float(dtype(t)) for t in THRESHOLDS)
-    trees, x = of.random_trees(2, (mode,), grid=grid), near(grid, dtype)
-    ensemble = read_ensemble(of.ensemble(trees, dtype=dtype).graph.node[0], 5, np.dtype(dtype))
-    np.testing.assert_allclose(ensemble.scores(x), of.scores(trees, x), rtol=1e-6)
+    trees, x = forest.random_trees(2, (mode,), grid=grid), near(grid, dtype)
+    ensemble = read_ensemble(forest.ensemble(trees, dtype=dtype).graph.node[0], 5, np.dtype(dtype))
+    np.testing.assert_allclose(ensemble.scores(x), forest.scores(trees, x), rtol=1e-6)
 
 
 def test_a_set_that_names_a_number_twice() -> None:
-    tree = of.Split(0, "MEMBER", (1.0, 2.0, 1.0), False, of.Leaf((1.0,)), of.Leaf((2.0,)))
-    ensemble, x = read_ensemble(of.ensemble([tree]).graph.node[0], 5), near((1, 2, 3), np.float32)
-    np.testing.assert_array_equal(ensemble.scores(x), of.scores([tree], x))
+    tree = forest.Split(0, "MEMBER", (1.0, 2.0, 1.0), False, forest.Leaf((1.0,)), forest.Leaf((2.0,)))
+    ensemble, x = read_ensemble(forest.ensemble([tree]).graph.node[0], 5), near((1, 2, 3), np.float32)
+    np.testing.assert_array_equal(ensemble.scores(x), forest.scores([tree], x))
 
 
 @pytest.mark.parametrize(
@@ -184,10 +185,10 @@ def test_what_are_no_covers(cover: list[float]) -> None:
 
 
 def test_leaves_on_too_many_features_get_no_tables() -> None:
-    node: of.Node = of.Leaf((1.0,))
+    node: forest.Node = forest.Leaf((1.0,))
     for i in range(14):
-        node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((0.0,)))
-    ensemble = read_ensemble(of.regressor([node], 14).graph.node[0], 14)
+        node = forest.Split(i, "LEQ", (0.0,), False, node, forest.Leaf((0.0,)))
+    ensemble = read_ensemble(forest.regressor([node], 14).graph.node[0], 14)
     with pytest.raises(UnsupportedModelError, match=r"\b14 features\b.*2\^14"):
         build_tables(ensemble, ensemble.weights, np.zeros((2, 14)), None, np.arange(14))
 
@@ -207,7 +208,7 @@ def test_the_one_leaf_that_counts_is_of_both_classes() -> None:
         "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **attributes
     )
     x = np.array([[-1.0] * 5, [1.0] * 5], np.float32)
-    answered = Runner(of.model_of(node, 5, {"p": 2}))({"x": x})["p"]
+    answered = Runner(forest.model_of(node, 5, {"p": 2}))({"x": x})["p"]
     np.testing.assert_array_equal(answered[1], [2, -2])
     np.testing.assert_array_equal(read_ensemble(node, 5).scores(x), answered)
 

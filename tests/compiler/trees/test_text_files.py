@@ -15,10 +15,10 @@ from rationale.evaluate.evaluate import Settings, evaluate
 from rationale.evaluate.shapley import Comparison, Reasons
 from rationale_service.cli.main import app
 from tests.compiler.models import parsed
-from tests.references import trees as of
+from tests.references import trees as forest
 
 KINDS = ["own", "rent", "free"]
-SPLIT = of.random_trees(5, ("LEQ", "LT"), features=4)
+SPLIT = forest.random_trees(5, ("LEQ", "LT"), features=4)
 RANDOM = np.random.default_rng(4)
 AGE = RANDOM.normal(size=9).astype(np.float32)
 HOUSING = np.array([*KINDS, "a, b", *RANDOM.choice(KINDS, 5)])
@@ -33,7 +33,7 @@ def model() -> onnx.ModelProto:
         z = Concat <axis = 1> (age, flat)
     }"""
     proto = parsed(text, {"shape": np.array([-1, 3])}, opsets='"" : 21, "ai.onnx.ml" : 3')
-    trees = of.regressor(SPLIT, 4)
+    trees = forest.regressor(SPLIT, 4)
     (node,) = trees.graph.node
     node.input[0] = "z"
     proto.graph.node.append(node)
