@@ -28,7 +28,7 @@ from rationale.lowering.batch import (
 from rationale.lowering.control_flow.branches import REASON
 from rationale.lowering.precision import on_cpu
 from rationale.lowering.rewrites.engine import RELEVANCE
-from rationale.lowering.sizes import at_batch
+from rationale.lowering.sizes import specs_at_batch
 from rationale.rules.rule import Rule
 
 
@@ -425,7 +425,7 @@ def _demand_independent_rows(lowered: Lowered, output: str, needed: Collection[s
             "quantised: the entries take any number of rows, each with its own scale. Or quantise it "
             "statically."
         )
-    mixes = first_to_mix(lowered.model, lowered.specs, at_batch(lowered.model, 2)[0], needed)
+    mixes = first_to_mix(lowered.model, lowered.specs, specs_at_batch(lowered.model, 2)[0], needed)
     if mixes is not None:
         raise _mixing_error(mixes, "it works along the axis on which rows lie, and mixes the rows of a batch")
     node = _first_off_axis_0(lowered, needed)
