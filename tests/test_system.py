@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from scripts import system
-from scripts.system import NEEDS, TARGETS, Need
+from scripts.system import NEEDS, TARGETS, Tool
 from tests import needs
 from tests.needs import GERMAN, need, need_data
 
 ROOT = Path(__file__).parents[1]
-TOOL = Need("Tool", ("tool", "other-tool"), ("tool-package", "tool-data"), "the tests of tools")
-UNKNOWN = Need("Rarity", ("rarity",), ("rarity-package",), "the tests of rarities")
+TOOL = Tool("Tool", ("tool", "other-tool"), ("tool-package", "tool-data"), "the tests of tools")
+UNKNOWN = Tool("Rarity", ("rarity",), ("rarity-package",), "the tests of rarities")
 # It installs by a file on the PATH, and knows no rarity.
 APT_GET = """#!/bin/sh
 echo "$*" >> {folder}/calls
@@ -110,8 +110,8 @@ def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_how_a_need_is_found(found_as: str, there: bool) -> None:
-    assert (Need("x", (found_as,), (), "").find() is not None) == there
-    assert Need("x", ("no-such-program", found_as), (), "").find() == Need("x", (found_as,), (), "").find()
+    assert (Tool("x", (found_as,), (), "").find() is not None) == there
+    assert Tool("x", ("no-such-program", found_as), (), "").find() == Tool("x", (found_as,), (), "").find()
 
 
 def test_each_need_is_declared_once_and_in_the_docs() -> None:
@@ -124,7 +124,7 @@ def test_each_need_is_declared_once_and_in_the_docs() -> None:
 
 
 def test_a_test_skips_with_the_same_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(needs, "_BY_NAME", {"Rarity": UNKNOWN, "shell": Need("shell", ("sh",), (), "")})
+    monkeypatch.setattr(needs, "_BY_NAME", {"Rarity": UNKNOWN, "shell": Tool("shell", ("sh",), (), "")})
     assert need("shell").endswith("/sh")
     with pytest.raises(pytest.skip.Exception, match=r"Rarity is missing \(apt-get install rarity-package\)"):
         need("Rarity")

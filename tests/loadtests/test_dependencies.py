@@ -17,9 +17,9 @@ def test_alerts_fire_by_what_is_scraped() -> None:
 def test_a_fault_that_nothing_tells_of_is_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def row(name: dependencies.Dependency, fault: str) -> dependencies.Row:
+    def row(name: dependencies.Dependency, fault: str) -> dependencies.FaultReport:
         texts = ("200", "200", "200 in 0.01 s", "200 in 0.01 s", "none", "none")
-        return dependencies.Row(name.name, fault, *texts, 1.0, fault == "killed")
+        return dependencies.FaultReport(name.name, fault, *texts, 1.0, fault == "killed")
 
     monkeypatch.setattr(dependencies, "measure", row)
     assert main(["--only", "Redis", "--faults", "killed"]) == 0

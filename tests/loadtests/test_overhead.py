@@ -3,7 +3,7 @@
 import pytest
 
 from loadtests.checks import overhead
-from loadtests.checks.overhead import Round
+from loadtests.checks.overhead import RequestCost
 
 
 @pytest.mark.full
@@ -20,8 +20,8 @@ def test_every_kind_of_request_is_asked_and_reported(capsys: pytest.CaptureFixtu
 @pytest.mark.full
 def test_what_the_gateway_adds_is_told_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
     found = {
-        "Triton": [Round(100, took_ms) for took_ms in (1.0, 9.0, 2.0)],
-        "json predict": [Round(150, took_ms) for took_ms in (1.5, 9.25, 3.0)],
+        "Triton": [RequestCost(100, took_ms) for took_ms in (1.0, 9.0, 2.0)],
+        "json predict": [RequestCost(150, took_ms) for took_ms in (1.5, 9.25, 3.0)],
     }
     overhead.report(found)
     assert "1.50 times Triton; 3.00 ms at the median, +0.50 ms" in capsys.readouterr().out

@@ -10,22 +10,22 @@ import pytest
 
 from benchmarks.timing import machine
 from loadtests import __main__ as command
-from loadtests.load.locust import Load
-from loadtests.load.measure import Result, Run
+from loadtests.load.locust import LocustSummary
+from loadtests.load.measure import LoadRun, Result
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import PROFILES, SCENARIOS
-from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, About, compare, write_report
-from loadtests.systems.variants import OURS, Variant
+from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, TestDescription, compare, write_report
+from loadtests.systems.variants import OURS, SystemSettings
 
 COMMAND = "python -m loadtests --system rationale shap"
-ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine())
-SEEN = Load(99.0, 500, 2.0, 3.0, 12.3, {})
+ABOUT = TestDescription(COMMAND, PROFILES["short"], cores=2, machine=machine())
+SEEN = LocustSummary(99.0, 500, 2.0, 3.0, 12.3, {})
 
 
 def result(system: str, slower: float) -> Result:
     """A system that takes `slower` times as long and sustains as much less."""
-    variant, seen = Variant(system, 1, 2), replace(SEEN, p50_ms=SEEN.p50_ms * slower)
-    slow = Run("credit-100", variant, "alone", False, seen, int(300_000_000 * slower))
+    variant, seen = SystemSettings(system, 1, 2), replace(SEEN, p50_ms=SEEN.p50_ms * slower)
+    slow = LoadRun("credit-100", variant, "alone", False, seen, int(300_000_000 * slower))
     probe = replace(slow, load="80 per s", is_open=True, seen=replace(seen, errors={"HTTP 429": 7}))
     runs = [slow, slow, probe, *(replace(slow, load=scenario.name) for scenario in SCENARIOS)]
     return Result("credit-100", system, variant, slow, slow, 1234.5 / slower, runs)

@@ -22,7 +22,7 @@ from rationale_service.models.explainers import worker
 from rationale_service.models.explainers.builder import OnProgress
 from rationale_service.models.explainers.records import to_its_end
 from rationale_service.models.explainers.service import Explainers
-from rationale_service.models.explainers.worker import Order
+from rationale_service.models.explainers.worker import CompileOrder
 from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import client_of
@@ -154,7 +154,7 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
-    async def __call__(self, order: Order, timeout_s: float, on_progress: OnProgress) -> int:  # noqa: ARG002
+    async def __call__(self, order: CompileOrder, timeout_s: float, on_progress: OnProgress) -> int:  # noqa: ARG002
         self.waiting += 1
         try:
             await self._open.wait()

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2_grpc
 from rationale_service.app import create_app, create_backend
 from rationale_service.engine.backends.base import Backend
 from rationale_service.engine.dataplane import DataPlane
-from rationale_service.handlers import Handler
+from rationale_service.handlers import InferenceHandler
 from rationale_service.process.listening import listen
 from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.settings import Settings
@@ -27,7 +27,7 @@ class End:
     """A gRPC end in this process, and a channel to it."""
 
     stub: Any
-    handler: Handler
+    handler: InferenceHandler
     server: GrpcServer
     channel: grpc.aio.Channel
     address: str

@@ -45,7 +45,7 @@ _SHOWN = 100
 
 
 @contextmanager
-def opened(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
+def open_trail(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
     """Open the trail of a gateway with these settings. Ends the command if either cannot be read."""
     with reporting_errors():
         from rationale_service.configuration import load_settings
@@ -84,13 +84,13 @@ def verify(
 
     Exit status 1 where there is one.
     """
-    with opened(repository, config) as (ledger, settings), progress_bar() as progress:
+    with open_trail(repository, config) as (ledger, settings), progress_bar() as progress:
         from rationale_service.decisions.audit.acts import verify_acts
         from rationale_service.decisions.audit.heads import heads as ends
         from rationale_service.decisions.audit.heads import read_signed
         from rationale_service.decisions.audit.retention import months_ago
         from rationale_service.decisions.audit.signatures import PublicKey
-        from rationale_service.decisions.audit.verify import Fault
+        from rationale_service.decisions.audit.verify import ChainFault
         from rationale_service.decisions.audit.verify import verify as found
 
         if heads and not public_key:
@@ -98,7 +98,7 @@ def verify(
         keys = [PublicKey(file) for file in public_key or ()]
         signed = [head for file in heads or () for head in read_signed(file, keys)]
         months = settings.audit_retention_months
-        faults: list[Fault] = []
+        faults: list[ChainFault] = []
         rows = 0
         for each in found(ledger.store, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
@@ -132,7 +132,7 @@ def write_heads(
     config: Config = None,
 ) -> None:
     """Print both ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.heads import heads, signed
         from rationale_service.decisions.audit.signatures import PrivateKey
 
@@ -157,7 +157,7 @@ def export(
     config: Config = None,
 ) -> None:
     """Write decisions as a table."""
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.export import export as write
 
         written = write(ledger, file, since, until, model, with_inputs=inputs)
@@ -169,7 +169,7 @@ def acts(
     since: Since = None, until: Until = None, repository: Repository = None, config: Config = None
 ) -> None:
     """Print what administrators did over the API, a line of JSON for each act, oldest first."""
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.acts import shown
 
         for row in ledger.store.acts(since, until):
@@ -179,7 +179,7 @@ def acts(
 @app.command()
 def prune(repository: Repository = None, config: Config = None) -> None:
     """Delete decisions that are older than RATIONALE_AUDIT_RETENTION_MONTHS, as the gateway does daily."""
-    with opened(repository, config) as (ledger, settings):
+    with open_trail(repository, config) as (ledger, settings):
         from rationale_service.decisions.audit.retention import months_ago
 
         months, count = settings.audit_retention_months, 0
@@ -202,7 +202,7 @@ def erase(
 
     Nobody reads these again, and the chain still verifies.
     """
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.retention import erase as delete
         from rationale_service.decisions.audit.signatures import PrivateKey
 
@@ -212,5 +212,5 @@ def erase(
             print(f"the inputs of decision {each} are erased")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

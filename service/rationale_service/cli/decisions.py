@@ -8,13 +8,13 @@ import typer
 
 from rationale.errors import InvalidOptionError
 from rationale.terminal import Panel, progress_bar
-from rationale_service.cli.audit import Config, Repository, opened
+from rationale_service.cli.audit import Config, Repository, open_trail
 from rationale_service.cli.reporting import reporting_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rationale_service.decisions.replay import Replayed, Replayer
+    from rationale_service.decisions.replay import ReplayedDecision, Replayer
     from rationale_service.decisions.trail import RecordedDecision
 
 app = typer.Typer()
@@ -99,12 +99,12 @@ def decide(
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
             files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, columns, progress)
-            done = str(files)
+            target = str(files)
         else:
             read = portfolio.read_portfolio(settings, name, Path(input_), columns)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
-            done = save
-    print(f"{done}: {outcomes}")
+            target = save
+    print(f"{target}: {outcomes}")
     raise typer.Exit(1 if outcomes.counts[portfolio.WITHOUT] else 0)
 
 
@@ -138,7 +138,7 @@ def replay(
 
     Example: rationale replay 5f0c… --entries archive/2026-05
     """
-    with opened(repository, config) as (ledger, settings):
+    with open_trail(repository, config) as (ledger, settings):
         if (decision is None) == (since is None):
             raise InvalidOptionError("give the ID of a decision, or --since TIME for all since then")
         if until is not None and since is None:
@@ -177,7 +177,7 @@ def receipt(
 
     Example: rationale receipt 5f0c… --out receipt && python receipt/check.py
     """
-    with opened(repository, config) as (ledger, settings):
+    with open_trail(repository, config) as (ledger, settings):
         from rationale_service.decisions.receipt import write_receipt
         from rationale_service.decisions.replay import Replayer
 
@@ -239,14 +239,14 @@ def notice(
 
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale.artifact.folder import whole
         from rationale.decisions.notice import notice as rendered
         from rationale.decisions.notice import read_variables
 
-        given = read_variables(variables, set_ or ())
+        inputs = read_variables(variables, set_ or ())
         record = ledger.read(decision, _read(instance))
-        statement = rendered(record.answer, given, template, person_declined=person_declined)
+        statement = rendered(record.answer, inputs, template, person_declined=person_declined)
         for warning in statement.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if out is None:
@@ -275,7 +275,7 @@ def _read(file: Path | None) -> dict[str, Any] | None:
     return content
 
 
-def _replay_one(replayed: "Replayed") -> bool:
+def _replay_one(replayed: "ReplayedDecision") -> bool:
     decision, answer = replayed.decision, replayed.decision.answer
     print(f"decision {decision.id} of {decision.model}, {decision.time}")
     print(f"answered: {answer['decision']}, score {answer['score']}, {len(answer['reasons'])} reasons")
@@ -291,7 +291,7 @@ def _replay_one(replayed: "Replayed") -> bool:
     return not replayed.differences
 
 
-def _likeness(replayed: "Replayed") -> str:
+def _likeness(replayed: "ReplayedDecision") -> str:
     from rationale_service.decisions.replay import TOLERANCE
 
     if replayed.elsewhere:

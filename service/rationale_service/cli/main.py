@@ -100,8 +100,8 @@ def _with_flags(command: Command) -> Command:
     return command
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"rationale {version()}")
         raise typer.Exit
 

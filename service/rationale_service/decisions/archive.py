@@ -24,7 +24,7 @@ from rationale_service.settings import Settings
 
 if TYPE_CHECKING:
     from rationale_service.decisions.audit.ledger import Ledger
-    from rationale_service.decisions.replay import Replayed
+    from rationale_service.decisions.replay import ReplayedDecision
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Archive:
         """
         return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
 
-    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "Replayed":
+    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "ReplayedDecision":
         """Compute a decision again from the files that made it: see `Replayer`.
 
         Raises:
@@ -94,7 +94,7 @@ class Archive:
         if not _ID.fullmatch(decision):
             raise UnknownResourceError("a decision's id has 32 digits and letters from a to f")
         try:
-            return self._opened().read(decision, instance)
+            return self._get_ledger().read(decision, instance)
         except WrongInstanceError as error:
             raise InvalidInputError(str(error)) from error
         except (InvalidOptionError, StateUnavailableError) as error:
@@ -104,13 +104,13 @@ class Archive:
                 5,
             ) from error
 
-    def _opened(self) -> "Ledger":
+    def _get_ledger(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
                 self._ledger = _ledger(self._settings)
             return self._ledger
 
-    def _replayed(self, decision: RecordedDecision) -> "Replayed":
+    def _replayed(self, decision: RecordedDecision) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
         try:

@@ -33,7 +33,7 @@ _SCORES, _MARKS = ("score", "threshold"), ("tied", "uncertain")
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedDecision:
     """A decision and its repetition.
 
     Attributes:
@@ -74,18 +74,18 @@ class Replayer:
             RepositoryError: if the repository has no such entry.
         """
         digests = decision.answer["digests"]
-        wanted = (digests["explainer"], digests["profile"])
+        identity = (digests["explainer"], digests["profile"])
         candidates = [
             entry
             for folder, manifest in self._deciding()
-            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
+            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == identity
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
         if not candidates:
             raise RepositoryError(
-                f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
-                f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
+                f"{self._repository}: has no entry with the explainer {identity[0][:12]}… and the profile "
+                f"{identity[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
                 "that was served then, or name a folder that has it with --entries"
             )
         graph, model = decision.runtime.get("graph"), decision.model
@@ -96,7 +96,7 @@ class Replayer:
 
         return min(candidates, key=distance)
 
-    def replay(self, decision: RecordedDecision) -> Replayed:
+    def replay(self, decision: RecordedDecision) -> ReplayedDecision:
         """Compute a decision again.
 
         Raises:
@@ -121,12 +121,12 @@ class Replayer:
             fault = str(error)
         if fault:
             differences.append(f"nothing is decided now: {fault}")
-            return Replayed(decision, entry, tuple(differences), elsewhere, ())
-        made = decided.as_json()
-        now = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
+            return ReplayedDecision(decision, entry, tuple(differences), elsewhere, ())
+        repeated = decided.as_json()
+        now = orjson.loads(orjson.dumps(repeated, option=orjson.OPT_SERIALIZE_NUMPY))
         differences += compare(decision.answer, now, exact=not elsewhere)
         passed_over = sorted({*decision.answer} - {*now, "id", "digests"})
-        return Replayed(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
+        return ReplayedDecision(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
         """Return folders with a decision profile; skip unreadable ones."""

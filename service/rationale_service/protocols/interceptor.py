@@ -66,7 +66,7 @@ class RequestInterceptor:
             contexts.unbind(bound)
 
     @contextlib.asynccontextmanager
-    async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
+    async def noted_again(self, stream: RequestContext | None) -> AsyncIterator[None]:
         """Open `noted` for one request of an admitted stream.
 
         Raises:

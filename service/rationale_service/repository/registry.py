@@ -150,7 +150,7 @@ class ModelRegistry:
             return entry
         return self.defaults.get(entry.name) or self.compiled(entry.name)
 
-    def split(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
+    def canary(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
         """Return the canary beside `default`, with its entry, for requests that name no explainer, or None.
 
         Args:
@@ -198,8 +198,8 @@ class ModelRegistry:
     def made_by_others(self) -> str:
         """Warning about entries that other versions of Rationale compiled; empty if there are none."""
         names = {entry: entry.name for entry in self.entries.values()}
-        for model, own in self.explainers.items():
-            names |= {entry: f"{model}/{name}" for name, entry in own.items()}
+        for model, explainers in self.explainers.items():
+            names |= {entry: f"{model}/{name}" for name, entry in explainers.items()}
         by_version: dict[str, list[str]] = defaultdict(list)
         for entry, name in names.items():
             made_by = None if entry.manifest is None else entry.manifest.tools.get("rationale")
@@ -285,7 +285,9 @@ def read_repository(
             unserved = {**registry.unserved, path.name: Unserved(str(error), stamp)}
             registry = replace(registry, unserved=unserved)
         else:
-            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in entries}})
+            registry = replace(
+                registry, entries={**registry.entries, **{item.name: item for item in entries}}
+            )
     for name, reason in (refused or {}).items():
         unserved = {**registry.unserved, name: Unserved(reason, refused_stamp(reason))}
         registry = replace(registry, unserved=unserved)
@@ -303,11 +305,11 @@ def folders(repository: Path) -> list[Path]:
     return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
-    """Return a folder's entries. Raises RepositoryError, also if `others` have their names."""
+def read_folder(folder: Path, other_entries: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    """Return a folder's entries. Raises RepositoryError, also if `other_entries` have their names."""
     entries = sides(read_entry(folder))
     for entry in entries:
-        other = others.get(entry.name, entry)
+        other = other_entries.get(entry.name, entry)
         if other.model != entry.model:
             one_shot, twin = (entry, other) if entry.gate is not None else (other, entry)
             raise RepositoryError(
@@ -320,7 +322,7 @@ def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
 def check_served(registry: ModelRegistry, *, strict: bool) -> None:
     """Raise RepositoryError if nothing is served; with `strict`, if anything is unserved."""
     if registry.unserved and (strict or not registry.entries):
-        raise RepositoryError("\n".join(one.reason for one in registry.unserved.values()))
+        raise RepositoryError("\n".join(folder.reason for folder in registry.unserved.values()))
     if not registry.entries:
         raise RepositoryError(f"{registry.folder}: holds no model. Make an entry with `rationale compile`.")
 

@@ -37,12 +37,12 @@ class LimitedConnection(Connection[Any]):
         """Pass on the events that psycopg waits for. Raise OperationalError if one takes too long."""
         end_s = time.monotonic() + self.limit_s
         try:
-            wanted = next(gen)
+            event = next(gen)
             while True:
-                is_ready = yield wanted  # 0 after each interval without news
+                is_ready = yield event  # 0 after each interval without news
                 if not is_ready and time.monotonic() > end_s:
                     self.pgconn.finish()
                     raise OperationalError(f"the server has not answered within {self.limit_s:g} s")
-                wanted = gen.send(is_ready)
+                event = gen.send(is_ready)
         except StopIteration as ended:
             return ended.value

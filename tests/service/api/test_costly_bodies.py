@@ -21,7 +21,7 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
-from loadtests.load.bodies import BODIES, MESSAGES, REASONS, ROW, Body, instances, many
+from loadtests.load.bodies import BODIES, MESSAGES, REASONS, ROW, ApiBody, instances, many
 from tests.service.child import PATIENCE_S, grpc_address, ready_line, serve
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
@@ -68,7 +68,7 @@ class Gateway:
     grpc: str
     process: psutil.Process
 
-    def ask(self, body: Body, content: bytes) -> int:
+    def ask(self, body: ApiBody, content: bytes) -> int:
         """The status. An answer may come, and the connection close, before the whole body is there."""
         with contextlib.closing(HTTPConnection(self.http, timeout=PATIENCE_S)) as connection:
             with contextlib.suppress(ConnectionError):
@@ -95,7 +95,10 @@ class Gateway:
         """Meanwhile liveness and honest calls are answered in time, and the memory stays within bounds."""
         before, over = self.process.memory_info().rss, threading.Event()
         row = instances(b"[" + ROW + b"]")
-        honest = ((Body("/v2/health/live", bytes, method="GET"), b""), (Body(REASONS, bytes), row))
+        honest = (
+            (ApiBody("/v2/health/live", bytes, method="GET"), b""),
+            (ApiBody(REASONS, bytes), row),
+        )
 
         def watch() -> int:
             most = 0
@@ -103,7 +106,7 @@ class Gateway:
                 most = max(most, self.process.memory_info().rss)
             return most
 
-        def go_on(body: Body, content: bytes) -> float:
+        def go_on(body: ApiBody, content: bytes) -> float:
             longest_s = 0.0
             while not over.wait(0.02):
                 began_s = time.perf_counter()

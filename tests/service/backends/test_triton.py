@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from rationale_service.engine.backends.triton import TritonBackend
-from rationale_service.engine.request import Answer, InferenceRequest
+from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import ModelFailedError, NotReadyError
 from rationale_service.protocols.grpc.codec import decode_request, encode_answer
 from rationale_service.repository.entry import Entry
@@ -147,7 +147,9 @@ async def test_requests_reach_triton(repository: Path) -> None:
 
 
 async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
-    answered = encode_answer(Answer(InferenceRequest(), "typed", "1", typed, TENSORS)).SerializeToString()
+    answered = encode_answer(
+        InferenceAnswer(InferenceRequest(), "typed", "1", typed, TENSORS)
+    ).SerializeToString()
     async with backend_to(answered) as (backend, requests):
         outputs = ["positive", "text_out", "half"]
         tensors = await backend.infer(typed, TENSORS, outputs)

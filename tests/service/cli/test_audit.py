@@ -11,7 +11,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from rationale_service.cli.main import app
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from tests.needs import need
 from tests.service.decisions.audit.conftest import decision, ledger_of
@@ -28,7 +28,7 @@ def trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqlStore:
         monkeypatch.setenv(name, value)
     database = SqlStore(file)
     old = decision(1, time="2020-01-01T00:00:00.000000+00:00")
-    ledger_of(database, Inputs("sealed", key)).append([[old], [decision(2)], [decision(3)]])
+    ledger_of(database, InputCodec("sealed", key)).append([[old], [decision(2)], [decision(3)]])
     database.close()
     return database
 

@@ -23,7 +23,7 @@ from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.audit.writer import trail_of
 from rationale_service.decisions.decider import decisions_of
 from rationale_service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
-from rationale_service.decisions.rows import Deciding
+from rationale_service.decisions.rows import DecidingEntry
 from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.errors import UndecidedError
 from rationale_service.settings import Settings
@@ -222,8 +222,8 @@ class FailingTrail:
     def start(self) -> None:
         self._trail.start()
 
-    async def opened(self) -> None:
-        await self._trail.opened()
+    async def wait_until_open(self) -> None:
+        await self._trail.wait_until_open()
 
     async def find(self, *given: Any) -> Sequence[RecordedDecision]:
         return await self._trail.find(*given)
@@ -284,7 +284,7 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
 def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: str) -> None:
     """Whatever of the entry is another: its graph, its profile or its explanation alone."""
     repository = Path(decided.settings.repository)
-    first = Deciding.of(repository, "net")
+    first = DecidingEntry.of(repository, "net")
     manifest, other = first.manifest, "0" * 64
     if changed == "graph":
         again = replace(first, entry=replace(first.entry, graph_digest=other))
@@ -295,7 +295,7 @@ def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: st
         digests = manifest.digests.model_copy(update={"explanation": other})
         again = replace(first, manifest=manifest.model_copy(update={"digests": digests}))
     rows = INSTANCES["net"]
-    assert first.digest(rows) == Deciding.of(repository, "net").digest(rows)
+    assert first.digest(rows) == DecidingEntry.of(repository, "net").digest(rows)
     assert again.digest(rows) != first.digest(rows) != first.digest(rows[::-1])
 
 

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import event
 
 from rationale_service.errors import CompileFailedError
-from rationale_service.models.explainers.records import HIDDEN, Artifact, Record, RecordStore, Stage
+from rationale_service.models.explainers.records import HIDDEN, Artifact, ExplainerRecord, RecordStore, Stage
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.repository.registry import read_repository
 from rationale_service.state.state import State
@@ -197,7 +197,7 @@ def test_the_least_recently_used_are_too_many(
     sizes: list[int], most_bytes: int, gone: list[int], folder: Path, tmp_path: Path
 ) -> None:
     """Of those that no person asked for, the one used last first."""
-    asked = Record("score", "named", 1, {}, "named", None, False, Stage.READY, serving="named")
+    asked = ExplainerRecord("score", "named", 1, {}, "named", None, False, Stage.READY, serving="named")
     hidden = [
         replace(asked, name=f"{HIDDEN}{i}", digest=str(i), serving=str(i), updated_s=9.0 - i)
         for i in range(len(sizes))
@@ -224,7 +224,7 @@ def test_the_least_recently_used_are_too_many(
 def test_an_artifact_is_in_use_until_nothing_is_to_answer_by_it(
     stage: Stage, serving: str | None, used: set[str], folder: Path, tmp_path: Path
 ) -> None:
-    one = Record("score", "one", 1, {}, "coming", None, False, stage, serving=serving)
+    one = ExplainerRecord("score", "one", 1, {}, "coming", None, False, stage, serving=serving)
     store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [one], [])
     assert {digest for digest in ("coming", "old", "other") if store.in_use(digest)} == used
 
@@ -240,8 +240,8 @@ async def test_how_often_an_explainer_is_tried(
         explainers = explainers_of(client)
         before = explainers.store.records["score", "one"]
         tried = replace(before, attempts=attempts)
-        await explainers.following.exclusively(partial(explainers.store.save, tried))
-        again = explainers.following.exclusively(partial(explainers._count_attempt, tried))
+        await explainers.sync.exclusively(partial(explainers.store.save, tried))
+        again = explainers.sync.exclusively(partial(explainers._count_attempt, tried))
         if is_last:
             with pytest.raises(CompileFailedError, match="the gateway ended 3 times"):
                 await again
@@ -259,17 +259,17 @@ async def test_what_requests_have_made_is_bounded(folder: Path, sets: Sets) -> N
     digest = sets.names["typical"]
     async with administered(folder, sets, grace_s=0.2) as client:
         named = await made_ready(client, f"{PATH}/named", DEEPSHAP)
-        first = await explainers_of(client).made("score", specs[0], digest)
+        first = await explainers_of(client).wait_for_entry("score", specs[0], digest)
         size = sum(p.stat().st_size for p in first.model_path.parent.parent.rglob("*") if p.is_file())
     async with administered(folder, sets, grace_s=0.2, max_artifact_bytes=2 * size + 500) as client:
-        second = await explainers_of(client).made("score", specs[1], digest)
-        assert (await explainers_of(client).made("score", specs[0], digest)).name == first.name
-        third = await explainers_of(client).made("score", specs[2], digest)
+        second = await explainers_of(client).wait_for_entry("score", specs[1], digest)
+        assert (await explainers_of(client).wait_for_entry("score", specs[0], digest)).name == first.name
+        third = await explainers_of(client).wait_for_entry("score", specs[2], digest)
         left = [named["serving"]["entry"], first.name, third.name]
         await until(lambda: names(folder / "models") == sorted(["score", *left]))
         assert second.name not in left
         assert compiles(client) == 2
-        assert (await explainers_of(client).made("score", specs[1], digest)).name == second.name
+        assert (await explainers_of(client).wait_for_entry("score", specs[1], digest)).name == second.name
 
 
 @pytest.mark.usefixtures("quick")

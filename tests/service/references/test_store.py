@@ -25,7 +25,7 @@ from rationale_service.errors import (
     TooLargeError,
     UnknownResourceError,
 )
-from rationale_service.models.references.formats import MEDIA_TYPES, Rows, parse_rows
+from rationale_service.models.references.formats import MEDIA_TYPES, ReferenceRows, parse_rows
 from rationale_service.models.references.store import ReferenceSets
 from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.state.state import State
@@ -40,7 +40,9 @@ def registry(repository: Path) -> ModelRegistry:
     return read_repository(repository)
 
 
-def parsed(registry: ModelRegistry, body: bytes, kind: str, model: str = "score", limit: int = LIMIT) -> Rows:
+def parsed(
+    registry: ModelRegistry, body: bytes, kind: str, model: str = "score", limit: int = LIMIT
+) -> ReferenceRows:
     return parse_rows(body, kind, registry.entry(model), registry.explainer(model).manifest, limit)
 
 
@@ -283,7 +285,7 @@ def sets(state: State) -> ReferenceSets:
     return ReferenceSets(state)
 
 
-ROWS, OTHER = Rows({"x": R}), Rows({"x": R + 1}, np.array([1.0, 2, 3]), FEATURES)
+ROWS, OTHER = ReferenceRows({"x": R}), ReferenceRows({"x": R + 1}, np.array([1.0, 2, 3]), FEATURES)
 
 
 def files(state: State) -> list[str]:
@@ -332,11 +334,15 @@ def test_the_digest_is_of_all_there_is() -> None:
     variants = [
         ROWS,
         OTHER,
-        Rows({"y": R}),
-        Rows({"x": R.astype(np.float64)}),
-        Rows({"x": R}, None, FEATURES),
+        ReferenceRows({"y": R}),
+        ReferenceRows({"x": R.astype(np.float64)}),
+        ReferenceRows({"x": R}, None, FEATURES),
     ]
-    variants += [Rows({"x": R}, np.array([1.0, 2, 3])), Rows({"x": R[:, :2]}), Rows({"x": R[::-1]})]
+    variants += [
+        ReferenceRows({"x": R}, np.array([1.0, 2, 3])),
+        ReferenceRows({"x": R[:, :2]}),
+        ReferenceRows({"x": R[::-1]}),
+    ]
     assert len({one.digest for one in variants}) == len(variants)
 
 

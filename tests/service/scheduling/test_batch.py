@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rationale_service.engine.scheduling.batch import Batch, Line, PendingRequest
+from rationale_service.engine.scheduling.batch import Batch, PendingRequest, WaitingRequests
 from tests.service.scheduling.test_batch_queue import ENTRY, Doubler, queue_of, rows
 
 NOW_S = 100.0
@@ -25,7 +25,7 @@ def taken(
     items: list[PendingRequest], others: int = 0, size: int = 8, **changes: Any
 ) -> tuple[list[int], ...]:
     """Return the places of those that a batch takes and of those that are late; a row takes a second."""
-    line, batch = Line(), Batch()
+    line, batch = WaitingRequests(), Batch()
     for item in items:
         line.add(item)
     entry = dataclasses.replace(ENTRY, max_batch_size=size, **changes)

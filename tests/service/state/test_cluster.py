@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.trail import RecordedDecision
@@ -330,7 +330,7 @@ def _recorded(three: Cluster) -> dict[str, list[RecordedDecision]]:
     """What the trail holds, by key; its chains are whole."""
     database = SqlStore(three.database)
     found: dict[str, list[RecordedDecision]] = {}
-    for one in Ledger(database, Inputs()).in_order():
+    for one in Ledger(database, InputCodec()).in_order():
         found.setdefault(one.idempotency_key or "", []).append(one)
     assert all(isinstance(each, int) for each in verify(database))
     database.close()

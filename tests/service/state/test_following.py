@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rationale_service.models.explainers import following
+from rationale_service.models.explainers import replica_sync
 from rationale_service.models.explainers.artifact_store import ArtifactStore
 from rationale_service.models.explainers.records import Artifact, lease_of
 from rationale_service.repository.entry import Entry
@@ -56,7 +56,9 @@ def behind(client: httpx.AsyncClient) -> bool:
 async def test_each_writes_and_hears_that_the_other_has_it(
     folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_FOLLOWED_S", math.inf)  # without hearing of it, a call is never answered
+    monkeypatch.setattr(
+        replica_sync, "_FOLLOWED_S", math.inf
+    )  # without hearing of it, a call is never answered
     async with administered(folder, sets) as one, administered(folder, sets) as two:
         await both(one, two)
         await made_ready(one, f"{PATH}/first", DEEPSHAP)
@@ -163,15 +165,15 @@ async def test_a_fault_while_following_ends_it_not(
 ) -> None:
     async with administered(folder, sets) as one, administered(folder, sets) as two:
         await both(one, two)
-        refresh, faults = following.Following.refresh, []
+        refresh, faults = replica_sync.ReplicaSync.refresh, []
 
-        async def torn(self: following.Following, followed: Any) -> None:
-            if self is explainers_of(two).following and len(faults) < 2:
+        async def torn(self: replica_sync.ReplicaSync, followed: Any) -> None:
+            if self is explainers_of(two).sync and len(faults) < 2:
                 faults.append(1)
                 raise TypeError("torn")
             await refresh(self, followed)
 
-        monkeypatch.setattr(following.Following, "refresh", torn)
+        monkeypatch.setattr(replica_sync.ReplicaSync, "refresh", torn)
         await until(lambda: len(faults) == 2)
         await made_ready(one, f"{PATH}/own", GRADIENT)
         await until(lambda: not behind(one))

@@ -35,7 +35,7 @@ CONTENT = (
 # sealed inputs, and the time and signature of their erasure, `erased` and `signature`; None if missing.
 Row = Mapping[str, Any]
 
-Kept = Literal["plain", "hashed", "sealed"]
+InputForm = Literal["plain", "hashed", "sealed"]
 Instance = Mapping[str, Any]
 _NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32
@@ -51,7 +51,7 @@ class ErasedError(InvalidOptionError):
     """Inputs whose key was deleted."""
 
 
-class Inputs:
+class InputCodec:
     """Converter of inputs to their stored form and back.
 
     hashed: the HMAC-SHA256 of the instance. A key derived from the instance encrypts the values of reasons:
@@ -59,12 +59,12 @@ class Inputs:
     sealed: AES-256-GCM with a random key, which the key of the file encrypts.
     """
 
-    def __init__(self, kept: Kept = "plain", key_file: Path | None = None) -> None:
+    def __init__(self, kept: InputForm = "plain", key_file: Path | None = None) -> None:
         """Read the key file, if any.
 
         Raises InvalidOptionError if the key is missing or too short, or its library is missing.
         """
-        self.kept = kept
+        self.form = kept
         self._key = None if key_file is None else _read(key_file)
         if kept != "plain":
             _cipher(bytes(32))
@@ -72,9 +72,9 @@ class Inputs:
 
     def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
         """Return the inputs in their stored form, and the wrapped key of sealed ones."""
-        if self.kept == "plain":
+        if self.form == "plain":
             return _json({"instance": instance, "values": values}), None
-        if self.kept == "hashed":
+        if self.form == "hashed":
             box = _seal(self._by_instance("values", instance), _json(values), decision)
             return _json({"hmac": self._by_instance("hmac", instance).hex(), "values": box}), None
         key = os.urandom(32)
@@ -82,7 +82,7 @@ class Inputs:
         return box, _seal(self._derived("wrap"), base64.b64encode(key).decode(), decision)
 
     def show(
-        self, decision: str, kept: str, text: str, wrapped: str | None, instance: Instance | None = None
+        self, decision: str, form: str, text: str, wrapped: str | None, instance: Instance | None = None
     ) -> tuple[Instance | None, list[Any] | None]:
         """Return the instance and the values; None if they are hashed and `instance` is None.
 
@@ -94,7 +94,7 @@ class Inputs:
             ErasedError: if they were sealed, and their key was deleted.
             InvalidOptionError: if they need another key file.
         """
-        if kept == "hashed":
+        if form == "hashed":
             if instance is None:
                 return None, None
             stored = json.loads(text)
@@ -103,7 +103,7 @@ class Inputs:
                     f"decision {decision} was on another instance, or hashed with another key"
                 )
             return instance, json.loads(self._open("values", instance, stored["values"], decision))
-        if kept == "sealed":
+        if form == "sealed":
             if wrapped is None:
                 raise ErasedError(f"the inputs of decision {decision} were erased")
             key = _unseal(self._derived("wrap"), wrapped, decision)
@@ -206,28 +206,30 @@ def _unseal(key: bytes, box: str, decision: str) -> str:
 
 
 @dataclass(frozen=True)
-class Head:
+class ChainHead:
     """The end of a chain: the number and the digest of its last row."""
 
     chain: str
     sequence: int = 0
     hash: str = GENESIS
 
-    def append(self, row: Row) -> tuple[dict[str, Any], "Head"]:
+    def append(self, row: Row) -> tuple[dict[str, Any], "ChainHead"]:
         """Return the row with its place in the chain, and the chain's new end."""
         linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
         linked["hash"] = digest(linked)
-        return linked, Head(self.chain, self.sequence + 1, linked["hash"])
+        return linked, ChainHead(self.chain, self.sequence + 1, linked["hash"])
 
 
 def unreadable(row: Row) -> str:
     """Return the columns with values of types that Rationale never writes: SQLite takes any type."""
-    given = {name: value for name, value in row.items() if value is not None}
-    return ", ".join(name for name, value in given.items() if not isinstance(value, _NUMBERS.get(name, str)))
+    present = {name: value for name, value in row.items() if value is not None}
+    return ", ".join(
+        name for name, value in present.items() if not isinstance(value, _NUMBERS.get(name, str))
+    )
 
 
-def new_chain() -> Head:
-    return Head(secrets.token_hex(16))
+def new_chain() -> ChainHead:
+    return ChainHead(secrets.token_hex(16))
 
 
 def checkpoint_of(row: Row) -> dict[str, Any]:

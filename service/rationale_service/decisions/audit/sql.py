@@ -196,8 +196,8 @@ def _checkpoints(connection: Connection) -> dict[str, Row]:
 def _prune(connection: Connection, chain: str, first: int, before: str) -> int:
     table = decisions.c
     of_chain, end = table.chain == chain, first + _PRUNED_AT_ONCE
-    kept = select(func.min(table.sequence)).where(of_chain, table.sequence < end, table.time >= before)
-    last = (connection.execute(kept).scalar() or end) - 1
+    first_kept = select(func.min(table.sequence)).where(of_chain, table.sequence < end, table.time >= before)
+    last = (connection.execute(first_kept).scalar() or end) - 1
     gone = of_chain & (table.sequence <= last)
     end_of_gone = select(decisions).where(gone).order_by(table.sequence.desc()).limit(1)
     connection.execute(delete(checkpoints).where(checkpoints.c.chain == chain))

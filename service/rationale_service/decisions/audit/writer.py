@@ -76,7 +76,7 @@ class DatabaseTrail:
             self._thread.start()
             threading.Thread(target=self._watch, name="audit-watchdog", daemon=True).start()
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         if self._thread is not None:
             await asyncio.wait([asyncio.wrap_future(self._looked)], timeout=_OPENING_S)
 
@@ -96,7 +96,7 @@ class DatabaseTrail:
 
         def search() -> _Answer:
             with self._refusing(1):
-                return self._opened().find(model, caller, key, instances)
+                return self._get_ledger().find(model, caller, key, instances)
 
         search_ended = self._readers.submit(search)
         search_ended.add_done_callback(lambda _: self._searches.release())
@@ -161,7 +161,7 @@ class DatabaseTrail:
         finally:
             self._busy_since_s = None
 
-    def _opened(self) -> "Ledger":
+    def _get_ledger(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
                 try:
@@ -177,7 +177,7 @@ class DatabaseTrail:
     def _run(self) -> None:
         look_s = prune_s = time.monotonic()
         while True:
-            jobs = self._taken(min(look_s, prune_s))
+            jobs = self._waiting_jobs(min(look_s, prune_s))
             is_due = time.monotonic() >= look_s
             if jobs:
                 self._write([job for job in jobs if job is not None])
@@ -195,7 +195,7 @@ class DatabaseTrail:
             if self._outage.reason is not None:  # the watchdog may have begun it meanwhile
                 look_s = min(look_s, time.monotonic() + _LOOK_AGAIN_S)
 
-    def _taken(self, due_s: float) -> list[_Job | None]:
+    def _waiting_jobs(self, due_s: float) -> list[_Job | None]:
         """Wait for jobs until `due_s`, and return all that wait."""
         jobs: list[_Job | None] = []
         with contextlib.suppress(queue.Empty):
@@ -214,7 +214,7 @@ class DatabaseTrail:
         began_s = time.monotonic()
         try:
             with self._busy():
-                answers = self._opened().append([decisions for decisions, _ in waited_for])
+                answers = self._get_ledger().append([decisions for decisions, _ in waited_for])
         except BaseException as error:
             self._metrics.write_failed()
             if not self._is_there():
@@ -237,7 +237,7 @@ class DatabaseTrail:
     def _is_there(self) -> bool:
         try:
             with self._busy():
-                self._opened().store.probe()
+                self._get_ledger().store.probe()
         except Exception:  # any error: the store fails, and no single row is to blame
             return False
         return True
@@ -254,7 +254,7 @@ class DatabaseTrail:
         """Probe the trail, and begin or end its outage."""
         try:
             with self._refusing(0):
-                self._opened().store.probe()
+                self._get_ledger().store.probe()
         except StateUnavailableError:
             return
         except Exception as error:  # the thread has decisions to write
@@ -275,7 +275,7 @@ class DatabaseTrail:
             from rationale_service.decisions.audit.retention import months_ago
 
             with self._busy():
-                return 0 if self._opened().store.prune(months_ago(self._months)) else _DAY_S
+                return 0 if self._get_ledger().store.prune(months_ago(self._months)) else _DAY_S
         except Exception as error:  # the thread has decisions to write
             log.error("the audit trail could not be pruned, which is tried again: %s", _line(error))
             return _PRUNE_AGAIN_S

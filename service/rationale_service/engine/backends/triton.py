@@ -18,11 +18,11 @@ from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (
     NO_ANSWER,
     connect,
-    given,
+    infer_inputs,
     is_never_by_request,
     not_loaded,
+    output_arrays,
     refusal,
-    taken,
 )
 from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError, ServiceError
 from rationale_service.observability.context import forwarded, note_run
@@ -153,7 +153,7 @@ class TritonBackend:
             index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
         except InferenceServerException:
             return {}
-        refused = {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE"}
+        refused = {model.name: model.reason for model in index.models if model.state == "UNAVAILABLE"}
         return {name: locale_advice(reason) or reason for name, reason in refused.items() if reason}
 
     async def load(self, entry: Entry) -> None:
@@ -175,8 +175,8 @@ class TritonBackend:
 
     async def unload(self, entry: Entry) -> None:
         """Unload an entry, unless Triton serves another entry under the name by now."""
-        own = entry.stored or entry
-        if self._latest.get(entry.model, own) is own and not self._is_shared:
+        stored = entry.stored or entry
+        if self._latest.get(entry.model, stored) is stored and not self._is_shared:
             self._latest.pop(entry.model, None)
             await self._unload(entry)
         self._drifts.pop(entry, None)
@@ -250,14 +250,14 @@ class TritonBackend:
         bounded = math.isfinite(left_s)
         result = await self._client.infer(
             entry.model,
-            given(inputs),
+            infer_inputs(inputs),
             entry.version,
             [InferRequestedOutput(name) for name in outputs],
             timeout=max(int(left_s * 1e6), 1) if bounded else None,
             client_timeout=left_s if bounded else None,
             headers=forwarded(),
         )
-        return taken(entry, result, outputs)
+        return output_arrays(entry, result, outputs)
 
     async def stop(self) -> None:
         if self._connected is not None:

@@ -17,8 +17,8 @@ from rationale_service.engine.scheduling.batch import (
     Batch,
     Joined,
     LatencyModel,
-    Line,
     PendingRequest,
+    WaitingRequests,
     check_rows,
     joined,
     parted,
@@ -112,8 +112,8 @@ class BatchQueue:
         self._ran_here = False  # True if a request ran here in this turn of the event loop
         self._waited = waited
         self._max_size = max_size
-        self._waiting = Line()
-        self._delayed = Line()  # overdue requests, if the config delays them
+        self._waiting = WaitingRequests()
+        self._delayed = WaitingRequests()  # overdue requests, if the config delays them
         self._running: dict[Batch, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.times = LatencyModel()
@@ -216,10 +216,10 @@ class BatchQueue:
     def _busy_s(self) -> float:
         """Return the estimated seconds until an instance is free."""
         instances = self._entry.instances
-        taken = [batch for batch in list(self._running) if batch.rows]
-        if len(taken) < instances:
+        running = [batch for batch in list(self._running) if batch.rows]
+        if len(running) < instances:
             return 0.0
-        ends_s = sorted(batch.began_s + self.times.estimate(batch.rows) for batch in taken)
+        ends_s = sorted(batch.began_s + self.times.estimate(batch.rows) for batch in running)
         return max(ends_s[-instances] - asyncio.get_running_loop().time(), 0.0)
 
     def _is_free(self) -> bool:

@@ -73,10 +73,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         await self._open.wait()
         try:
             if needed:
-                given = _texts(handler_call_details.invocation_metadata)
-                request_context = _request_context(method, given)
+                metadata = _texts(handler_call_details.invocation_metadata)
+                request_context = _request_context(method, metadata)
                 contexts.bind(request_context)
-                token = token_of(given.get("authorization"), given.get("x-api-key"))
+                token = token_of(metadata.get("authorization"), metadata.get("x-api-key"))
                 await self._requests.admit(request_context, token, needed)
             if method not in self._guarded:
                 self._guarded[method] = self._guard(method, await continuation(handler_call_details))
@@ -188,12 +188,12 @@ def _note(request_context: RequestContext | None, refusal: Refusal) -> Refusal:
     return refusal
 
 
-def _request_context(method: str, given: dict[str, str]) -> RequestContext:
+def _request_context(method: str, metadata: dict[str, str]) -> RequestContext:
     return RequestContext(
         protocol="grpc",
         operation=method,
-        request_id=contexts.request_id(given.get(contexts.REQUEST_ID)),
-        traceparent=contexts.traceparent(given.get(contexts.TRACEPARENT)),
+        request_id=contexts.request_id(metadata.get(contexts.REQUEST_ID)),
+        traceparent=contexts.traceparent(metadata.get(contexts.TRACEPARENT)),
     )
 
 

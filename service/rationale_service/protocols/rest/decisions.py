@@ -168,7 +168,7 @@ async def _read(
     return record
 
 
-def _shown(one: RecordedDecision) -> Response:
+def _shown(decision: RecordedDecision) -> Response:
     """Return a response of `Recorded` with every member and bit of the original answer."""
-    content = {name: getattr(one, name) for name in Recorded.model_fields}
+    content = {name: getattr(decision, name) for name in Recorded.model_fields}
     return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

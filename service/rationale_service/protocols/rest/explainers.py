@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from rationale_service.errors import InvalidExplainerError
-from rationale_service.models.explainers.service import Status
+from rationale_service.models.explainers.service import ExplainerState
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.protocols.rest.administration import AdministrativeRoute
 from rationale_service.protocols.rest.endpoint import gateway_of, read_model
@@ -120,7 +120,7 @@ async def delete_explainer(request: Request, model: str, name: str) -> None:
     await gateway_of(request).explainers.delete(model, name)
 
 
-def _shown(status: Status) -> ExplainerStatus:
+def _shown(status: ExplainerState) -> ExplainerStatus:
     record, progress, entry = status.record, status.progress, status.entry
     serving = None
     if entry is not None and entry.manifest is not None:

@@ -266,5 +266,5 @@ def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Thresho
         space=profile.space,
         margin=None if answering.decision is None else answering.decision.margin,
         decision_only_features=knock_out_fields(profile, form.taken),
-        comparisons=[one.name for one in decided.comparisons],
+        comparisons=[comparison.name for comparison in decided.comparisons],
     )

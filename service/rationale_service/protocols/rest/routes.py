@@ -36,11 +36,11 @@ class RouteScopes:
         request = {"type": "http", "method": method, "path": path, "root_path": root_path}
         other_method: Scopes | None = None
         for route in self._routes:
-            match, found = route.matches(request)
+            match, child_scope = route.matches(request)
             if match is Match.NONE:
                 continue
             needed = needs_of(route)
-            scopes = needed if isinstance(needed, frozenset) else needed(found["path_params"]["model"])
+            scopes = needed if isinstance(needed, frozenset) else needed(child_scope["path_params"]["model"])
             if match is Match.FULL:
                 return scopes
             other_method = scopes if other_method is None else other_method

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
-from rationale_service.decisions.audit.acts import Act, ActLog, record, verify_acts
+from rationale_service.decisions.audit.acts import ActLog, AdminAct, record, verify_acts
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore
 from rationale_service.errors import StateUnavailableError
@@ -22,8 +22,8 @@ from tests.service.decisions.audit.test_store import sqlite, store
 __all__ = ["sqlite", "store"]  # a fixture, found by its name
 
 
-def act(number: int) -> Act:
-    return Act(
+def act(number: int) -> AdminAct:
+    return AdminAct(
         "ops", "10.0.0.1", "PUT", f"/v2/{number}", 200, "id", {"é": number}, time=f"2026-11-{number:02}"
     )
 

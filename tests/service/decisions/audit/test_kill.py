@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.trail import RecordedDecision
@@ -105,7 +105,7 @@ def answers(clients: list[Client]) -> int:
 
 def check(database: SqlStore, clients: list[Client], times: int) -> None:
     recorded: dict[str, list[RecordedDecision]] = {}
-    for one in Ledger(database, Inputs()).in_order():
+    for one in Ledger(database, InputCodec()).in_order():
         recorded.setdefault(one.idempotency_key or "", []).append(one)
     found = list(verify(database))
     database.close()

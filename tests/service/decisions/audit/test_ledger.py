@@ -15,7 +15,7 @@ from sqlalchemy import func, select, text
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.rows import Inputs, WrongInstanceError
+from rationale_service.decisions.audit.rows import InputCodec, WrongInstanceError
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import decisions
 from rationale_service.decisions.audit.verify import verify
@@ -148,7 +148,7 @@ def everything(database: SqlStore) -> str:
 
 
 def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: Path) -> None:
-    ledger = ledger_of(database, Inputs("hashed", key_file))
+    ledger = ledger_of(database, InputCodec("hashed", key_file))
     one = decision(5, "key")
     ledger.append([[one]])
     assert "1005.0" not in everything(database)  # with its point, which no digest has
@@ -170,7 +170,7 @@ def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: P
 def test_sealed_inputs_are_erased_and_the_chain_is_not(
     database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
-    ledger = ledger_of(database, Inputs("sealed", key_file))
+    ledger = ledger_of(database, InputCodec("sealed", key_file))
     one, two = decision(5, "key"), decision(6)
     ledger.append([[one], [two]])
     assert "1005.0" not in everything(database)
@@ -204,7 +204,7 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(
     ],
 )
 def test_inputs_open_under_their_own_id_alone(kept: Any, moved: tuple[str, ...], key_file: Path) -> None:
-    inputs, given = Inputs(kept, key_file), {"income": 1}
+    inputs, given = InputCodec(kept, key_file), {"income": 1}
     mine, others = (
         dict(zip(("text", "wrapped"), inputs.keep(name, given, ["v"]), strict=True)) for name in "ab"
     )
@@ -217,7 +217,7 @@ def test_what_is_erased_is_overwritten(tmp_path: Path, key_file: Path, auditor: 
     """In the file and its journal: nothing of the key is left in pages that are free."""
     file = tmp_path / "audit.sqlite3"
     with contextlib.closing(SqlStore(f"sqlite:///{file}")) as database:
-        ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in range(3)])
+        ledger_of(database, InputCodec("sealed", key_file)).append([[decision(i)] for i in range(3)])
         with database.reading() as connection:
             query = text("SELECT wrapped FROM audit_input_keys WHERE id = :id")
             wrapped = str(connection.execute(query, {"id": decision(1).id}).scalar_one()).encode()
@@ -237,7 +237,7 @@ def test_a_key_that_was_tampered_with_is_not_erased(
     database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
     """Its erasure would hide the one, and leave the other's inputs readable."""
-    ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in (1, 2, 3)])
+    ledger_of(database, InputCodec("sealed", key_file)).append([[decision(i)] for i in (1, 2, 3)])
     first, second, third = (decision(i).id for i in (1, 2, 3))
     execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=first)
     execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=third)
@@ -254,9 +254,9 @@ def test_another_key_opens_nothing(
 ) -> None:
     other = tmp_path / "other"
     other.write_text("o" * 44)
-    ledger_of(database, Inputs("sealed", key_file)).append([[decision(5)]])
+    ledger_of(database, InputCodec("sealed", key_file)).append([[decision(5)]])
     with pytest.raises(InvalidOptionError, match="another key"):
-        ledger_of(database, Inputs("plain", other)).read(decision(5).id)
+        ledger_of(database, InputCodec("plain", other)).read(decision(5).id)
     with pytest.raises(InvalidOptionError, match="RATIONALE_AUDIT_KEY_FILE"):
         ledger.read(decision(5).id)
     assert [one.instance for one in ledger.in_order(with_inputs=False)] == [None]
@@ -284,8 +284,8 @@ def test_keys_that_are_none(tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.write_text("secret")
     with pytest.raises(InvalidOptionError, match="has 6 bytes, and 32 are the least"):
-        Inputs("sealed", short)
+        InputCodec("sealed", short)
     with pytest.raises(InvalidOptionError, match="cannot read the audit trail's key"):
-        Inputs("hashed", tmp_path / "missing")
+        InputCodec("hashed", tmp_path / "missing")
     with pytest.raises(InvalidOptionError, match="need a key: name its file"):
-        Inputs("hashed")
+        InputCodec("hashed")

@@ -9,10 +9,10 @@ from sqlalchemy import select
 from rationale_service.decisions.audit import sql
 from rationale_service.decisions.audit.heads import heads
 from rationale_service.decisions.audit.retention import months_ago
-from rationale_service.decisions.audit.rows import Inputs, placed_digest
+from rationale_service.decisions.audit.rows import InputCodec, placed_digest
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import checkpoints
-from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.verify import ChainFault, verify
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.test_ledger import everything
 from tests.service.decisions.audit.test_verify import execute
@@ -35,7 +35,7 @@ def test_old_rows_go(
     monkeypatch.setattr(sql, "_PRUNED_AT_ONCE", at_once)
     key = tmp_path / "key"
     key.write_text("k" * 32)
-    first, second, third = (ledger_of(database, Inputs("sealed", key)) for _ in range(3))
+    first, second, third = (ledger_of(database, InputCodec("sealed", key)) for _ in range(3))
     first.append([[decision(i, time=time)] for i, time in enumerate(OLD)])
     second.append([[decision(10 + i, time=time)] for i, time in enumerate(OLD[:3])])
     third.append([[decision(20)], [decision(21, time=OLD[0])]])  # an old one behind a new one stays
@@ -67,9 +67,9 @@ def test_what_is_pruned_before_its_time_shows(database: SqlStore) -> None:
     assert pruned(database, "2027") == 3
     (chain,) = {head.chain for head in signed}
     for kept_since in (BEFORE, None):
-        faults = [each for each in verify(database, [], kept_since) if isinstance(each, Fault)]
+        faults = [each for each in verify(database, [], kept_since) if isinstance(each, ChainFault)]
         assert [(each.chain, each.sequence) for each in faults] == [(chain, 3)]
-        faults = [each for each in verify(database, signed, kept_since) if isinstance(each, Fault)]
+        faults = [each for each in verify(database, signed, kept_since) if isinstance(each, ChainFault)]
         assert [(each.chain, each.sequence) for each in faults] == [(chain, 3), (chain, 2)]
     assert list(verify(database, signed, "2027")) == [0]
 
@@ -86,8 +86,8 @@ def test_at_the_very_time_rows_are_kept(database: SqlStore) -> None:
         assert list(verify(database, given, BEFORE)) == [0]
         assert list(verify(database, given, OLD[2][:-1])) != [0]  # a prefix of the time is before it
         (fault, _) = verify(database, given, OLD[2])
-        assert isinstance(fault, Fault)
-        assert "pruned before its time" in fault.what
+        assert isinstance(fault, ChainFault)
+        assert "pruned before its time" in fault.text
 
 
 def test_a_row_is_as_old_as_its_head_said(database: SqlStore) -> None:
@@ -99,8 +99,8 @@ def test_a_row_is_as_old_as_its_head_said(database: SqlStore) -> None:
     assert pruned(database) == 2
     assert list(verify(database, signed, OLD[3])) == [0]
     (fault, _) = verify(database, signed, OLD[2])
-    assert isinstance(fault, Fault)
-    assert (fault.sequence, "pruned before its time" in fault.what) == (1, True)
+    assert isinstance(fault, ChainFault)
+    assert (fault.sequence, "pruned before its time" in fault.text) == (1, True)
 
 
 def test_another_checkpoint_than_the_head_s(database: SqlStore) -> None:
@@ -113,7 +113,7 @@ def test_another_checkpoint_than_the_head_s(database: SqlStore) -> None:
         found = dict(connection.execute(select(checkpoints)).mappings().one())
     other = placed_digest(found | {"content": "0" * 64})
     execute(database, "UPDATE audit_checkpoints SET content = :c, hash = :h", c="0" * 64, h=other)
-    faults = {str(each) for each in verify(database, signed, BEFORE) if isinstance(each, Fault)}
+    faults = {str(each) for each in verify(database, signed, BEFORE) if isinstance(each, ChainFault)}
     assert any("row 1: has another checkpoint than when the head was signed" in each for each in faults)
 
 
@@ -122,10 +122,10 @@ def test_a_checkpoint_hides_nothing_behind_it(database: SqlStore) -> None:
     ledger.append([[decision(1, time=OLD[0])], [decision(2)], [decision(3)]])
     pruned(database)
     execute(database, "DELETE FROM audit_decisions WHERE sequence = 2")
-    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, Fault)]
+    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, ChainFault)]
     assert faults == [2]
     execute(database, "UPDATE audit_checkpoints SET sequence = 2")
-    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, Fault)]
+    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, ChainFault)]
     assert faults == [2, 3]
 
 

@@ -12,7 +12,7 @@ import pytest
 from rationale_service.decisions.audit.heads import heads
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.rows import Head, Inputs, Row, checkpoint_of
+from rationale_service.decisions.audit.rows import ChainHead, InputCodec, Row, checkpoint_of
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DuplicateError
 from rationale_service.decisions.audit.verify import verify
@@ -49,15 +49,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditStore
 
 
 @pytest.fixture
-def sealed(tmp_path: Path) -> Inputs:
+def sealed(tmp_path: Path) -> InputCodec:
     key = tmp_path / "key"
     key.write_text("k" * 32)
-    return Inputs("sealed", key)
+    return InputCodec("sealed", key)
 
 
 def rows_of(*made: RecordedDecision, chain: str = "c", first: int = 1) -> list[Row]:
     """As a ledger appends them, in a chain of this name."""
-    store, head, rows = MemoryStore(), Head(chain, first - 1), list[Row]()
+    store, head, rows = MemoryStore(), ChainHead(chain, first - 1), list[Row]()
     ledger_of(store).append([made])
     for one in made:
         row = store.read(one.id) or {}
@@ -213,7 +213,9 @@ def test_one_of_several_threads_writes_a_key(store: AuditStore) -> None:
     assert len(store.find("credit", "shop", "key")) == 1
 
 
-def test_a_trail_of_it_holds_what_was_decided(store: AuditStore, sealed: Inputs, auditor: KeyPair) -> None:
+def test_a_trail_of_it_holds_what_was_decided(
+    store: AuditStore, sealed: InputCodec, auditor: KeyPair
+) -> None:
     """Recorded, found, shown, erased, pruned and verified."""
     old, request = decision(1, time=OLD), [decision(2, "key", 0), decision(3, "key", 1)]
     ledger = Ledger(store, sealed)

@@ -13,9 +13,15 @@ from sqlalchemy import text
 
 from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from rationale_service.decisions.audit.retention import erase, erasure_of
-from rationale_service.decisions.audit.rows import Head, Inputs, content_digest, digest, placed_digest
+from rationale_service.decisions.audit.rows import (
+    ChainHead,
+    InputCodec,
+    content_digest,
+    digest,
+    placed_digest,
+)
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.verify import ChainFault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
 
@@ -58,7 +64,7 @@ class Trail:
     def rewrite(self, rows: Rows) -> None:
         """The chain with these rows, each with its place and digest."""
         self.execute("DELETE FROM audit_decisions")
-        head = Head(self.chain)
+        head = ChainHead(self.chain)
         for row in rows:
             linked, head = head.append(row)
             self.put("audit_decisions", linked)
@@ -83,7 +89,7 @@ class Trail:
 def trail(database: SqlStore, tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> Trail:
     key = tmp_path / "key"
     key.write_text("k" * 32)
-    ledger = ledger_of(database, Inputs("sealed", key))
+    ledger = ledger_of(database, InputCodec("sealed", key))
     old = [[decision(i, time=OLD)] for i in (1, 2)]
     ledger.append([*old, *([decision(i)] for i in range(3, ROWS + 1))])
     query = text("SELECT wrapped FROM audit_input_keys WHERE id = :id")
@@ -212,9 +218,9 @@ TAMPERED: dict[str, Callable[[Trail], None]] = {
 }
 
 
-def faults(trail: Trail, kept_since: str | None = KEPT_SINCE) -> list[Fault]:
+def faults(trail: Trail, kept_since: str | None = KEPT_SINCE) -> list[ChainFault]:
     found = verify(trail.database, trail.heads, kept_since, [trail.auditor.public])
-    return [each for each in found if isinstance(each, Fault)]
+    return [each for each in found if isinstance(each, ChainFault)]
 
 
 @pytest.mark.parametrize("way", TAMPERED)

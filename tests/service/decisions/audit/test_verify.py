@@ -12,13 +12,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.audit.acts import Act, record, shown, verify_acts
+from rationale_service.decisions.audit.acts import AdminAct, record, shown, verify_acts
 from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import GENESIS
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.verify import ChainFault, verify
 from rationale_service.errors import StateUnavailableError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
@@ -36,8 +36,8 @@ def chain(ledger: Ledger) -> str:
     return first.chain
 
 
-def faults(database: SqlStore, *given: Any) -> list[Fault]:
-    return [each for each in verify(database, *given) if isinstance(each, Fault)]
+def faults(database: SqlStore, *given: Any) -> list[ChainFault]:
+    return [each for each in verify(database, *given) if isinstance(each, ChainFault)]
 
 
 def execute(database: SqlStore, *statements: str, **values: Any) -> None:
@@ -117,9 +117,9 @@ def test_an_inserted_row(database: SqlStore, chain: str) -> None:
         c=chain,
     )
     third = list(stored(database, chain))[2]
-    from rationale_service.decisions.audit.rows import Head
+    from rationale_service.decisions.audit.rows import ChainHead
 
-    forged, _ = Head(chain, 3, third["hash"]).append({**third, "id": "forged"})
+    forged, _ = ChainHead(chain, 3, third["hash"]).append({**third, "id": "forged"})
     names = ", ".join(forged)
     marks = ", ".join(f":{name}" for name in forged)
     execute(database, f"INSERT INTO audit_decisions ({names}) VALUES ({marks})", **forged)  # noqa: S608
@@ -226,7 +226,7 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_read(
 @pytest.mark.parametrize("column", "number hash previous time caller status detail".split())
 def test_an_act_that_cannot_be_read_is_named(tmp_path: Path, column: str, value: str) -> None:
     database = SqlStore(f"sqlite:///{tmp_path / 'audit.sqlite3'}")
-    act = Act(caller="ops", address="127.0.0.1", act="PUT", target="/v2/x", status=200, request_id="r")
+    act = AdminAct(caller="ops", address="127.0.0.1", act="PUT", target="/v2/x", status=200, request_id="r")
     for _ in range(3):
         record(database, act)
     number = f"UPDATE audit_acts SET {column} = {ALTERED[value]} WHERE number = 3"  # noqa: S608

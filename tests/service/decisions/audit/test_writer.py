@@ -268,7 +268,7 @@ def test_inputs_that_need_a_key_are_refused_at_the_start(kept: Literal["hashed",
 async def test_no_trail_is_made_before_one_is_needed(tmp_path: Path) -> None:
     trail = trail_of(Settings(repository=tmp_path / "models"))
     await trail.record([])
-    await trail.opened()
+    await trail.wait_until_open()
     await trail.stop()
     assert trail.fault is None
     assert list(tmp_path.iterdir()) == []
@@ -280,7 +280,7 @@ async def test_it_is_made_at_the_start_and_looked_at_without_leaving_anything(ur
     trail = trail_of(Settings(audit=url))
     trail.start()
     assert trail.fault is not None  # not open yet
-    await trail.opened()
+    await trail.wait_until_open()
     assert trail.fault is None
     await asyncio.sleep(0.3)  # some looks
     await trail.record([decision(1)])
@@ -407,7 +407,7 @@ async def test_one_request_in_a_while_finds_out_whether_the_trail_is_back(
     monkeypatch.setattr(SqlStore, "append", hanging)
     trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
     trail.start()
-    await trail.opened()
+    await trail.wait_until_open()
     first = asyncio.create_task(trail.record([decision(1)]))
     await asyncio.to_thread(hangs.wait)
     await asyncio.sleep(0.2)
