@@ -39,9 +39,9 @@ def test_the_table_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     suite = pyperf.BenchmarkSuite.load(str(out / "bench.json"))
     assert {"onnxruntime", "torch", "shap", "captum", "provider", "threads"} <= set(suite.get_metadata())
     for name in (OURS, FORWARD, WALK, SHAP, CAPTUM):
-        found = suite.get_benchmark(f"credit 24-256-256-2, K=5, N=3: {name}")
-        assert found.get_nrun() == 2
-        about = found.get_metadata()
+        actual = suite.get_benchmark(f"credit 24-256-256-2, K=5, N=3: {name}")
+        assert actual.get_nrun() == 2
+        about = actual.get_metadata()
         assert (about["references"], about["rows"]) == (5, 3)
         if name != FORWARD:
             assert 0 < about["error"] < 1e-5
@@ -83,14 +83,14 @@ def test_peers_that_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(EXPLAINERS, CAPTUM, missing)
     monkeypatch.setitem(EXPLAINERS, SHAP, failing)
-    found = measure(CREDIT, CaseSettings(repeats=5, threads=1, seconds=0))
-    assert list(found.systems) == [OURS, FORWARD, WALK]
-    assert {len(one.times_s) for one in found.systems.values()} == {1}, "the seconds are up"
-    assert found.left_out == {
+    actual = measure(CREDIT, CaseSettings(repeats=5, threads=1, seconds=0))
+    assert list(actual.systems) == [OURS, FORWARD, WALK]
+    assert {len(system.times_s) for system in actual.systems.values()} == {1}, "the seconds are up"
+    assert actual.left_out == {
         SHAP: "failed: RuntimeError: CUDA out of memory",
         CAPTUM: "missing: pip install captum",
     }
-    assert found.probe_difference == 0
+    assert actual.probe_difference == 0
 
 
 def outcome(references: int = 3, rows: int = 1) -> CaseResult:
@@ -115,9 +115,9 @@ def test_the_spread_stands_beside_the_median() -> None:
 
 def test_a_sweep_has_a_picture_of_its_own() -> None:
     assert list(pictures([outcome(3), outcome(10, rows=4)])) == ["bench.png"]
-    found = pictures([outcome(3), outcome(30)])
-    assert list(found) == ["bench.png", "references.png"]
-    assert all(png.startswith(b"\x89PNG") for png in found.values())
+    actual = pictures([outcome(3), outcome(30)])
+    assert list(actual) == ["bench.png", "references.png"]
+    assert all(png.startswith(b"\x89PNG") for png in actual.values())
 
 
 def test_a_case_that_dies_or_finds_no_time_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,14 +195,14 @@ def test_references_come_in_order() -> None:
 
 def test_the_wheel_says_how_to_run_them() -> None:
     arguments = ["credit", "--references", "1,10", "--peers", "ort-forward, shap"]
-    told = CliRunner().invoke(app, ["bench", *arguments])
-    assert told.exit_code == 0
-    assert "pip install -e '.[bench]'" in told.stdout
-    (line,) = (line for line in told.stdout.splitlines() if line.strip().startswith("python -m benchmarks"))
+    output = CliRunner().invoke(app, ["bench", *arguments])
+    assert output.exit_code == 0
+    assert "pip install -e '.[bench]'" in output.stdout
+    (line,) = (line for line in output.stdout.splitlines() if line.strip().startswith("python -m benchmarks"))
     assert shlex.split(line)[3:] == arguments
 
 
 def test_the_command_imports_no_peer() -> None:
     code = "import sys, rationale_service.cli.main; print([m for m in ('torch', 'shap') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

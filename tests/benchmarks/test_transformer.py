@@ -31,8 +31,8 @@ def test_the_references_and_their_weights_matter() -> None:
 
 
 def test_shap_adds_up_to_something_else() -> None:
-    found = measure(SMALL, CaseSettings(1, 1, (SHAP,)))
-    ours, shap = (found.systems[name] for name in (OURS, SHAP))
+    actual = measure(SMALL, CaseSettings(1, 1, (SHAP,)))
+    ours, shap = (actual.systems[name] for name in (OURS, SHAP))
     assert max(ours.error, ours.gap) < 1e-4  # in float32
     assert min(shap.error, shap.gap) > 0.1
-    assert "LayerNorm" in found.notes[0]
+    assert "LayerNorm" in actual.notes[0]

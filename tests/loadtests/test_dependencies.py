@@ -5,7 +5,7 @@ import pytest
 from loadtests.checks import dependencies
 from loadtests.checks.dependencies import fired, main, measure
 
-BY_NAME = {one.name: one for one in dependencies.DEPENDENCIES}
+BY_NAME = {dependency.name: dependency for dependency in dependencies.DEPENDENCIES}
 UNAVAILABLE = "rationale_audit_unavailable"
 
 

@@ -42,10 +42,10 @@ def outcome(**changes: Any) -> overload.OverloadResult:
 
 
 def test_each_overload_is_held_against_the_loads_around_it() -> None:
-    found = outcome()
-    assert found.peak == 80
-    assert found.kept_share == pytest.approx(0.9)
-    assert found.kept_each == pytest.approx([0.9, 0.9])
+    actual = outcome()
+    assert actual.peak == 80
+    assert actual.kept_share == pytest.approx(0.9)
+    assert actual.kept_each == pytest.approx([0.9, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_a_wrong_answer_is_told(tmp_path: Path) -> None:
     question = models.question(models.NETWORK, EXPLAIN)
     alone = overload.BareRuntime(models.session(tmp_path, question.entry), question.inputs)
     names = [output.name for output in alone.session.get_outputs()]
-    given = dict(zip(names, alone.session.run(None, question.inputs), strict=True))
+    outputs = dict(zip(names, alone.session.run(None, question.inputs), strict=True))
 
     def body(answer: dict[str, np.ndarray]) -> bytes:
         tensors = [{"name": n, "shape": x.shape, "data": x.ravel().tolist()} for n, x in answer.items()]
         return json.dumps({"outputs": tensors}).encode()
 
-    assert alone.is_right(body(given))
-    assert not alone.is_right(body(given | {"x_attributions": given["x_attributions"] + 0.01}))
+    assert alone.is_right(body(outputs))
+    assert not alone.is_right(body(outputs | {"x_attributions": outputs["x_attributions"] + 0.01}))

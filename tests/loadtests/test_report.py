@@ -37,7 +37,7 @@ def results() -> list[Result]:
 
 
 def test_ratios_are_computed_from_the_runs(results: list[Result]) -> None:
-    assert [found.ratio for found in compare(results)] == pytest.approx([7.5, 7.5, 7.5])
+    assert [actual.ratio for actual in compare(results)] == pytest.approx([7.5, 7.5, 7.5])
 
 
 def test_a_system_without_a_figure_has_no_ratio(results: list[Result]) -> None:
@@ -50,7 +50,7 @@ def test_the_report_is_complete(results: list[Result], tmp_path: Path) -> None:
     assert [path.name for path in written] == ["runs.csv", "report.html"]
     table, page = (path.read_text() for path in written)
     rows = list(csv.DictReader(table.splitlines()))
-    assert len(rows) == sum(len(one.runs) for one in results)
+    assert len(rows) == sum(len(result.runs) for result in results)
     assert {row["errors"] for row in rows} == {"", "7 × HTTP 429"}
     for text in (COMMAND, "7 × HTTP 429", "1.23e+03 explanations per s (2 × 1 thread)", "torch", "captum"):
         assert text in page
@@ -60,15 +60,15 @@ def test_the_report_is_complete(results: list[Result], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("slower", "words"), [(3.0, ["missed", "missed"]), (5.0, ["missed", "met"])])
 def test_what_is_claimed_stands_beside_what_was_measured(slower: float, words: list[str]) -> None:
-    found = compare([result("rationale", 1.0), result("shap", slower)])
-    assert [one.verdict for one in found] == [*words, ""]
-    assert not any(one.verdict for one in compare([result("rationale", 1.0), result("captum", slower)]))
+    actual = compare([result("rationale", 1.0), result("shap", slower)])
+    assert [ratio.verdict for ratio in actual] == [*words, ""]
+    assert not any(ratio.verdict for ratio in compare([result("rationale", 1.0), result("captum", slower)]))
 
 
 def test_the_claim_profile_measures_every_claim() -> None:
     profile = PROFILES["claim"]
     assert {workload for workload, _ in CLAIMS} == set(profile.workloads)
-    assert {what for _, what in CLAIMS} == {RATE, MEDIAN}
+    assert {figure for _, figure in CLAIMS} == {RATE, MEDIAN}
     assert set(profile.systems) == {OURS, PEER}
 
 

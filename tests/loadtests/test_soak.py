@@ -74,10 +74,10 @@ def test_what_fails_a_soak() -> None:
 @pytest.mark.slow
 def test_a_short_soak_of_the_gateway(folder: Path) -> None:
     with gateway(folder / "repository") as server:
-        told = soak.soak(server, folder, minutes=0.5)
-    assert not told.errors
-    assert not told.admin_faults
-    assert told.published >= 1
-    assert told.requests == 0.5 * 60 * soak.RATE_HZ
-    soak.plot(told, folder / "soak.png")
+        report = soak.soak(server, folder, minutes=0.5)
+    assert not report.errors
+    assert not report.admin_faults
+    assert report.published >= 1
+    assert report.requests == 0.5 * 60 * soak.RATE_HZ
+    soak.plot(report, folder / "soak.png")
     assert (folder / "soak.png").stat().st_size > 10_000

@@ -64,8 +64,8 @@ async def end_of(app: FastAPI) -> AsyncIterator[End]:
 PATIENCE_S = (0.2, 2.0, 20.0)  # deadlines to try in turn: the first may be over before a busy machine began
 
 
-async def refused(call: Any, code: str, said: str) -> grpc.aio.AioRpcError:
+async def refused(call: Any, code: str, message: str) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await asyncio.wait_for(call, SECONDS)
-    assert (caught.value.code().name, said in caught.value.details()) == (code, True), caught.value
+    assert (caught.value.code().name, message in caught.value.details()) == (code, True), caught.value
     return caught.value

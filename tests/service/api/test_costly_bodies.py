@@ -129,7 +129,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Of the credit example with its decision profile."""
     folder = tmp_path_factory.mktemp("models")
     options = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}
-    given = [str(each) for name, file in options.items() for each in (name, CREDIT / file)]
+    rows_sent = [str(each) for name, file in options.items() for each in (name, CREDIT / file)]
     command = [
         sys.executable,
         "-m",
@@ -139,7 +139,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         "--name",
         "credit",
     ]
-    subprocess.run([*command, *given, "--repository", str(folder)], check=True, capture_output=True)
+    subprocess.run([*command, *rows_sent, "--repository", str(folder)], check=True, capture_output=True)
     state = str(tmp_path_factory.mktemp("state"))
     settings = {"RATIONALE_STATE": state, "RATIONALE_REQUEST_TIMEOUT_S": str(PATIENCE_S)}
     with serve("--port", "0", "--repository", str(folder), **settings) as child:

@@ -55,9 +55,9 @@ def command_of(pid: int) -> bytes:
 
 
 async def test_it_tells_how_far_it_is_and_writes_a_sound_entry(order: CompileOrder) -> None:
-    told: list[Progress] = []
-    size = await compile_entry(order, LONG_S, told.append)
-    assert {"loading and lowering", "checking against the original", "writing"} <= {p.stage for p in told}
+    steps: list[Progress] = []
+    size = await compile_entry(order, LONG_S, steps.append)
+    assert {"loading and lowering", "checking against the original", "writing"} <= {p.stage for p in steps}
     entry = read_entry(Path(order.entry))
     assert entry.manifest is not None
     assert entry.manifest.method.name == "integrated-gradients"
@@ -69,7 +69,7 @@ async def test_a_reference_set_that_is_gone_is_told_from_a_refusal(
     order: CompileOrder, tmp_path: Path
 ) -> None:
     request = CompileRequest(method="deepshap", targets="all").model_dump(mode="json")
-    with pytest.raises(UnknownResourceError, match=r"^the reference set: cannot be read: No such file"):
+    with pytest.raises(UnknownResourceError, match=r"^the reference set: .*such file"):
         await compile_entry(
             replace(order, request=request, references=str(tmp_path / "gone.npz")), LONG_S, lambda _: None
         )
@@ -82,12 +82,14 @@ async def test_it_knows_the_rules_of_installed_packages(
     packages.install_absolute()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages.folder), *sys.path]))
     rules = ["MatMul=absolute:0.2", "first=absolute(epsilon=0.1)"]
-    asked = CompileRequest(method="lrp", options={"rule": rules}, targets="all").model_dump(mode="json")
-    await compile_entry(replace(order, request=asked), LONG_S, lambda _: None)
+    compile_request = CompileRequest(method="lrp", options={"rule": rules}, targets="all").model_dump(
+        mode="json"
+    )
+    await compile_entry(replace(order, request=compile_request), LONG_S, lambda _: None)
     manifest = read_entry(Path(order.entry)).manifest
     assert manifest is not None
     assert manifest.method.options["rules"] == [["MatMul", "absolute:0.2"], ["first", "absolute:0.1"]]
-    assert [str(one) for one in manifest.extensions] == ["absolute of example-rules 1.2"]
+    assert [str(extension) for extension in manifest.extensions] == ["absolute of example-rules 1.2"]
 
 
 @pytest.mark.full
@@ -125,7 +127,7 @@ async def test_killed_at_any_point(order: CompileOrder, stage: str) -> None:
         await asyncio.sleep(0.001)
     if stage == "start":
         kill()
-    with pytest.raises(CompileFailedError, match="ended by SIGKILL; nothing was changed"):
+    with pytest.raises(CompileFailedError, match=r"SIGKILL; nothing .*changed"):
         await job
     assert workers() == []
 
@@ -168,7 +170,7 @@ async def test_given_up_it_ends_at_once(order: CompileOrder) -> None:
 
 async def test_a_failed_start_is_told(order: CompileOrder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(CompileFailedError, match="the server's log tells why"):
+    with pytest.raises(CompileFailedError, match="server's log"):
         await compile_entry(order, LONG_S, print)
 
 

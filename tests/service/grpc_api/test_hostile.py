@@ -22,7 +22,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.messages import GOOD, ROW, request, tensor
 
@@ -60,7 +60,7 @@ def block(path: bytes = INFER, *more: tuple[bytes, bytes]) -> bytes:
 def call(path: bytes, body: bytes, stream_id: int = 1, encoding: bytes | None = None) -> bytes:
     more = () if encoding is None else ((b"grpc-encoding", encoding),)
     message = bytes([encoding is not None]) + len(body).to_bytes(4, "big") + body
-    pieces = [message[at : at + 16384] for at in range(0, len(message), 16384)]
+    pieces = [message[start : start + 16384] for start in range(0, len(message), 16384)]
     frames = [frame(HEADERS, END_HEADERS, stream_id, block(path, *more))]
     frames += [frame(DATA, 0, stream_id, piece) for piece in pieces]
     return b"".join([*frames, frame(DATA, END_STREAM, stream_id)])
@@ -76,7 +76,7 @@ class Target:
         """It answers as it should."""
         answer = self.stub.ModelInfer(request("score", GOOD), timeout=SECONDS)
         y = np.frombuffer(answer.raw_output_contents[0], np.float32)
-        np.testing.assert_allclose(y, made.predict(ROW), rtol=1e-6)
+        np.testing.assert_allclose(y, handmade.predict(ROW), rtol=1e-6)
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[socket.socket]:
@@ -115,13 +115,13 @@ def target(repository: Path) -> Iterator[Target]:
             yield target
 
 
-def rest(connection: socket.socket, until: bytes = b"grpc-status") -> bytes:
+def read_until(connection: socket.socket, until: bytes = b"grpc-status") -> bytes:
     """What comes until those bytes, or the end of the connection."""
-    said = b""
+    received = b""
     with contextlib.suppress(ConnectionError):
-        while until not in said and (piece := connection.recv(65536)):
-            said += piece
-    return said
+        while until not in received and (piece := connection.recv(65536)):
+            received += piece
+    return received
 
 
 # --- frames -------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_violations(target: Target, violation: str) -> None:
         with contextlib.suppress(OSError):
             connection.sendall(VIOLATIONS[violation]())
             connection.shutdown(socket.SHUT_WR)
-        rest(connection)
+        read_until(connection)
     target.check_sound()
 
 
@@ -167,15 +167,15 @@ def test_floods(target: Target, flood: str) -> None:
     with target.within(100), target.connected() as connection:
         connection.sendall(HELLO)
         connection.setblocking(False)
-        left, answered = memoryview(frames), 0
+        unsent, answered = memoryview(frames), 0
         end_s = time.monotonic() + SECONDS
-        while left and time.monotonic() < end_s:
+        while unsent and time.monotonic() < end_s:
             readable, writable, _ = select.select([connection], [connection], [], 0.05)
             try:
                 if readable and not connection.recv(65536):
                     break
                 if writable:
-                    left = left[connection.send(left[:65536]) :]
+                    unsent = unsent[connection.send(unsent[:65536]) :]
             except ConnectionError:
                 break
             if answered < 3:
@@ -225,7 +225,7 @@ def bombs(target: Target, message: bytes, count: int) -> int:
         target.check_sound()
         answered = sum(b"grpc-status" in sender.recv(65536, socket.MSG_PEEK) for sender in senders)
         for sender in senders:
-            assert b"grpc-status" in rest(sender)
+            assert b"grpc-status" in read_until(sender)
     return answered
 
 
@@ -234,8 +234,8 @@ def test_compressed_without_end(target: Target) -> None:
     bomb = gzip.compress(bytes(64 * MEBIBYTE), 9) * 2
     with target.within(300), target.connected() as connection:
         connection.sendall(HELLO + call(INFER, bomb[:65_000], encoding=b"gzip"))
-        said = rest(connection)
-    assert b"grpc-status" in said
+        received = read_until(connection)
+    assert b"grpc-status" in received
     target.check_sound()
 
 

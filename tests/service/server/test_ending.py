@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from rationale_service.process.ending import take_steps
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
 from tests.service.decisions.audit.postgres import postgres
 
-ROWS = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+ROWS = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
 PROMISED_S = 40
 HANGS = """
 import asyncio, threading
@@ -35,7 +34,7 @@ asyncio.run(main())
 async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    taken: list[str] = []
+    steps_run: list[str] = []
 
     async def hangs() -> None:
         await asyncio.Event().wait()
@@ -45,10 +44,10 @@ async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
 
     async def works() -> None:
         await asyncio.sleep(0.05)
-        taken.append("works")
+        steps_run.append("works")
 
     await asyncio.wait_for(take_steps({"one": hangs, "two": fails, "three": works}, 0.1), 5)
-    assert taken == ["works"]
+    assert steps_run == ["works"]
     assert [record.message for record in caplog.records] == [
         "the stop does not wait any longer for one",
         "the stop of two failed",
@@ -56,15 +55,15 @@ async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
 
 
 def test_a_thread_that_hangs_does_not_keep_a_process_alive() -> None:
-    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0
-    assert "the process ends now" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30)
+    assert completed.returncode == 0
+    assert "the process ends now" in completed.stderr
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_gateway_stops_while_its_database_is_frozen(tmp_path: Path, workers: str) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     arguments = ("--repository", str(tmp_path / "models"), "--port", "0", "--workers", workers)
     with postgres() as server, ThreadPoolExecutor() as callers:
         url = server.new_schema()

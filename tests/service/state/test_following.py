@@ -15,7 +15,7 @@ from rationale_service.models.explainers import replica_sync
 from rationale_service.models.explainers.artifact_store import ArtifactStore
 from rationale_service.models.explainers.records import Artifact, lease_of
 from rationale_service.repository.entry import Entry
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.explaining import (
     DEEPSHAP,
     GRADIENT,
@@ -40,9 +40,9 @@ from tests.service.explaining import (
 __all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
 
 
-async def both(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+async def ready_on_both(first: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
     """Each knows that the other is there: by a state that is there, which each has looked at."""
-    states = [explainers_of(client)._state for client in (one, two)]
+    states = [explainers_of(client)._state for client in (first, two)]
     states[0].write(("note", "first", {}))
     await until(lambda: all(state.behind(sys.maxsize) for state in states))
 
@@ -59,19 +59,19 @@ async def test_each_writes_and_hears_that_the_other_has_it(
     monkeypatch.setattr(
         replica_sync, "_FOLLOWED_S", math.inf
     )  # without hearing of it, a call is never answered
-    async with administered(folder, sets) as one, administered(folder, sets) as two:
-        await both(one, two)
-        await made_ready(one, f"{PATH}/first", DEEPSHAP)
-        await until(lambda: not behind(one) and not behind(two))
+    async with administered(folder, sets) as first, administered(folder, sets) as two:
+        await ready_on_both(first, two)
+        await made_ready(first, f"{PATH}/first", DEEPSHAP)
+        await until(lambda: not behind(first) and not behind(two))
         for turn in range(6):
-            client, other = (one, two) if turn % 2 else (two, one)
+            client, other = (first, two) if turn % 2 else (two, first)
             async with asyncio.timeout(SECONDS):
                 assert (await client.put(f"{PATH}/own-{turn}", json=GRADIENT)).status_code in (200, 202)
             assert (await other.get(f"{PATH}/own-{turn}")).status_code == 200  # it knows already
             assert (await settled(other, f"{PATH}/own-{turn}"))["state"] == "ready"
-        await until(lambda: not behind(one) and not behind(two))
+        await until(lambda: not behind(first) and not behind(two))
         assert_answers(await explain(two, explainer="first"), "typical")
-        assert compiles(one) + compiles(two) == 2
+        assert compiles(first) + compiles(two) == 2
 
 
 @pytest.mark.usefixtures("quick")
@@ -86,15 +86,15 @@ async def test_ready_is_said_by_who_answers_by_it(
         assert may_end.wait(SECONDS)
         return read(store, artifact)
 
-    async with administered(folder, sets) as one, administered(folder, sets) as two:
-        await both(one, two)
+    async with administered(folder, sets) as first, administered(folder, sets) as two:
+        await ready_on_both(first, two)
         read = ArtifactStore.read
         monkeypatch.setattr(ArtifactStore, "read", slow)
-        assert (await one.put(f"{PATH}/own", json=GRADIENT)).status_code == 202
+        assert (await first.put(f"{PATH}/own", json=GRADIENT)).status_code == 202
         await until(reading.is_set)
         assert (await two.get(f"{PATH}/own")).json().get("state") != "ready"
         may_end.set()
-        await until(lambda: not behind(one))
+        await until(lambda: not behind(first))
         assert (await settled(two, f"{PATH}/own"))["state"] == "ready"
         await explain(two, explainer="own")
 
@@ -102,8 +102,8 @@ async def test_ready_is_said_by_who_answers_by_it(
 async def test_one_goes_on_with_what_another_left(folder: Path, sets: Sets, quick: Gate) -> None:
     quick.close()
     async with administered(folder, sets) as two:
-        async with administered(folder, sets) as one:
-            assert (await one.put(f"{PATH}/own", json=GRADIENT)).status_code == 202
+        async with administered(folder, sets) as first:
+            assert (await first.put(f"{PATH}/own", json=GRADIENT)).status_code == 202
             await until(lambda: quick.waiting == 1)
             await asyncio.sleep(0.6)  # the other one has looked, and left it to who is at it
             assert quick.waiting == 1
@@ -115,14 +115,14 @@ async def test_one_goes_on_with_what_another_left(folder: Path, sets: Sets, quic
 
 @pytest.mark.usefixtures("quick")
 async def test_what_is_put_on_both_at_once_is_compiled_once(folder: Path, sets: Sets) -> None:
-    async with administered(folder, sets) as one, administered(folder, sets) as two:
-        await both(one, two)
-        await asyncio.gather(*(client.put(f"{PATH}/own", json=DEEPSHAP) for client in (one, two) * 4))
-        assert (await settled(one, f"{PATH}/own"))["state"] == "ready"
-        await until(lambda: not behind(one) and not behind(two))
-        assert_answers(await explain(one), "typical")
+    async with administered(folder, sets) as first, administered(folder, sets) as two:
+        await ready_on_both(first, two)
+        await asyncio.gather(*(client.put(f"{PATH}/own", json=DEEPSHAP) for client in (first, two) * 4))
+        assert (await settled(first, f"{PATH}/own"))["state"] == "ready"
+        await until(lambda: not behind(first) and not behind(two))
+        assert_answers(await explain(first), "typical")
         assert_answers(await explain(two), "typical")
-        assert compiles(one) + compiles(two) == 1
+        assert compiles(first) + compiles(two) == 1
 
 
 async def test_an_explainer_of_another_version_is_not_answered_by(
@@ -130,23 +130,26 @@ async def test_an_explainer_of_another_version_is_not_answered_by(
 ) -> None:
     shared: dict[str, Any] = {"state": folder / "state", "artifacts": f"file://{folder}/artifacts"}
     write_plain(folder / "other" / "models", scale=2.0)
-    own = {**shared, "repository": folder / "other" / "models"}
-    async with administered(folder, sets, **shared) as one, administered(folder, sets, **own) as two:
-        await both(one, two)
-        await made_ready(one, f"{PATH}/first", DEEPSHAP)
-        await until(lambda: not behind(one))
+    own_settings = {**shared, "repository": folder / "other" / "models"}
+    async with (
+        administered(folder, sets, **shared) as first,
+        administered(folder, sets, **own_settings) as two,
+    ):
+        await ready_on_both(first, two)
+        await made_ready(first, f"{PATH}/first", DEEPSHAP)
+        await until(lambda: not behind(first))
         assert (await two.get(f"{PATH}/first")).json()["serving"] is None
-        refused = await two.post("/v1/models/score:explain", json={"instances": made.X.tolist()})
+        refused = await two.post("/v1/models/score:explain", json={"instances": handmade.X.tolist()})
         assert refused.status_code == 404
         assert "has no explainer" in refused.json()["detail"]
-        assert_answers(await explain(one), "typical")
+        assert_answers(await explain(first), "typical")
         # nor is one made by it that another version is waited for
         quick.close()
-        assert (await one.put(f"{PATH}/second", json=GRADIENT)).status_code == 202
-        await until(lambda: quick.waiting == 1 and not behind(one))
-        await explainers_of(one).stop()
+        assert (await first.put(f"{PATH}/second", json=GRADIENT)).status_code == 202
+        await until(lambda: quick.waiting == 1 and not behind(first))
+        await explainers_of(first).stop()
         await until(lambda: quick.waiting == 0)
-        explainers_of(one)._state.close()
+        explainers_of(first)._state.close()
         await asyncio.sleep(1)
         assert quick.waiting == 0
         assert (await two.get(f"{PATH}/second")).json()["state"] == "queued"
@@ -163,8 +166,8 @@ async def test_an_explainer_of_another_version_is_not_answered_by(
 async def test_a_fault_while_following_ends_it_not(
     folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with administered(folder, sets) as one, administered(folder, sets) as two:
-        await both(one, two)
+    async with administered(folder, sets) as first, administered(folder, sets) as two:
+        await ready_on_both(first, two)
         refresh, faults = replica_sync.ReplicaSync.refresh, []
 
         async def torn(self: replica_sync.ReplicaSync, followed: Any) -> None:
@@ -175,8 +178,8 @@ async def test_a_fault_while_following_ends_it_not(
 
         monkeypatch.setattr(replica_sync.ReplicaSync, "refresh", torn)
         await until(lambda: len(faults) == 2)
-        await made_ready(one, f"{PATH}/own", GRADIENT)
-        await until(lambda: not behind(one))
+        await made_ready(first, f"{PATH}/own", GRADIENT)
+        await until(lambda: not behind(first))
         assert (await settled(two, f"{PATH}/own"))["state"] == "ready"
     assert caplog.text.count("other processes are not followed") == 1
 
@@ -186,12 +189,12 @@ async def test_what_another_one_took_up_meanwhile_is_not_deleted(
     folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look whether anybody uses an artifact and its deletion: at the lease, and behind it."""
-    async with administered(folder, sets) as one, administered(folder, sets) as two:
-        await both(one, two)
-        await made_ready(one, f"{PATH}/first", DEEPSHAP)
-        digest = explainers_of(one).store.records["score", "first"].digest
+    async with administered(folder, sets) as first, administered(folder, sets) as two:
+        await ready_on_both(first, two)
+        await made_ready(first, f"{PATH}/first", DEEPSHAP)
+        digest = explainers_of(first).store.records["score", "first"].digest
         reached, go_on = asyncio.Event(), threading.Event()
-        loop, take = asyncio.get_running_loop(), explainers_of(one)._state.take
+        loop, take = asyncio.get_running_loop(), explainers_of(first)._state.take
 
         def slowly(lease: str) -> str | None:
             if lease == lease_of(digest):
@@ -199,14 +202,14 @@ async def test_what_another_one_took_up_meanwhile_is_not_deleted(
                 go_on.wait(SECONDS)
             return take(lease)
 
-        monkeypatch.setattr(explainers_of(one)._state, "take", slowly)
-        explainers_of(one).grace_s = 0
-        assert (await one.delete(f"{PATH}/first")).is_success
+        monkeypatch.setattr(explainers_of(first)._state, "take", slowly)
+        explainers_of(first).grace_s = 0
+        assert (await first.delete(f"{PATH}/first")).is_success
         await asyncio.wait_for(reached.wait(), SECONDS)
         await made_ready(two, f"{PATH}/second", DEEPSHAP)
         go_on.set()
-        async with explainers_of(one)._builder.turn(digest):  # which it has left
+        async with explainers_of(first)._builder.turn(digest):  # which it has left
             pass
         assert_answers(await explain(two), "typical")
         assert (folder / "models" / explainers_of(two).store.artifacts[digest].entry).is_dir()
-        assert compiles(one) + compiles(two) == 1
+        assert compiles(first) + compiles(two) == 1

@@ -23,8 +23,8 @@ BEFORE = "2024-06"
 
 def pruned(database: SqlStore, before: str = BEFORE) -> int:
     count = 0
-    while found := database.prune(before):
-        count += found
+    while actual := database.prune(before):
+        count += actual
     return count
 
 
@@ -47,9 +47,11 @@ def test_old_rows_go(
 
     assert pruned(database) == 8
     assert database.prune(BEFORE) == 0
-    assert {one.id for one in first.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
-    left = {i for i in [*range(1, 7), *range(10, 13), 20, 21] if decision(i).id in everything(database)}
-    assert left == {5, 6, 20, 21}  # no keys of inputs and no erasures of the others either
+    assert {row.id for row in first.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
+    remaining_rows = {
+        i for i in [*range(1, 7), *range(10, 13), 20, 21] if decision(i).id in everything(database)
+    }
+    assert remaining_rows == {5, 6, 20, 21}  # no keys of inputs and no erasures of the others either
     assert list(verify(database, before, BEFORE)) == [4]
     after = heads(database)
     assert {(head.first, head.sequence) for head in after} == {(6, 7), (4, 3), (1, 2)}
@@ -79,13 +81,13 @@ def test_at_the_very_time_rows_are_kept(database: SqlStore) -> None:
     ledger = ledger_of(database)
     ledger.append([[decision(i, time=OLD[i])] for i in range(3)])
     assert pruned(database, OLD[1]) == 1
-    assert {one.id for one in ledger.in_order()} == {decision(i).id for i in (1, 2)}
+    assert {row.id for row in ledger.in_order()} == {decision(i).id for i in (1, 2)}
     signed = heads(database)
     assert pruned(database, BEFORE) == 2
-    for given in ([], signed):
-        assert list(verify(database, given, BEFORE)) == [0]
-        assert list(verify(database, given, OLD[2][:-1])) != [0]  # a prefix of the time is before it
-        (fault, _) = verify(database, given, OLD[2])
+    for rows_sent in ([], signed):
+        assert list(verify(database, rows_sent, BEFORE)) == [0]
+        assert list(verify(database, rows_sent, OLD[2][:-1])) != [0]  # a prefix of the time is before it
+        (fault, _) = verify(database, rows_sent, OLD[2])
         assert isinstance(fault, ChainFault)
         assert "pruned before its time" in fault.text
 
@@ -110,8 +112,8 @@ def test_another_checkpoint_than_the_head_s(database: SqlStore) -> None:
     pruned(database)
     signed = heads(database)
     with database.reading() as connection:
-        found = dict(connection.execute(select(checkpoints)).mappings().one())
-    other = placed_digest(found | {"content": "0" * 64})
+        actual = dict(connection.execute(select(checkpoints)).mappings().one())
+    other = placed_digest(actual | {"content": "0" * 64})
     execute(database, "UPDATE audit_checkpoints SET content = :c, hash = :h", c="0" * 64, h=other)
     faults = {str(each) for each in verify(database, signed, BEFORE) if isinstance(each, ChainFault)}
     assert any("row 1: has another checkpoint than when the head was signed" in each for each in faults)

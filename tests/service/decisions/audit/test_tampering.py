@@ -69,13 +69,13 @@ class Trail:
             linked, head = head.append(row)
             self.put("audit_decisions", linked)
 
-    def checkpoint(self, at: int, **over: Any) -> None:
+    def checkpoint(self, sequence: int, **over: Any) -> None:
         """As if all up to a row had been pruned."""
-        row = self.rows()[at - 1]
-        kept = {name: row[name] for name in ("chain", "sequence", "hash", "previous", "time")}
-        made = {**kept, "content": content_digest(row), "pruned": "2026-11-23", **over}
-        self.execute("DELETE FROM audit_decisions WHERE sequence <= :at", at=at)
-        self.put("audit_checkpoints", made)
+        row = self.rows()[sequence - 1]
+        copied = {name: row[name] for name in ("chain", "sequence", "hash", "previous", "time")}
+        checkpoint_row = {**copied, "content": content_digest(row), "pruned": "2026-11-23", **over}
+        self.execute("DELETE FROM audit_decisions WHERE sequence <= :at", at=sequence)
+        self.put("audit_checkpoints", checkpoint_row)
 
     def record(self, sequence: int, of: int, key: KeyPair) -> None:
         """That the key of a row was erased, signed for the row `of`."""
@@ -98,8 +98,8 @@ def trail(database: SqlStore, tmp_path: Path, auditor: KeyPair, stranger: KeyPai
     erase(database, decision(ERASED).id, auditor.private)
     file = tmp_path / "heads.json"
     file.write_text(signed(heads(database), auditor.private))
-    kept = read_signed(file, [auditor.public])
-    return Trail(database, kept[0].chain, wrapped, kept, auditor, stranger)
+    heads_signed = read_signed(file, [auditor.public])
+    return Trail(database, heads_signed[0].chain, wrapped, heads_signed, auditor, stranger)
 
 
 def altered_with_its_digest(trail: Trail) -> None:
@@ -219,18 +219,18 @@ TAMPERED: dict[str, Callable[[Trail], None]] = {
 
 
 def faults(trail: Trail, kept_since: str | None = KEPT_SINCE) -> list[ChainFault]:
-    found = verify(trail.database, trail.heads, kept_since, [trail.auditor.public])
-    return [each for each in found if isinstance(each, ChainFault)]
+    actual = verify(trail.database, trail.heads, kept_since, [trail.auditor.public])
+    return [each for each in actual if isinstance(each, ChainFault)]
 
 
 @pytest.mark.parametrize("way", TAMPERED)
 def test_what_is_tampered_with_shows(trail: Trail, way: str) -> None:
     assert faults(trail) == []
     TAMPERED[way](trail)
-    found = faults(trail)
-    assert found
-    assert len({*found}) == len(found)
-    assert {each.chain for each in found} <= {trail.chain, "other"}
+    actual = faults(trail)
+    assert actual
+    assert len({*actual}) == len(actual)
+    assert {each.chain for each in actual} <= {trail.chain, "other"}
 
 
 def test_a_lawful_prune_passes(trail: Trail) -> None:
