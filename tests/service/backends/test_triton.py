@@ -236,7 +236,7 @@ async def test_an_output_that_triton_leaves_out(repository: Path) -> None:
     async with gateway_to_fake(repository) as (client, _):
         answer = await client.post("/v2/models/score/explain", json=GOOD)
         assert answer.status_code == 500
-        assert "Triton did not return output 'x_attributions'" in answer.json()["detail"]
+        assert "'x_attributions'" in answer.json()["detail"]
 
 
 async def test_readiness_asks_triton(repository: Path) -> None:

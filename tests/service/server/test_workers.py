@@ -195,7 +195,7 @@ def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
     handmade.write_score(tmp_path)
     (tmp_path / "score" / "1" / "model.onnx").write_bytes(b"no model")
     (line,) = refused("--repository", str(tmp_path), "--port", "0", "--workers", "2", "--strict")
-    assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
+    assert "score/1/model.onnx: ONNX Runtime" in line
 
 
 @pytest.mark.full
