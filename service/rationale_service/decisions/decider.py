@@ -265,7 +265,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
         InvalidInputError: if they do not fit the model, or have values that the profile does not take.
     """
     profile, form = profile_of(manifest).profile, form_of(entry, manifest)
-    knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
+    knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.allowed_keys]
     names = {rule.feature for rule in knock_outs}
     own_rows: list[Any] = []
     for i, row in enumerate(rows):

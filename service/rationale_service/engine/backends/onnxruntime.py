@@ -226,7 +226,7 @@ class _RunningEntry:
         return self._observed(self._run((inputs, outputs)))
 
     def _is_briefer(self, limit_s: float, rows: int) -> bool:
-        return self._times.known and self._times.estimate(rows) < limit_s
+        return self._times.has_measurements and self._times.estimate(rows) < limit_s
 
     def _composed(self, compose: Compose) -> _FinishedRun | None:
         joined = compose()
