@@ -54,7 +54,7 @@ from benchmarks.timing import (
     round_quartiles,
     versions,
 )
-from rationale.artifact.folder import check_folder, write
+from rationale.artifact.folder import check_folder
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.machine import in_words
@@ -147,14 +147,12 @@ def _short(value: float) -> str:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def write_report(outcomes: "Sequence[CaseResult]", about: dict[str, object], folder: Path) -> list[str]:
-    """Write every time as pyperf keeps it, and pictures if matplotlib is installed; return the files' names.
+def write_report(outcomes: "Sequence[CaseResult]", about: dict[str, object], folder: Path) -> None:
+    """Write every time as pyperf keeps it.
 
     Raises:
         InvalidOptionError: if the folder cannot be made or written.
     """
-    from benchmarks import plot
-
     suite = pyperf.BenchmarkSuite(
         [
             as_benchmark(
@@ -177,9 +175,6 @@ def write_report(outcomes: "Sequence[CaseResult]", about: dict[str, object], fol
     )
     folder.mkdir(parents=True, exist_ok=True)
     suite.dump(str(folder / JSON_FILE), replace=True)
-    pictures = plot.pictures(outcomes) if find_spec("matplotlib") else {}
-    write(folder, pictures)
-    return [JSON_FILE, *pictures]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -195,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--peers", type=names(PEERS), help=f"by commas: {', '.join(PEERS)} (all that explain the model)")
     add("--as-installed", action="store_true", help="memory as the system allocates it; else all get the "
         "settings that suit PyTorch: freed memory is kept, large pages are used (Linux)")  # fmt: skip
-    add("--out", type=Path, metavar="FOLDER", help=f"write {JSON_FILE} (every time, for pyperf) and pictures")
+    add("--out", type=Path, metavar="FOLDER", help=f"write {JSON_FILE} (every time, for pyperf)")
     options = parser.parse_args(argv)
     with reporting_errors():
         if missing := [name for name in ("torch", "torchvision") if find_spec(name) is None]:

@@ -36,12 +36,8 @@ class BenchmarkCase:
     @property
     def label(self) -> str:
         """Return a label as `credit 24-256-256-2, K=100, N=64`; N = 1 is left out."""
-        return f"{self._network}, K={self.references}{self._batch}"
-
-    @property
-    def label_without_references(self) -> str:
-        """Return the common label of cases that differ in K alone."""
-        return f"{self._network}{self._batch}"
+        batch = f", N={self.rows}" if self.rows > 1 else ""
+        return f"{self._network}, K={self.references}{batch}"
 
     @property
     def _network(self) -> str:
@@ -50,10 +46,6 @@ class BenchmarkCase:
     @property
     def _size(self) -> str:
         return SIZES[len(self.shape)].format(*self.shape)
-
-    @property
-    def _batch(self) -> str:
-        return f", N={self.rows}" if self.rows > 1 else ""
 
 
 CASES = (

@@ -24,7 +24,7 @@ from loadtests.load.measure import Result, measure
 from loadtests.load.prepare import prepare
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, LoadProfile
-from loadtests.report import PAGES, TestDescription, compare, write_report
+from loadtests.report import PAGES, ReportFacts, compare, write_report
 from loadtests.systems.process import restrict
 
 
@@ -86,7 +86,7 @@ def main() -> int:
     try:
         profile = profile_of(options)
         command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
-        about = TestDescription(command, profile, options.cores, machine())
+        about = ReportFacts(command, profile, options.cores, machine())
         for result in run(profile, options.cores, options.out / PAGES, tell):
             results.append(result)
             write_report(results, about, options.out, finished=False)  # what comes next may fail

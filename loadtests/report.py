@@ -32,7 +32,7 @@ CLAIMS = {  # of explanations of one row over REST: at least so many times bette
 
 
 @dataclass(frozen=True)
-class TestDescription:
+class ReportFacts:
     """A load test's command, profile, cores, and the state of the machine before it."""
 
     command: str
@@ -88,7 +88,7 @@ def compare(results: Sequence[Result]) -> list[PeerRatio]:
 
 
 def write_report(
-    results: Sequence[Result], about: TestDescription, folder: Path, *, finished: bool = True
+    results: Sequence[Result], about: ReportFacts, folder: Path, *, finished: bool = True
 ) -> list[Path]:
     """Write both files and return them; an unfinished report says so."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@
 
 locust sends predictions and explanations, as JSON, binary and over gRPC, at a fixed rate regardless of
 answers (open load); every few seconds a reference set is uploaded, baked, asked and deleted with all its
-explainers. Every answer is checked. The gateway's memory is read each second. Writes soak.json and soak.png;
+explainers. Every answer is checked. The gateway's memory is read each second. Writes soak.json;
 ends with 1 if an answer was wrong, a request got no answer, or the memory of the last third lies above that
 of the middle one.
 """
@@ -166,20 +166,6 @@ def report(
     )
 
 
-def plot(result: SoakReport, path: Path) -> None:
-    """Plot memory over time."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axes = figure.subplots()
-    minutes = np.linspace(0, result.minutes, len(result.memory_mb))
-    axes.plot(minutes, result.memory_mb, color="#1f5f8b", linewidth=1.2)
-    axes.set(xlabel="minutes", ylabel="resident memory of the gateway [MiB]", ylim=(0, None))
-    axes.set_title(f"{result.requests:,} requests, {result.published} explainers published", loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-
-
 def say(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
@@ -195,7 +181,6 @@ def main() -> int:
             result = soak(server, Path(name), options.minutes)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "soak.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
-    plot(result, options.out / "soak.png")
     shown = {name: value for name, value in asdict(result).items() if name != "memory_mb"}
     print(json.dumps(shown, indent=1))
     print(f"{'failed' if result.failed else 'passed'}; written to {options.out}")

@@ -15,7 +15,6 @@ from benchmarks import __main__ as command
 from benchmarks.cases import CAPTUM, CASES, FORWARD, OURS, SHAP, WALK, BenchmarkCase, choose_cases, numbers
 from benchmarks.explanations import CaseResult, CaseSettings, MeasuredSystem, measure, probe_difference
 from benchmarks.peers import EXPLAINERS
-from benchmarks.plot import pictures
 from benchmarks.runtime import session_of
 from benchmarks.subjects import make_subject
 from benchmarks.timing import ProcessDiedError
@@ -35,7 +34,7 @@ def test_the_table_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert label.startswith("credit 24-256-256-2, K=5, N=3: compiled in ")
     assert [row.split()[0] for row in rows] == [OURS, FORWARD, WALK, SHAP, CAPTUM]
     assert heads.split()[:2] == ["median", "ms"]
-    assert sorted(p.name for p in out.iterdir()) == ["bench.json", "bench.png"]
+    assert sorted(p.name for p in out.iterdir()) == ["bench.json"]
     suite = pyperf.BenchmarkSuite.load(str(out / "bench.json"))
     assert {"onnxruntime", "torch", "shap", "captum", "provider", "threads"} <= set(suite.get_metadata())
     for name in (OURS, FORWARD, WALK, SHAP, CAPTUM):
@@ -111,13 +110,6 @@ def test_the_spread_stands_beside_the_median() -> None:
     assert ours.split()[4] == "333.3", "rows/s by the median over rounds"
     assert "10 (10–10)" in shap
     assert note == "shap: its values are off by 0.25 times the largest attribution (loses a share)"
-
-
-def test_a_sweep_has_a_picture_of_its_own() -> None:
-    assert list(pictures([outcome(3), outcome(10, rows=4)])) == ["bench.png"]
-    actual = pictures([outcome(3), outcome(30)])
-    assert list(actual) == ["bench.png", "references.png"]
-    assert all(png.startswith(b"\x89PNG") for png in actual.values())
 
 
 def test_a_case_that_dies_or_finds_no_time_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ from loadtests.load.locust import LocustSummary
 from loadtests.load.measure import LoadRun, Result
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import PROFILES, SCENARIOS
-from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, TestDescription, compare, write_report
+from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, ReportFacts, compare, write_report
 from loadtests.systems.variants import OURS, SystemSettings
 
 COMMAND = "python -m loadtests --system rationale shap"
-ABOUT = TestDescription(COMMAND, PROFILES["short"], cores=2, machine=machine())
+ABOUT = ReportFacts(COMMAND, PROFILES["short"], cores=2, machine=machine())
 SEEN = LocustSummary(99.0, 500, 2.0, 3.0, 12.3, {})
 
 

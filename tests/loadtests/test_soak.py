@@ -79,5 +79,3 @@ def test_a_short_soak_of_the_gateway(folder: Path) -> None:
     assert not report.admin_faults
     assert report.published >= 1
     assert report.requests == 0.5 * 60 * soak.RATE_HZ
-    soak.plot(report, folder / "soak.png")
-    assert (folder / "soak.png").stat().st_size > 10_000
