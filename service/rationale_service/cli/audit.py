@@ -26,7 +26,7 @@ app = typer.Typer(
 Repository = Annotated[
     str | None,
     typer.Option(
-        help="That of the gateway, whose state the trail is in where RATIONALE_AUDIT names no database. "
+        help="The gateway's repository: the trail is in its state, unless RATIONALE_AUDIT names a database. "
         "Default: model_repository.",
         metavar="FOLDER|URL",
         show_default=False,
@@ -119,7 +119,7 @@ def verify(
         raise typer.Exit(1)
     pruned, erased = sum(head.first - 1 for head in now), sum(len(head.erased) for head in now)
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
-    by_whom = "" if keys else ", by records whose signatures --public-key would check"
+    by_whom = "" if keys else " (give --public-key to check their signatures)"
     gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
     administered = f"; {_counted(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
     print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
@@ -150,7 +150,7 @@ def export(
         bool,
         typer.Option(
             "--inputs",
-            help="Also what callers sent, and values of reasons, as far as they can be shown.",
+            help="Add the callers' inputs and the values of reasons, if the trail can show them.",
         ),
     ] = False,
     repository: Repository = None,
@@ -193,7 +193,7 @@ def erase(
     decision: Annotated[list[str], typer.Argument(help="Ids of decisions.", metavar="ID…")],
     key: Annotated[
         Path,
-        typer.Option(help="Ed25519 private key (PEM) that signs the record of it.", metavar="FILE"),
+        typer.Option(help="Ed25519 private key (PEM) that signs the record of the erasure.", metavar="FILE"),
     ],
     repository: Repository = None,
     config: Config = None,

@@ -31,7 +31,7 @@ _ATTEMPTS = 5  # tries for an entry that is replaced during the copy
 def backup(
     into: Annotated[
         Path,
-        typer.Argument(help="Folder to write, whole or not at all; there is none yet.", metavar="FOLDER"),
+        typer.Argument(help="New folder for the copy. A failed backup leaves none.", metavar="FOLDER"),
     ],
     repository: Repository = None,
     config: Config = None,

@@ -22,7 +22,7 @@ app = typer.Typer()
 Entries = Annotated[
     Path | None,
     typer.Option(
-        help="Folder that has the entry that decided, where the gateway's repository has it no more.",
+        help="Folder with the entry that decided, if the gateway's repository no longer has it.",
         metavar="FOLDER",
         show_default=False,
     ),
@@ -30,8 +30,8 @@ Entries = Annotated[
 Instance = Annotated[
     Path | None,
     typer.Option(
-        help="JSON file with the instance that was decided on, where only its digest was kept; its digest is "
-        "compared.",
+        help="JSON file with the decided instance, if the trail holds only its digest; the digests must be "
+        "equal.",
         metavar="FILE",
         show_default=False,
     ),
@@ -47,7 +47,7 @@ def decide(
         typer.Option(
             "--input",
             help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model and of "
-            "knock-outs. An empty cell is a missing value. Of a portfolio a folder, a pattern "
+            "knock-outs. An empty cell is a missing value. For a portfolio: a folder, a pattern "
             "('loans/*.parquet') or a URL (s3://…).",
             metavar="FILE",
         ),
@@ -55,16 +55,16 @@ def decide(
     save: Annotated[
         str,
         typer.Option(
-            help="File to write: .csv or .parquet, a line for each row and its reasons in columns, or "
-            ".jsonl, the answers of :decide as they are. Of a portfolio the folder or URL for a .parquet of "
-            "each file.",
+            help="File to write: .csv or .parquet with a line for each row and its reasons in columns, or "
+            ".jsonl with the answers of :decide. For a portfolio: the folder or URL for one .parquet per "
+            "input file.",
             metavar="FILE",
         ),
     ],
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of a table that are written as they are, such as an application's id; by commas.",
+            help="Columns of the table to copy unchanged, such as an application's id; by commas.",
             metavar="NAME,…",
             show_default=False,
         ),
@@ -120,7 +120,7 @@ def replay(
     since: Annotated[
         str | None,
         typer.Option(
-            help="Instead of ID: all decisions from this time on, such as 2026-11-22.",
+            help="Replay all decisions from this time on (such as 2026-11-22) instead of ID.",
             metavar="TIME",
             show_default=False,
         ),
@@ -201,7 +201,7 @@ def notice(
     variables: Annotated[
         Path | None,
         typer.Option(
-            help="YAML or JSON file with what the template names: creditor, applicant, agency …",
+            help="YAML or JSON file with the template's variables: creditor, applicant, agency …",
             metavar="FILE",
             show_default=False,
         ),
@@ -210,8 +210,8 @@ def notice(
         list[str] | None,
         typer.Option(
             "--set",
-            help="One variable, such as applicant.name='Jo Doe'. Give it once for each; it comes before the "
-            "file's.",
+            help="One variable, such as applicant.name='Jo Doe'. Repeat the option for more; it overrides the "
+            "file.",
             metavar="NAME=VALUE",
             show_default=False,
         ),

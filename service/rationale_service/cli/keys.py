@@ -25,7 +25,7 @@ def _keys() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Whose key it is: what logs show.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the key, for logs.", metavar="NAME")],
     scope: Annotated[
         list[str],
         typer.Option(help="What it may do: infer, explain, decide, audit, admin. Give it once for each."),

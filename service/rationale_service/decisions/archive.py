@@ -159,7 +159,7 @@ def _unknown_inputs(decision: RecordedDecision) -> InvalidInputError | ConflictE
     if decision.kept == "erased":
         return ConflictError(f"the inputs of decision {decision.id} were erased: nobody can compute it again")
     return InvalidInputError(
-        f"of decision {decision.id}'s inputs only a digest was kept: send what was decided on as `instance`"
+        f"the trail holds only a digest of decision {decision.id}'s inputs: send them as `instance`"
     )
 
 

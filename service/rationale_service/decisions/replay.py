@@ -25,7 +25,7 @@ from rationale_service.settings import Settings
 
 TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
-    "hashed": "of decision {}'s inputs only a digest was kept: give what was decided on, --instance FILE",
+    "hashed": "the trail holds only a digest of decision {}'s inputs: give them with --instance FILE",
     "erased": "the inputs of decision {} were erased: nobody can compute it again",
 }
 # Members with scales of their own; the largest attribution is the scale of all others.

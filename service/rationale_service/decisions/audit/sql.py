@@ -159,8 +159,8 @@ class SqlStore(Database):
             is_busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise StateUnavailableError(
-                "what was deleted is still in the journal, which somebody reads (an export, a backup?): ask "
-                "again when that is over"
+                "the journal still holds deleted rows, because a reader is open (an export, a backup?): try "
+                "again when it has ended"
             )
 
 

@@ -126,7 +126,7 @@ class Explainers:
         try:
             renewed = await self.sync.exclusively(partial(self._rebase, repository, changed, digests))
         except StateUnavailableError as error:  # the models still answer
-            log.error("what explains models that have changed is not made anew: %s", error)
+            log.error("explainers of changed models are not compiled again: %s", error)
             self.store.rebase(repository)
             renewed = []
         self.sync.publish()
@@ -233,7 +233,7 @@ class Explainers:
         if record is not None and record.stage is Stage.FAILED:
             raise CompileFailedError(record.error or "it could not be made")
         if record is None or record.serving not in self.store.entries:
-            raise NotReadyError("what answers such requests could not be made yet: ask again")
+            raise NotReadyError("the explainer for these references is not ready: ask again")
         return self.store.entries[record.serving]
 
     def get(self, model: str, name: str) -> ExplainerState:
@@ -578,7 +578,7 @@ class Explainers:
                 finally:
                     await to_its_end(asyncio.to_thread(self._state.release, lease_of(digest)))
         except ServiceError as error:
-            log.error("what is not used any more stays where it is: %s", error)
+            log.error("unused artifacts are not deleted: %s", error)
 
     async def _delete(self, artifact: Artifact) -> None:
         """Unload an artifact after its running requests, then delete it from the disk. Hold its turn."""

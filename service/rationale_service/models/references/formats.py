@@ -233,7 +233,7 @@ def _texts(named: str, array: Array) -> Array:
         raise InvalidInputError(f"{named} hold bytes that are not UTF-8") from error
     not_text = next((text for text in texts if not isinstance(text, str)), None)
     if not_text is not None:
-        raise InvalidInputError(f"{named} hold {str(not_text)[:80]}, where texts are due")
+        raise InvalidInputError(f"{named} hold {str(not_text)[:80]}: they must be texts")
     return np.array(texts, np.str_).reshape(array.shape)
 
 

@@ -126,9 +126,7 @@ class ReferenceResolver:
             async with asyncio.timeout_at(question.deadline_s):
                 return await self._explainers.wait_for_entry(question.model, spec, references)
         except TimeoutError as error:
-            raise NotReadyError(
-                "what answers requests with such references is being made: ask again"
-            ) from error
+            raise NotReadyError("the explainer for these references is being compiled: ask again") from error
 
     # --- precomputed --------------------------------------------------------------------------------------
 
