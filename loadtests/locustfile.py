@@ -45,7 +45,7 @@ from loadtests.load.questions import (
     ROUTES,
     SUFFIX,
     Question,
-    TensorMetadata,
+    ModelTensor,
     WrongAnswerError,
 )
 
@@ -99,8 +99,8 @@ def _chosen(models: str, ready: set[str]) -> list[str]:
     return sorted(named or ready)
 
 
-def _tensors(described: list[dict[str, Any]]) -> tuple[TensorMetadata, ...]:
-    return tuple(TensorMetadata(each["name"], each["datatype"], tuple(each["shape"])) for each in described)
+def _tensors(described: list[dict[str, Any]]) -> tuple[ModelTensor, ...]:
+    return tuple(ModelTensor(each["name"], each["datatype"], tuple(each["shape"])) for each in described)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ class WrongAnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class TensorMetadata:
+class ModelTensor:
     """A tensor as a model's metadata describe it; -1 in `shape` is any length."""
 
     name: str
@@ -66,7 +66,7 @@ class Question:
     path: str
     entry: str
     inputs: Arrays
-    outputs: tuple[TensorMetadata, ...] = ()
+    outputs: tuple[ModelTensor, ...] = ()
 
     @property
     def rows(self) -> int:

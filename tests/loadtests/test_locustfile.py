@@ -118,7 +118,7 @@ def fake() -> Iterator[str]:
     """A server that gives each of the answers in turn."""
     answers = itertools.cycle(ANSWERS.values())
 
-    class Handler(BaseHTTPRequestHandler):
+    class FaultyHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -146,7 +146,7 @@ def fake() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FaultyHandler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

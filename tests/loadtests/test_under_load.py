@@ -106,7 +106,7 @@ def answering(answer: Callable[[], bytes], pause_s: float = 0.0) -> Iterator[str
     """The address of a server whose answers all have status 200, one after the other."""
     lock = Lock()
 
-    class Handler(BaseHTTPRequestHandler):
+    class FixedHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -122,7 +122,7 @@ def answering(answer: Callable[[], bytes], pause_s: float = 0.0) -> Iterator[str
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FixedHandler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"127.0.0.1:{server.server_port}"

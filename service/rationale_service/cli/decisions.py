@@ -210,8 +210,8 @@ def notice(
         list[str] | None,
         typer.Option(
             "--set",
-            help="One variable, such as applicant.name='Jo Doe'. Repeat the option for more; it overrides the "
-            "file.",
+            help="One variable, such as applicant.name='Jo Doe'. Repeat the option for more; it overrides "
+            "the file.",
             metavar="NAME=VALUE",
             show_default=False,
         ),

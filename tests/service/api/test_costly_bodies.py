@@ -63,7 +63,7 @@ def cases(names: dict[str, object]) -> list[object]:
 
 
 @dataclass(frozen=True)
-class Gateway:
+class CostlyGateway:
     http: str
     grpc: str
     process: psutil.Process
@@ -125,7 +125,7 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CostlyGateway]:
     """Of the credit example with its decision profile."""
     folder = tmp_path_factory.mktemp("models")
     options = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}
@@ -144,11 +144,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     settings = {"RATIONALE_STATE": state, "RATIONALE_REQUEST_TIMEOUT_S": str(PATIENCE_S)}
     with serve("--port", "0", "--repository", str(folder), **settings) as child:
         url, lines = ready_line(child)
-        yield Gateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
+        yield CostlyGateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
 
 
 @pytest.mark.parametrize("name", cases({**BODIES}))
-def test_no_body_hurts(gateway: Gateway, name: str) -> None:
+def test_no_body_hurts(gateway: CostlyGateway, name: str) -> None:
     body = BODIES[name]
     content = body.make()
     with gateway.unhurt(), ThreadPoolExecutor(2) as threads:
@@ -157,14 +157,14 @@ def test_no_body_hurts(gateway: Gateway, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", cases({**MESSAGES}))
-def test_no_message_hurts(gateway: Gateway, name: str) -> None:
+def test_no_message_hurts(gateway: CostlyGateway, name: str) -> None:
     message = MESSAGES[name]()
     with gateway.unhurt(), ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(gateway.call, [message] * 2))
     assert set(answers) <= {"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"}
 
 
-def test_callers_that_take_no_answer_hurt_nobody(gateway: Gateway) -> None:
+def test_callers_that_take_no_answer_hurt_nobody(gateway: CostlyGateway) -> None:
     body = instances(many(ROW, 100_000))
     lines = (f"POST {REASONS} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "\r\n")
     host, _, port = gateway.http.rpartition(":")

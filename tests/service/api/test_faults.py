@@ -175,7 +175,7 @@ async def test_the_first_says_of_which_kind_they_are() -> None:
         raise ZeroDivisionError
 
 
-class Body:
+class RequestBody:
     """Stands for a request's bytes."""
 
 
@@ -184,7 +184,7 @@ class Body:
 async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool) -> None:
     """A body of 64 MB would stay until the garbage collector comes."""
 
-    def refuse(body: Body) -> None:
+    def refuse(body: RequestBody) -> None:
         faults = Faults()
         for number in range(count - ends):
             with faults:
@@ -195,7 +195,7 @@ async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool
 
     gc.disable()
     try:
-        body = Body()
+        body = RequestBody()
         gone = weakref.ref(body)
         with contextlib.suppress(InvalidInputError):
             refuse(body)

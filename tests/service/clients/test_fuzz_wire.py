@@ -125,7 +125,7 @@ HTTP_SAMPLES = [
 
 
 @dataclass(frozen=True)
-class Gateway:
+class FuzzedGateway:
     http: str
     grpc: str
     process: psutil.Process
@@ -139,10 +139,10 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(repository: Path) -> Iterator[Gateway]:
+def gateway(repository: Path) -> Iterator[FuzzedGateway]:
     with serve("--port", "0", "--repository", str(repository)) as child:
         url, lines = ready_line(child)
-        yield Gateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
+        yield FuzzedGateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
 
 
 @dataclass
@@ -161,29 +161,29 @@ class Growth:
 
 
 @pytest.mark.full
-def test_mangled_grpc(gateway: Gateway) -> None:
+def test_mangled_grpc(gateway: FuzzedGateway) -> None:
     fuzz_grpc(gateway, 1500, seed=1)
 
 
 @pytest.mark.full
-def test_mangled_streams(gateway: Gateway) -> None:
+def test_mangled_streams(gateway: FuzzedGateway) -> None:
     fuzz_stream(gateway, 1000, seed=2)
 
 
 @pytest.mark.full
-def test_mangled_http(gateway: Gateway) -> None:
+def test_mangled_http(gateway: FuzzedGateway) -> None:
     fuzz_http(gateway, 1500, seed=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4, 8))
-def test_mangled_at_length(gateway: Gateway, seed: int) -> None:
+def test_mangled_at_length(gateway: FuzzedGateway, seed: int) -> None:
     fuzz_grpc(gateway, 30_000, seed)
     fuzz_stream(gateway, 30_000, seed)
     fuzz_http(gateway, 30_000, seed)
 
 
-def fuzz_grpc(gateway: Gateway, count: int, seed: int) -> None:
+def fuzz_grpc(gateway: FuzzedGateway, count: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     growth = Growth(gateway.process)
     seen = set()
@@ -209,7 +209,7 @@ def code_of(call: grpc.UnaryUnaryMultiCallable, body: bytes) -> str:
     return "OK"
 
 
-def fuzz_stream(gateway: Gateway, count: int, seed: int) -> None:
+def fuzz_stream(gateway: FuzzedGateway, count: int, seed: int) -> None:
     """One stream takes them all, and answers each."""
     draw = np.random.default_rng(seed)
     growth = Growth(gateway.process)
@@ -226,7 +226,7 @@ def fuzz_stream(gateway: Gateway, count: int, seed: int) -> None:
     gateway.check_sound()
 
 
-def fuzz_http(gateway: Gateway, count: int, seed: int) -> None:
+def fuzz_http(gateway: FuzzedGateway, count: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     growth = Growth(gateway.process)
     seen = set()

@@ -67,7 +67,7 @@ def call(path: bytes, body: bytes, stream_id: int = 1, encoding: bytes | None = 
 
 
 @dataclass(frozen=True)
-class Target:
+class HostileTarget:
     address: str
     process: psutil.Process
     stub: Any
@@ -105,12 +105,12 @@ class Target:
 
 
 @pytest.fixture(scope="module")
-def target(repository: Path) -> Iterator[Target]:
+def target(repository: Path) -> Iterator[HostileTarget]:
     with serve("--port", "0", "--repository", str(repository)) as child:
         address = grpc_address(ready_line(child)[1])
         with grpc.insecure_channel(address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            target = Target(address, psutil.Process(child.pid), stub)
+            target = HostileTarget(address, psutil.Process(child.pid), stub)
             target.check_sound()
             yield target
 
@@ -142,7 +142,7 @@ VIOLATIONS = {  # of gRPC's own rules; HTTP/2 is gRPC's library's
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS)
-def test_violations(target: Target, violation: str) -> None:
+def test_violations(target: HostileTarget, violation: str) -> None:
     with target.connected() as connection:
         with contextlib.suppress(OSError):
             connection.sendall(VIOLATIONS[violation]())
@@ -161,7 +161,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_floods(target: Target, flood: str) -> None:
+def test_floods(target: HostileTarget, flood: str) -> None:
     """Of frames that cost their sender next to nothing: others are answered while they come."""
     frames = b"".join(FLOODS[flood](number) for number in range(20_000))
     with target.within(100), target.connected() as connection:
@@ -199,18 +199,18 @@ SLOW_BOMBS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("an id", "
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["a raw tensor", *SLOW_BOMBS])
-def test_gzip_bombs(target: Target, kind: str) -> None:
+def test_gzip_bombs(target: HostileTarget, kind: str) -> None:
     """60 KB each, and a thousand times as much when they are inflated."""
     bombs(target, BOMBS[kind]().SerializeToString(), 4)
 
 
 @pytest.mark.slow
-def test_gzip_bombs_of_many(target: Target) -> None:
+def test_gzip_bombs_of_many(target: HostileTarget) -> None:
     """An honest call behind them does not wait until they are read."""
     assert bombs(target, BOMBS["a raw tensor"]().SerializeToString(), 30) < 20
 
 
-def bombs(target: Target, message: bytes, count: int) -> int:
+def bombs(target: HostileTarget, message: bytes, count: int) -> int:
     """From as many connections; gives how many were answered before an honest call that came after them."""
     bomb = call(INFER, gzip.compress(message, 9), encoding=b"gzip")
     assert len(bomb) < 1 << 16  # what may be sent before anybody reads it
@@ -229,7 +229,7 @@ def bombs(target: Target, message: bytes, count: int) -> int:
     return answered
 
 
-def test_compressed_without_end(target: Target) -> None:
+def test_compressed_without_end(target: HostileTarget) -> None:
     """More than a message may have, in whatever few bytes: it is not inflated to its end."""
     bomb = gzip.compress(bytes(64 * MEBIBYTE), 9) * 2
     with target.within(300), target.connected() as connection:
@@ -248,7 +248,7 @@ def test_callers_that_take_no_answer(repository: Path) -> None:
         address = grpc_address(ready_line(child)[1])
         with grpc.insecure_channel(address, (("grpc.max_receive_message_length", -1),)) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            target = Target(address, psutil.Process(child.pid), stub)
+            target = HostileTarget(address, psutil.Process(child.pid), stub)
             target.check_sound()
             x = np.zeros((1, 2 * MEBIBYTE), np.float32)
             ask = request("open", *(tensor(name, shape=x.shape) for name in "xz"))

@@ -87,17 +87,17 @@ async def test_it_knows_the_request_that_it_is_for(off_loop: OffLoop) -> None:
     assert [await off_loop.run(size, of.get) for size in (0, LARGE, LARGE + 1)] == ["somebody"] * 3
 
 
-class Body:
+class SlowBody:
     """Stands for a request's bytes."""
 
 
 @pytest.mark.parametrize("size", [0, LARGE, LARGE + 1])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_it_keeps_nothing_of_the_request(off_loop: OffLoop, size: int, fails: bool) -> None:
-    async def ask() -> "weakref.ref[Body]":
-        body = Body()
+    async def ask() -> "weakref.ref[SlowBody]":
+        body = SlowBody()
 
-        def work(body: Body = body) -> None:
+        def work(body: SlowBody = body) -> None:
             if fails:
                 raise InvalidInputError(f"not {body}")
 

@@ -82,7 +82,7 @@ def provider() -> Iterator[Provider]:
     """Yield a provider that is asked over HTTP."""
     new_provider = Provider()
 
-    class Handler(BaseHTTPRequestHandler):
+    class ProviderHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             new_provider.fetches += 1
             self.send_response(200 if new_provider.answers else 503)
@@ -93,7 +93,7 @@ def provider() -> Iterator[Provider]:
             pass
 
     new_provider.add("a", rsa.generate_private_key(65537, 2048))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), ProviderHandler) as server:
         new_provider.url = f"http://127.0.0.1:{server.server_port}/keys"
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield new_provider

@@ -233,7 +233,7 @@ def test_a_replica_starts_without_the_database(three: Cluster, server: Postgres)
     until(lambda: explain(url, explainer="mine").status_code == 200)
 
 
-class Caller:
+class ClusterCaller:
     """Asks whoever is there for decisions and explanations; a decision that was lost is asked for again.
 
     Attributes:
@@ -297,7 +297,7 @@ class Caller:
 def killed(three: Cluster, times: int) -> None:
     """Kill random replicas while decisions are made, and a reference set changes its content."""
     draw = random.Random(5)  # noqa: S311
-    callers = [Caller(f"caller-{i}-of-{times}", three) for i in range(4)]
+    callers = [ClusterCaller(f"caller-{i}-of-{times}", three) for i in range(4)]
     threads = [threading.Thread(target=caller.live) for caller in callers]
     for thread in threads:
         thread.start()

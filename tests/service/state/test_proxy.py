@@ -62,7 +62,7 @@ def _is_up(url: str) -> bool:
         return False
 
 
-class Caller(threading.Thread):
+class ProxyCaller(threading.Thread):
     """Explains and decides, one request after the other; keeps what was no right answer."""
 
     def __init__(self, url: str) -> None:
@@ -94,7 +94,7 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path, server: Postgres, st
         for number, port in enumerate(ports):
             three.start(number, "--port", str(port))
         with haproxy(tmp_path, ports) as url:
-            callers = [Caller(url) for _ in range(CALLERS)]
+            callers = [ProxyCaller(url) for _ in range(CALLERS)]
             for caller in callers:
                 caller.start()
             try:

@@ -202,9 +202,8 @@ class Explainers:
         digest = await self.store.digest(model, spec, references)
         for serving in self.store.records.values():
             if serving.serving == digest and digest in self.store.entries:
-                self.store.records[serving.key] = replace(
-                    serving, updated_s=time.time()
-                )  # used: it stays longer
+                # Recent use keeps it from being deleted as surplus.
+                self.store.records[serving.key] = replace(serving, updated_s=time.time())
                 return self.store.entries[digest]
         record = self.store.records.get(_hidden(model, digest))
         if record is None or (retry and record.stage is Stage.FAILED):
