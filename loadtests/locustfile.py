@@ -44,8 +44,8 @@ from loadtests.load.questions import (
     PREDICT,
     ROUTES,
     SUFFIX,
-    Question,
     ModelTensor,
+    Question,
     WrongAnswerError,
 )
 
