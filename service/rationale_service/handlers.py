@@ -208,17 +208,17 @@ def _explains(
         UnknownResourceError: if the model has no such explainer.
     """
     if default.manifest is not None and request.explainer is None:
-        split = registry.split(call.model, default)
-        return default if split is None else _drawn(split, default, request)
+        canary_and_entry = registry.canary(call.model, default)
+        return default if canary_and_entry is None else _drawn(canary_and_entry, default, request)
     return registry.explainer(call.model, call.version, request.explainer)
 
 
-def _drawn(split: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
+def _drawn(canary_and_entry: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
     """Return the default or the canary; a repeated request gets the same one again.
 
     The id in its body identifies a request, or else the header x-request-id.
     """
-    context, (canary, entry) = current(), split
+    context, (canary, entry) = current(), canary_and_entry
     key = request.id or (secrets.token_hex(8) if context is None else context.request_id)
     model = default.name if default.manifest is None else default.manifest.model
     takes = canary.takes(model, key)

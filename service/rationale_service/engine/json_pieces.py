@@ -34,7 +34,7 @@ class FaultError(ValueError):
 
     def __init__(self, text: str, position: int) -> None:
         super().__init__(f"{text} at byte {position}")
-        self.at = position
+        self.position = position
 
 
 class LimitError(ValueError):

@@ -164,7 +164,7 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     except orjson.JSONDecodeError as error:
         raise _malformed(error, error.doc[error.pos :][:8].encode()) from error
     except json_pieces.FaultError as error:
-        raise _malformed(error, body[error.at : error.at + 8]) from error
+        raise _malformed(error, body[error.position : error.position + 8]) from error
 
 
 def _malformed(error: ValueError, there: bytes | bytearray) -> MalformedError:

@@ -135,7 +135,7 @@ async def test_a_session_on_each_gpu(tmp_path: Path, gpus: int, sessions: type[S
     handmade.write_score(tmp_path, extra="dynamic_batching {} " + GPU)
     async with gateway(Settings(repository=tmp_path)) as client:
         cuda = [(CUDA_PROVIDER, {"device_id": str(i), "use_tf32": "0"}) for i in range(gpus)]
-        assert sessions.made == cuda * 2  # the model, and its explanation
+        assert sessions.opened == cuda * 2  # the model, and its explanation
         assert (await client.get("/v2")).json()["devices"] == ["cuda:0", "cuda:1"]
         assert (await client.get("/v2/models/score")).json()["devices"] == ["cuda:0", "cuda:1"]
         before = sessions.bound

@@ -143,7 +143,7 @@ async def test_a_disk_too_full_for_records(folder: Path, sets: Sets) -> None:
 @contextlib.contextmanager
 def full(state: State) -> Iterator[None]:
     """The database cannot grow."""
-    engine = state.open()._opened()
+    engine = state.open()._get_engine()
 
     def limit(pages: int, connection: Any) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")

@@ -216,7 +216,7 @@ def away() -> Iterator[str]:
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
-@grid("what, collector_of", ["metrics", "trace"], [mute, away])
+@grid("signal, collector_of", ["metrics", "trace"], [mute, away])
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_collector_that_does_not_answer_holds_nobody_up(
     repository: Path, collector_of: Callable[[], AbstractContextManager[str]], signal: str

@@ -397,7 +397,7 @@ async def test_an_unload_is_over_once_the_entry_has_changed(folder: Path) -> Non
             await live.scan()
             assert "score" in live._registry.entries
         snapshot = read(first._state)
-        assert not snapshot.others.get("unloaded")
+        assert not snapshot.other_rows.get("unloaded")
         for live in (first, two):
             await live.follow(snapshot)
             assert "score" in live._registry.entries
