@@ -179,6 +179,7 @@ def digest_of(status: dict[str, Any]) -> str:
     return digest
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "names_option",
     [{}, {"inputs": ["x"]}, {"features": ["income", "debt"]}, {"features": {"x": ["income", "debt"]}}],
