@@ -209,11 +209,13 @@ def _explains(
     """
     if default.manifest is not None and request.explainer is None:
         canary_and_entry = registry.canary(call.model, default)
-        return default if canary_and_entry is None else _drawn(canary_and_entry, default, request)
+        return default if canary_and_entry is None else _draw_explainer(canary_and_entry, default, request)
     return registry.explainer(call.model, call.version, request.explainer)
 
 
-def _drawn(canary_and_entry: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
+def _draw_explainer(
+    canary_and_entry: tuple[Canary, Entry], default: Entry, request: InferenceRequest
+) -> Entry:
     """Return the default or the canary; a repeated request gets the same one again.
 
     The id in its body identifies a request, or else the header x-request-id.

@@ -150,7 +150,7 @@ async def _serve(
 ) -> None:
     sys.setswitchinterval(_SWITCH_S)
     gateway: Gateway = app.state.gateway
-    watched = _watched(gateway, tls)
+    watched = _watched_sources(gateway, tls)
     tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
@@ -195,7 +195,7 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     return _Servers(public, admin, grpc)
 
 
-def _watched(gateway: Gateway, tls: ServerTls | None) -> list[WatchedSource]:
+def _watched_sources(gateway: Gateway, tls: ServerTls | None) -> list[WatchedSource]:
     """Return the watched repository, certificates and keys."""
     live, settings = gateway.live, gateway.settings
     watched = [WatchedSource(live.look, live.scan, settings.watch_s)]

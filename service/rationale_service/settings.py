@@ -22,7 +22,7 @@ _MOST_WORKERS = 64
 _SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
 
 
-def _listed(value: Any) -> tuple[str, ...]:
+def _items(value: Any) -> tuple[str, ...]:
     """Return the items of a list or of a comma-separated text."""
     return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value)
 
@@ -222,7 +222,7 @@ class Settings(BaseSettings):
     @field_validator("jwt_algorithms", mode="before")
     @classmethod
     def _are_signatures(cls, value: Any) -> tuple[str, ...]:
-        names = _listed(value)
+        names = _items(value)
         if not names or not _SIGNATURES.issuperset(names):
             raise ValueError(
                 f"choose among {', '.join(sorted(_SIGNATURES))}: what public keys verify, and no secret"
@@ -234,7 +234,7 @@ class Settings(BaseSettings):
     def _are_origins(cls, value: Any) -> tuple[str, ...] | None:
         if value is None:
             return None
-        origins = _listed(value)
+        origins = _items(value)
         for origin in origins:
             if not re.fullmatch(r"\*|https?://[^\s/,]+", str(origin)):
                 raise ValueError(
@@ -248,7 +248,7 @@ class Settings(BaseSettings):
     def _are_hosts(cls, value: Any) -> tuple[str, ...] | None:
         if value is None:
             return None
-        hosts = _listed(value)
+        hosts = _items(value)
         for host in hosts:
             if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|\[[\da-fA-F:.]+\]", str(host)):
                 raise ValueError(

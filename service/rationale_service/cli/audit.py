@@ -103,7 +103,7 @@ def verify(
         for each in found(ledger.store, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
                 rows = each
-                progress(_counted(rows, "decision"), 0, 1)
+                progress(_with_number(rows, "decision"), 0, 1)
             else:
                 faults.append(each)
         *of_acts, acts = verify_acts(ledger.store)
@@ -113,7 +113,7 @@ def verify(
         print(fault)
     if faults:
         print(
-            f"{_counted(len(faults), 'fault')} in {_counted(rows, 'decision')}"
+            f"{_with_number(len(faults), 'fault')} in {_with_number(rows, 'decision')}"
             + f"; the first {_SHOWN} are shown" * (len(faults) > _SHOWN)
         )
         raise typer.Exit(1)
@@ -121,8 +121,10 @@ def verify(
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
     by_whom = "" if keys else " (give --public-key to check their signatures)"
     gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
-    administered = f"; {_counted(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
-    print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
+    administered = (
+        f"; {_with_number(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
+    )
+    print(f"{_with_number(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
 
 
 @app.command(name="heads")
@@ -161,7 +163,7 @@ def export(
         from rationale_service.decisions.audit.export import export as write
 
         written = write(ledger, file, since, until, model, with_inputs=inputs)
-        print(f"{file}: {_counted(written, 'decision')}")
+        print(f"{file}: {_with_number(written, 'decision')}")
 
 
 @app.command()
@@ -185,7 +187,7 @@ def prune(repository: Repository = None, config: Config = None) -> None:
         months, count = settings.audit_retention_months, 0
         while months and (pruned := ledger.store.prune(months_ago(months))):
             count += pruned
-    print(f"{_counted(count, 'decision')} deleted")
+    print(f"{_with_number(count, 'decision')} deleted")
 
 
 @app.command()
@@ -212,5 +214,5 @@ def erase(
             print(f"the inputs of decision {each} are erased")
 
 
-def _counted(count: int, noun: str) -> str:
+def _with_number(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"

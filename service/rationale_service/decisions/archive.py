@@ -73,7 +73,7 @@ class Archive:
             raise _unknown_inputs(decision)
         if not self._waiting.acquire(blocking=False):
             raise QueueFullError("too many replays wait already")
-        future = self._replays.submit(self._replayed, decision)
+        future = self._replays.submit(self._replay, decision)
         future.add_done_callback(lambda _: self._waiting.release())
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -110,7 +110,7 @@ class Archive:
                 self._ledger = _ledger(self._settings)
             return self._ledger
 
-    def _replayed(self, decision: RecordedDecision) -> "ReplayedDecision":
+    def _replay(self, decision: RecordedDecision) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
         try:
@@ -136,7 +136,7 @@ def noticed(
     try:
         return notice(decision.answer, variables, template, person_declined=person_declined)
     except InvalidOptionError as error:
-        raise InvalidInputError(_by_http(str(error))) from error
+        raise InvalidInputError(_in_http_terms(str(error))) from error
 
 
 # Names on the command line, and their replacements over HTTP.
@@ -149,7 +149,7 @@ _FLAGS = (
 )
 
 
-def _by_http(message: str) -> str:
+def _in_http_terms(message: str) -> str:
     for flag, member in _FLAGS:
         message = message.replace(flag, member)
     return message

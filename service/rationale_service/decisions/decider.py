@@ -271,7 +271,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
     for i, row in enumerate(rows):
         if isinstance(row, dict):
             for rule in knock_outs:
-                if (wrong := _fault_of(rule, row)) is not None:
+                if (wrong := _describe_fault(rule, row)) is not None:
                     faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
             row = {name: value for name, value in row.items() if name not in names}
         own_rows.append(row)
@@ -285,7 +285,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
     return inputs
 
 
-def _fault_of(rule: KnockOut, row: Instance) -> str | None:
+def _describe_fault(rule: KnockOut, row: Instance) -> str | None:
     """Describe the fault of a feature that only a knock-out uses; None if it is valid."""
     if rule.feature not in row:
         return "is missing, and a knock-out declines by it: send null where it is not known"

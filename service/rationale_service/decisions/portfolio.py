@@ -75,7 +75,7 @@ class OutcomeCounts:
         return f"{text}; in the audit trail: {decided - self.recorded} found, {self.recorded} new"
 
 
-def _recorded(trail: AuditTrail, session: DecisionSession) -> int | None:
+def _new_records(trail: AuditTrail, session: DecisionSession) -> int | None:
     return None if isinstance(trail, NoTrail) else session.new
 
 
@@ -144,7 +144,7 @@ def decide_portfolio(
             )
         counts = Counter(_outcome(line) for line in _lines(partial))
         partial.unlink()
-    return OutcomeCounts(counts, _recorded(trail, decide))
+    return OutcomeCounts(counts, _new_records(trail, decide))
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def decide_files(
     for table in result.columns(["decision"]):
         for outcome in table.column("decision").value_counts().to_pylist():
             counts[outcome["values"] or WITHOUT] += outcome["counts"]
-    return result, OutcomeCounts(counts, _recorded(trail, decide))
+    return result, OutcomeCounts(counts, _new_records(trail, decide))
 
 
 @dataclass(frozen=True)

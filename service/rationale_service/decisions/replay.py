@@ -170,7 +170,7 @@ def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: 
         "score": max(abs(computed["score"]), abs(computed["threshold"])),
         "share": 1.0,
     }
-    return [*_differing(_by_code(answered), _by_code(computed), "", scales)]
+    return [*_differing(_with_reasons_by_code(answered), _with_reasons_by_code(computed), "", scales)]
 
 
 def _differing(then: Any, now: Any, where: str, scales: Mapping[str, float] | None) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _same(then: Any, now: Any, name: str, scales: Mapping[str, float] | None) ->
     return abs(then - now) <= TOLERANCE * scale
 
 
-def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _with_reasons_by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer with reasons by their codes, without marks that depend on the last digits."""
     reasons = {
         reason["code"]: {name: value for name, value in reason.items() if name not in _MARKS}
@@ -231,12 +231,12 @@ def _elsewhere(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str
         return
     for name in here:
         if then.get(name) != here[name]:
-            yield f"{name}: {_shown(then.get(name))} then, {_shown(here[name])} here"
+            yield f"{name}: {_as_text(then.get(name))} then, {_as_text(here[name])} here"
     if here["devices"] != [CPU]:
         yield "a GPU promises no equal bits"
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

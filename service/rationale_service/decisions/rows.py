@@ -140,18 +140,18 @@ class DecisionSession:
 
     async def _lines(self, rows: Sequence[Instance], key: str) -> list[Line]:
         began_s = time.monotonic()
-        outcomes = [await self._decided(row) for row in rows]
+        outcomes = [await self._decide_row(row) for row in rows]
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
         recorded = iter(
-            await self._recorded(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
+            await self._record(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
         )
         return [
             {"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in outcomes
         ]
 
-    async def _recorded(self, decisions: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
+    async def _record(self, decisions: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
         """Record decisions; return the answers that the trail has."""
         try:
             recorded = await self._trail.record(decisions)
@@ -168,7 +168,7 @@ class DecisionSession:
             for recorded_decision in recorded
         ]
 
-    async def _decided(self, row: Instance) -> dict[str, Any] | str:
+    async def _decide_row(self, row: Instance) -> dict[str, Any] | str:
         """Return the decision on one row, or the reason for which there is none."""
         entry, manifest = self._deciding.entry, self._deciding.manifest
         try:

@@ -45,7 +45,7 @@ async def with_survival(
     if attributed:
         chosen = {name: array[attributed] for name, array in inputs.items()}
         for item in decided.comparisons:
-            entry, comparison_manifest = _served(plane, manifest, item)
+            entry, comparison_manifest = _entry_of_comparison(plane, manifest, item)
             answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
             for place, (i, row) in enumerate(
                 zip(attributed, explained_rows(judged_by(comparison_manifest, decided), answers), strict=True)
@@ -75,7 +75,9 @@ def _with(reason: Mapping[str, Any], comparisons: Sequence[tuple[Comparison, Cod
     )
 
 
-def _served(plane: DataPlane, manifest: Manifest, comparison: Comparison) -> tuple[Entry, Manifest]:
+def _entry_of_comparison(
+    plane: DataPlane, manifest: Manifest, comparison: Comparison
+) -> tuple[Entry, Manifest]:
     entry = plane.repository.entries.get(comparison.entry)
     manifest_of_comparison = None if entry is None else entry.manifest
     if (

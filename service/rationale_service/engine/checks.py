@@ -66,7 +66,7 @@ class Faults:
         """
         if self._found:
             try:
-                raise _joined(self._found)
+                raise _join_faults(self._found)
             finally:
                 self._found = []
 
@@ -84,18 +84,18 @@ def from_validation(error: ValidationError, kind: type[ServiceError], whole: str
     if count > _MOST_TOLD:
         return kind(f"{whole} has {count} faults, too many to tell them: compare it with GET /openapi.json")
     details = itertools.islice(error.errors(include_url=False, include_input=False), _MOST)
-    return _joined([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
+    return _join_faults([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
 
 
 def _place(detail: ErrorDetails) -> str:
     return ".".join(str(step) for step in detail["loc"])[:_LONGEST_NAME]
 
 
-def _joined(faults: Sequence[ServiceError]) -> ServiceError:
+def _join_faults(faults: Sequence[ServiceError]) -> ServiceError:
     if len(faults) == 1:
         return faults[0]
     first = "the first " if len(faults) == _MOST else ""
-    texts = " ".join(f"({i}) {_shortened(str(fault))}" for i, fault in enumerate(faults, 1))
+    texts = " ".join(f"({i}) {_shorten(str(fault))}" for i, fault in enumerate(faults, 1))
     return type(faults[0])(f"{first}{len(faults)} problems: {texts}")
 
 
@@ -118,7 +118,7 @@ def listed(names: Collection[str]) -> str:
     return ", ".join(f"'{name[:_LONGEST_NAME]}'" for name in itertools.islice(names, _MOST)) + more
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

@@ -202,7 +202,7 @@ class DataPlane:
         cache = self.model_cache
         async with cache.pinned(entry) if entry in cache.residents else _ALWAYS_LOADED:
             answers = [await self.backend.infer(entry, piece, outputs, deadline_s) for piece in pieces]
-        return answers[0] if len(answers) == 1 else _joined(answers)
+        return answers[0] if len(answers) == 1 else _join_pieces(answers)
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """Return the deadline of a request from now (event loop's clock); `timeout_s` can only shorten it."""
@@ -275,5 +275,5 @@ def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:
     ]
 
 
-def _joined(pieces: Sequence[Tensors]) -> Tensors:
+def _join_pieces(pieces: Sequence[Tensors]) -> Tensors:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

@@ -162,12 +162,12 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     except json_pieces.LimitError as error:
         raise TooLargeError(f"{error}: {_FEWER}") from error
     except orjson.JSONDecodeError as error:
-        raise _malformed(error, error.doc[error.pos :][:8].encode()) from error
+        raise _malformed_error(error, error.doc[error.pos :][:8].encode()) from error
     except json_pieces.FaultError as error:
-        raise _malformed(error, body[error.position : error.position + 8]) from error
+        raise _malformed_error(error, body[error.position : error.position + 8]) from error
 
 
-def _malformed(error: ValueError, there: bytes | bytearray) -> MalformedError:
+def _malformed_error(error: ValueError, there: bytes | bytearray) -> MalformedError:
     if there.startswith((b"NaN", b"Infinity")):
         return MalformedError(f"the body is not valid JSON: {error}: {_NO_NAN}")
     return MalformedError(

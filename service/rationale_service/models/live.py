@@ -107,9 +107,9 @@ class LiveRepository:
     def stamps(self) -> dict[str, Stamp]:
         """Return the present stamp of every folder. Blocks. Raises OSError."""
         stamps = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
-        return stamps | {name: refused_stamp(reason) for name, reason in self._refused().items()}
+        return stamps | {name: refused_stamp(reason) for name, reason in self._refusal_reasons().items()}
 
-    def _refused(self) -> Mapping[str, str]:
+    def _refusal_reasons(self) -> Mapping[str, str]:
         """Return, by folder, the reasons for which the copy differs from the remote repository."""
         return {} if self._remote is None else self._remote.refused
 
@@ -237,12 +237,12 @@ class LiveRepository:
         faults: dict[str, RationaleError] = {}
         for name in changed:
             path = self._registry.folder / name
-            refused = self._refused().get(name)
+            refused = self._refusal_reasons().get(name)
             stamp = stamp_of(path) if refused is None else refused_stamp(refused)
             try:
                 if refused is not None:
                     raise RepositoryError(refused)
-                served[name] = await self._loaded(path, served)
+                served[name] = await self._load_folder(path, served)
                 unserved.pop(name, None)
             except RationaleError as error:
                 faults[name] = error
@@ -251,7 +251,7 @@ class LiveRepository:
         await self._serve(served, unserved)
         return faults
 
-    async def _loaded(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
+    async def _load_folder(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
         """Read and load a folder. Raises RepositoryError, NotReadyError."""
         other_entries = _with(self._registry, served, {}).entries
         entries = await asyncio.to_thread(read_folder, folder, other_entries)

@@ -82,10 +82,12 @@ class ModelRegistry:
             entry = self.defaults.get(name.removesuffix(EXPLAIN_SUFFIX), entry)
         if entry is None:
             self._check_served(name)
-            raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {_listed(self.entries)}")
+            raise UnknownModelError(
+                f"no model '{_shorten(name)}' here; there are: {_list_names(self.entries)}"
+            )
         if version not in (None, entry.version):
             raise UnknownModelError(
-                f"model '{name}' has no version '{_shown(version)}'; version {entry.version} is served"
+                f"model '{name}' has no version '{_shorten(version)}'; version {entry.version} is served"
             )
         return entry
 
@@ -103,7 +105,9 @@ class ModelRegistry:
         """
         entry = self.entry(name, version)
         if explainer is not None:
-            return self._named(entry.name if entry.manifest is None else entry.manifest.model, explainer)
+            return self._find_explainer(
+                entry.name if entry.manifest is None else entry.manifest.model, explainer
+            )
         default = self.default_explainer(entry)
         if default is None:
             self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
@@ -246,15 +250,15 @@ class ModelRegistry:
                 f"model '{name}' cannot be served: POST /v2/repository/index tells why, and the server's log"
             )
 
-    def _named(self, model: str, explainer: str) -> Entry:
+    def _find_explainer(self, model: str, explainer: str) -> Entry:
         explainers = dict(self.explainers.get(model, {}))
         compiled = self.compiled(model)
         if compiled is not None:
             explainers[COMPILED] = compiled
         if explainer not in explainers:
             raise UnknownResourceError(
-                f"model '{model}' has no explainer '{_shown(explainer)}' to answer with; "
-                f"it has: {_listed(explainers) or 'none'}"
+                f"model '{model}' has no explainer '{_shorten(explainer)}' to answer with; "
+                f"it has: {_list_names(explainers) or 'none'}"
             )
         return explainers[explainer]
 
@@ -327,11 +331,11 @@ def check_served(registry: ModelRegistry, *, strict: bool) -> None:
         raise RepositoryError(f"{registry.folder}: holds no model. Make an entry with `rationale compile`.")
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     first = list(names)
     return ", ".join(first[:_SHOWN_NAMES]) + (" …" if len(first) > _SHOWN_NAMES else "")
 
 
-def _shown(text: str | None) -> str:
+def _shorten(text: str | None) -> str:
     """Shorten a caller's text for an error."""
     return (text or "")[:80]

@@ -42,7 +42,7 @@ class Blobs:
 
     def put(self, name: str, file: Path) -> None:
         """Store a file under a name; readers see all of it or nothing."""
-        with self._reported():
+        with self._errors_reported():
             target = self._key(name)
             if self._is_local:
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
@@ -53,7 +53,7 @@ class Blobs:
 
     def get(self, name: str, file: Path) -> bool:
         """Copy the stored file of this name into `file`; return False if there is none."""
-        with self._reported():
+        with self._errors_reported():
             try:
                 info = self._files.info(self._key(name), **self._limit())
                 self._files.get_file(self._key(name), str(file), **self._limit(info["size"]))
@@ -63,12 +63,12 @@ class Blobs:
 
     def remove(self, name: str) -> None:
         """Delete the stored file of this name, if any."""
-        with self._reported(), contextlib.suppress(FileNotFoundError):
+        with self._errors_reported(), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._key(name), **self._limit())
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
-        with self._reported():
+        with self._errors_reported():
             self._files.invalidate_cache()
             try:
                 paths: list[Any] = self._files.ls(self._key(folder), detail=False, **self._limit())
@@ -84,7 +84,7 @@ class Blobs:
         return f"{self._root.rstrip('/')}/{name}"
 
     @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _errors_reported(self) -> Iterator[None]:
         try:
             yield
         except StateUnavailableError:

@@ -99,10 +99,10 @@ class Database:
             limit_s: limit for each answer of PostgreSQL and for each pause of the caller between two queries;
                 None for the usual limit.
         """
-        with self._reported(), self._get_engine().connect() as connection:
+        with self._errors_reported(), self._get_engine().connect() as connection:
             if not self.is_sqlite:  # SQLite does so always
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            with self._limited(connection, limit_s):
+            with self._time_limit(connection, limit_s):
                 yield connection
 
     @contextlib.contextmanager
@@ -115,7 +115,7 @@ class Database:
         """
         is_moved = False
         try:
-            with self._reported(), _begun(self._get_engine()) as connection:
+            with self._errors_reported(), _transaction(self._get_engine()) as connection:
                 yield connection
                 if is_moved := self._is_moved():
                     raise StateUnavailableError(
@@ -138,9 +138,9 @@ class Database:
             if self._engine is None:
                 engine = self._create()
                 try:
-                    with _begun(engine) as connection:
+                    with _transaction(engine) as connection:
                         self._take_turn(connection)
-                        with self._limited(connection, SCAN_S):
+                        with self._time_limit(connection, SCAN_S):
                             self._migrate(connection)
                 except BaseException:
                     engine.dispose()
@@ -170,7 +170,7 @@ class Database:
         return engine
 
     @contextlib.contextmanager
-    def _limited(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
+    def _time_limit(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
         """Set another time limit for each answer of PostgreSQL in a transaction."""
         if self.is_sqlite or limit_s is None:
             yield
@@ -228,7 +228,7 @@ class Database:
                 command.upgrade(config, "head")
 
     @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _errors_reported(self) -> Iterator[None]:
         try:
             yield
         except IntegrityError:
@@ -269,7 +269,7 @@ def _identity(url: URL) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _begun(engine: Engine) -> Iterator[Connection]:
+def _transaction(engine: Engine) -> Iterator[Connection]:
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         yield connection
 

@@ -31,9 +31,9 @@ class LimitedConnection(Connection[Any]):
             self.commit()
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().wait(self._limited(gen) if self.limit_s else gen, *args, **kwargs)
+        return super().wait(self._with_time_limit(gen) if self.limit_s else gen, *args, **kwargs)
 
-    def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    def _with_time_limit(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Pass on the events that psycopg waits for. Raise OperationalError if one takes too long."""
         end_s = time.monotonic() + self.limit_s
         try:

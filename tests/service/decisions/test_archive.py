@@ -26,7 +26,7 @@ async def test_a_replay_that_has_ended_gives_its_place_back(
             raise UnknownResourceError("gone")
         return recorded.id
 
-    monkeypatch.setattr(Archive, "_replayed", replayed)
+    monkeypatch.setattr(Archive, "_replay", replayed)
     archive = Archive(Settings(state=tmp_path))
     deadline_s = asyncio.get_running_loop().time() + 60
     for i in range(2 * MOST + 1):
@@ -42,7 +42,7 @@ async def test_one_replay_too_many_is_refused_until_one_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(Archive, "_replayed", lambda *_: gate.wait())
+    monkeypatch.setattr(Archive, "_replay", lambda *_: gate.wait())
     archive = Archive(Settings(state=tmp_path))
     deadline_s = asyncio.get_running_loop().time() + 60
     waiting = [asyncio.create_task(archive.replay(decision(i), deadline_s)) for i in range(MOST)]

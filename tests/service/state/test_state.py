@@ -217,7 +217,7 @@ def test_which_process_is_dead() -> None:
 def test_a_process_that_nobody_waited_for_is_dead() -> None:
     own_identity = this_process()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        other = f"{own_identity.id.partition('~')[0]}~{child.pid}~{replica._started(child.pid)}~ab"
+        other = f"{own_identity.id.partition('~')[0]}~{child.pid}~{replica._start_time(child.pid)}~ab"
         assert not own_identity.is_dead(other)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays as a zombie

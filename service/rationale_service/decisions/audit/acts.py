@@ -94,15 +94,15 @@ class ActLog:
 def record(store: AuditStore, act: AdminAct) -> None:
     """Add an act to the chain. Raises StateUnavailableError."""
 
-    def chained(last: Row | None) -> Row:
+    def add_to_chain(last: Row | None) -> Row:
         if last is not None and unreadable(last):
-            raise _altered(last)
+            raise _altered_error(last)
         number, previous = (1, GENESIS) if last is None else (last["number"] + 1, last["hash"])
         detail = json.dumps(act.detail, ensure_ascii=False, sort_keys=True)
         row = {**asdict(act), "detail": detail, "number": number, "previous": previous}
         return {**row, "hash": digest(row)}
 
-    store.add_act(chained)
+    store.add_act(add_to_chain)
 
 
 def shown(row: Row) -> dict[str, Any]:
@@ -111,11 +111,11 @@ def shown(row: Row) -> dict[str, Any]:
         if not unreadable(row):
             return {**row, "detail": json.loads(row["detail"])}
     except ValueError as error:
-        raise _altered(row) from error
-    raise _altered(row)
+        raise _altered_error(row) from error
+    raise _altered_error(row)
 
 
-def _altered(row: Row) -> StateUnavailableError:
+def _altered_error(row: Row) -> StateUnavailableError:
     return StateUnavailableError(
         f"act {row['number']} cannot be read: its row was altered, as `rationale audit verify` shows"
     )

@@ -39,14 +39,14 @@ def export(
     check_kind(file, _WRITERS)
     count = 0
 
-    def counted() -> Rows:
+    def count_rows() -> Rows:
         nonlocal count
         for decision in ledger.in_order(since, until, model, with_inputs=with_inputs):
             count += 1
             yield _row(decision)
 
     with whole(file) as partial_file:
-        _WRITERS[file.suffix.lower()](partial_file, counted())
+        _WRITERS[file.suffix.lower()](partial_file, count_rows())
     return count
 
 

@@ -96,7 +96,7 @@ class Ledger:
 
     def find(self, model: str, caller: str, key: str, instances: Sequence[Instance]) -> Request:
         """Return earlier decisions under an idempotency key. Raises ConflictError, StateUnavailableError."""
-        return self._repeated(key, self.store.find(model, caller, key), instances)
+        return self._find_repeated(key, self.store.find(model, caller, key), instances)
 
     def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
         """Return one decision by its id.
@@ -110,7 +110,7 @@ class Ledger:
             InvalidOptionError: if its inputs need another key file.
             StateUnavailableError: if the trail is missing or cannot be read.
         """
-        return self._shown(row_of(self.store, decision), instance)
+        return self._as_answered(row_of(self.store, decision), instance)
 
     def in_order(
         self,
@@ -136,7 +136,7 @@ class Ledger:
                     "2026-11-23T12:00"
                 )
         for row in self.store.in_order(since, until, model):
-            yield self._shown(row, with_inputs=with_inputs)
+            yield self._as_answered(row, with_inputs=with_inputs)
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
@@ -175,18 +175,20 @@ class Ledger:
         try:
             if first is not None:
                 return _same(request[0].idempotency_key or "", first, instances)
-            return self._repeated(request[0].idempotency_key or "", earlier, instances)
+            return self._find_repeated(request[0].idempotency_key or "", earlier, instances)
         except ConflictError as error:
             return error
 
-    def _repeated(self, key: str, rows: Sequence[Row], instances: Sequence[Instance]) -> Request:
+    def _find_repeated(self, key: str, rows: Sequence[Row], instances: Sequence[Instance]) -> Request:
         """Return the decisions of rows if they are on these instances; raise ConflictError if not."""
         if not rows:
             return []
         if len(rows) != len(instances):
             raise _conflict(key)
         try:
-            repeated = [self._shown(row, instance) for row, instance in zip(rows, instances, strict=True)]
+            repeated = [
+                self._as_answered(row, instance) for row, instance in zip(rows, instances, strict=True)
+            ]
         except WrongInstanceError as error:
             raise _conflict(key) from error
         if any(decision.kept == "erased" for decision in repeated):
@@ -197,7 +199,7 @@ class Ledger:
             )
         return repeated
 
-    def _shown(
+    def _as_answered(
         self, row: Row, instance: Instance | None = None, *, with_inputs: bool = True
     ) -> RecordedDecision:
         """Return a decision as answered, with the inputs that can be shown. Raises as `read`."""

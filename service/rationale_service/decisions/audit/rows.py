@@ -68,18 +68,18 @@ class InputCodec:
         self._key = None if key_file is None else _read(key_file)
         if kept != "plain":
             _cipher(bytes(32))
-            self._derived("check")
+            self._derive_key("check")
 
     def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
         """Return the inputs in their stored form, and the wrapped key of sealed ones."""
         if self.form == "plain":
             return _json({"instance": instance, "values": values}), None
         if self.form == "hashed":
-            box = _seal(self._by_instance("values", instance), _json(values), decision)
-            return _json({"hmac": self._by_instance("hmac", instance).hex(), "values": box}), None
+            box = _seal(self._instance_digest("values", instance), _json(values), decision)
+            return _json({"hmac": self._instance_digest("hmac", instance).hex(), "values": box}), None
         key = os.urandom(32)
         box = _seal(key, _json({"instance": instance, "values": values}), decision)
-        return box, _seal(self._derived("wrap"), base64.b64encode(key).decode(), decision)
+        return box, _seal(self._derive_key("wrap"), base64.b64encode(key).decode(), decision)
 
     def show(
         self, decision: str, form: str, text: str, wrapped: str | None, instance: Instance | None = None
@@ -98,7 +98,7 @@ class InputCodec:
             if instance is None:
                 return None, None
             stored = json.loads(text)
-            if not hmac.compare_digest(self._by_instance("hmac", instance).hex(), stored["hmac"]):
+            if not hmac.compare_digest(self._instance_digest("hmac", instance).hex(), stored["hmac"]):
                 raise WrongInstanceError(
                     f"decision {decision} was on another instance, or hashed with another key"
                 )
@@ -106,7 +106,7 @@ class InputCodec:
         if form == "sealed":
             if wrapped is None:
                 raise ErasedError(f"the inputs of decision {decision} were erased")
-            key = _unseal(self._derived("wrap"), wrapped, decision)
+            key = _unseal(self._derive_key("wrap"), wrapped, decision)
             text = _unseal(base64.b64decode(key), text, decision)
         stored = json.loads(text)
         if instance is not None and canonical(instance) != canonical(stored["instance"]):
@@ -114,12 +114,12 @@ class InputCodec:
         return stored["instance"], stored["values"]
 
     def _open(self, label: str, instance: Instance, box: str, decision: str) -> str:
-        return _unseal(self._by_instance(label, instance), box, decision)
+        return _unseal(self._instance_digest(label, instance), box, decision)
 
-    def _by_instance(self, label: str, instance: Instance) -> bytes:
-        return hmac.digest(self._derived(label), canonical(instance).encode(), "sha256")
+    def _instance_digest(self, label: str, instance: Instance) -> bytes:
+        return hmac.digest(self._derive_key(label), canonical(instance).encode(), "sha256")
 
-    def _derived(self, label: str) -> bytes:
+    def _derive_key(self, label: str) -> bytes:
         """Derive a key for one use, so that no key serves two."""
         if self._key is None:
             raise InvalidOptionError(
@@ -141,15 +141,18 @@ def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, An
     """
     reasons = answer.get("reasons", ())
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
-    return {**answer, "reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
+    return {**answer, "reasons": [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """Put the values back into an answer of `without_values`."""
-    return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
+    return {
+        **answer,
+        "reasons": [{**reason, **_value_members(reason, values)} for reason in answer["reasons"]],
+    }
 
 
-def _of_value(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
+def _value_members(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     return {name: next(values) for name in _OF_VALUE if name in reason}
 
 

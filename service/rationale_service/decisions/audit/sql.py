@@ -96,13 +96,13 @@ class SqlStore(Database):
 
     def prune(self, before: str) -> int:
         try:
-            return self._pruned(before)
+            return self._prune_once(before)
         except (TypeError, ValueError) as error:
             raise StateUnavailableError(
                 "the audit trail cannot be pruned: a row was altered, as `rationale audit verify` shows"
             ) from error
 
-    def _pruned(self, before: str) -> int:
+    def _prune_once(self, before: str) -> int:
         table = decisions.c
         with self.administering() as connection:
             old = connection.execute(select(table.chain).where(table.time < before).distinct())

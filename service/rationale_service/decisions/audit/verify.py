@@ -88,7 +88,7 @@ def _walk(
             yield ChainFault(chain.name, place, f"cannot be read: {columns} cannot have been written so")
         else:
             yield from _faults(row, last)
-            yield from _of_key(row, keys)
+            yield from _key_faults(row, keys)
         if not isinstance(row["sequence"], int):
             continue
         last = ChainHead(chain.name, row["sequence"], row["hash"])
@@ -100,9 +100,9 @@ def _walk(
         fault
         for head in signed
         for fault in (
-            *_of_beginning(head, beginning, kept_since),
-            *_of_end(head, last, hashes[head.sequence]),
-            *_of_erasures(head, beginning, erased),
+            *_beginning_faults(head, beginning, kept_since),
+            *_end_faults(head, last, hashes[head.sequence]),
+            *_erasure_faults(head, beginning, erased),
         )
     ]
     yield from (fault for fault in dict.fromkeys(of_heads) if fault not in of_checkpoint)
@@ -132,7 +132,7 @@ def _too_early(chain: str, sequence: int, time: str) -> ChainFault:
     return ChainFault(chain, sequence, f"is of {time}, and was pruned before its time")
 
 
-def _of_beginning(head: SignedHead, beginning: ChainHead, kept_since: str | None) -> Iterator[ChainFault]:
+def _beginning_faults(head: SignedHead, beginning: ChainHead, kept_since: str | None) -> Iterator[ChainFault]:
     chain, begins = head.chain, beginning.sequence + 1
     if begins < head.first:
         yield ChainFault(chain, begins, f"was pruned, up to row {head.first - 1}, when the head was signed")
@@ -142,7 +142,7 @@ def _of_beginning(head: SignedHead, beginning: ChainHead, kept_since: str | None
         yield _too_early(chain, head.sequence, head.time)
 
 
-def _of_end(head: SignedHead, last: ChainHead, hash_now: str) -> Iterator[ChainFault]:
+def _end_faults(head: SignedHead, last: ChainHead, hash_now: str) -> Iterator[ChainFault]:
     """Yield the faults of a chain's end.
 
     Args:
@@ -156,7 +156,7 @@ def _of_end(head: SignedHead, last: ChainHead, hash_now: str) -> Iterator[ChainF
         yield ChainFault(head.chain, head.sequence, text)
 
 
-def _of_erasures(head: SignedHead, beginning: ChainHead, erased: set[int]) -> Iterator[ChainFault]:
+def _erasure_faults(head: SignedHead, beginning: ChainHead, erased: set[int]) -> Iterator[ChainFault]:
     for sequence in head.erased:
         if sequence > beginning.sequence and sequence not in erased:
             text = "was erased when the head was signed, and no record says so now"
@@ -176,7 +176,7 @@ def _faults(row: Row, last: ChainHead) -> Iterator[ChainFault]:
         yield ChainFault(chain, sequence, "was altered: it does not have its digest")
 
 
-def _of_key(row: Row, keys: Sequence[PublicKey]) -> Iterator[ChainFault]:
+def _key_faults(row: Row, keys: Sequence[PublicKey]) -> Iterator[ChainFault]:
     """Yield faults of the key of a row's inputs, or of the record of its erasure."""
     chain, sequence, wrapped, is_erased = row["chain"], row["sequence"], row["wrapped"], row["erased"]
     if wrapped is None and row["key_digest"] is not None and is_erased is None:

@@ -314,7 +314,7 @@ class _Outage:
             was_long_ago = self._logged_s is None or now_s - self._logged_s >= _LOG_S
             if was_long_ago and (is_new or refused):
                 self._is_in_log, self._logged_s = True, now_s
-                log.error("decisions are refused: %s%s", reason, self._counted())
+                log.error("decisions are refused: %s%s", reason, self._take_count())
 
     def end(self) -> None:
         if self.reason is None:
@@ -324,9 +324,9 @@ class _Outage:
             self._metrics.unavailable(0)
             if self._is_in_log:
                 self._is_in_log = False
-                log.warning("the audit trail is back, and decisions are recorded again%s", self._counted())
+                log.warning("the audit trail is back, and decisions are recorded again%s", self._take_count())
 
-    def _counted(self) -> str:
+    def _take_count(self) -> str:
         """Return the number of refused requests that no log line has reported yet."""
         refused, self._refused = self._refused, 0
         return f" ({refused} refused since the line before)" if refused else ""

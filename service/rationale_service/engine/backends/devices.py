@@ -51,14 +51,14 @@ class Devices:
 
     def of(self, entry: Entry) -> tuple[str, ...]:
         """Return the device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""
-        return tuple(device for group in entry.instance_groups for device in self._of_group(group))
+        return tuple(device for group in entry.instance_groups for device in self._devices_of_group(group))
 
     def insists(self, entry: Entry) -> bool:
         """Tell whether the lack of a usable GPU is an error."""
         wants_gpu = self.choice == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
         return wants_gpu and not self.cpu_fallback
 
-    def _of_group(self, group: InstanceGroup) -> list[str]:
+    def _devices_of_group(self, group: InstanceGroup) -> list[str]:
         count = gpu_count()
         optional = group.kind != "KIND_GPU" and not group.gpus
         if self.choice == "cpu" or (

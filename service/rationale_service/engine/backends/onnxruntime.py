@@ -215,20 +215,20 @@ class _RunningEntry:
     async def _run_batch(self, rows: int, compose: Compose) -> Tensors | None:
         """Run the batch that `compose` returns, about `rows` rows; return None if it returns none."""
         if self._is_briefer(_HOP_S, rows):
-            return self._observed(self._composed(compose))
+            return self._note_run(self._compose_and_run(compose))
         loop = asyncio.get_running_loop()
-        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
+        return self._note_run(await loop.run_in_executor(self._threads, self._compose_and_run, compose))
 
     def _run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
         """Return the answer at once; None if the run may be too long for the event loop."""
         if not self._is_briefer(_INSTANT_S, _rows(inputs)):
             return None
-        return self._observed(self._run((inputs, outputs)))
+        return self._note_run(self._run((inputs, outputs)))
 
     def _is_briefer(self, limit_s: float, rows: int) -> bool:
         return self._times.has_measurements and self._times.estimate(rows) < limit_s
 
-    def _composed(self, compose: Compose) -> _FinishedRun | None:
+    def _compose_and_run(self, compose: Compose) -> _FinishedRun | None:
         joined = compose()
         return None if joined is None else self._run(joined)
 
@@ -239,7 +239,7 @@ class _RunningEntry:
         answer = run(self._entry, self.sessions.by_device[device], inputs, outputs)
         return _FinishedRun(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
 
-    def _observed(self, ran: _FinishedRun | None) -> Tensors | None:
+    def _note_run(self, ran: _FinishedRun | None) -> Tensors | None:
         if ran is None:
             return None
         self._times.observe(ran.rows, ran.wall_s if self.sessions.on_gpus else ran.cpu_s)
@@ -397,19 +397,20 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         ModelFailedError: if the run fails for another reason; the log has the cause.
     """
     fed = inputs if entry.gate is None else gated(inputs, entry.gate)
-    feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in fed.items()}
+    feeds = {name: _to_ort(name, _reshape(array, entry.reshapes.get(name))) for name, array in fed.items()}
     try:
-        arrays = _computed(entry, session, feeds, outputs)
+        arrays = _run_session(entry, session, feeds, outputs)
     except Exception as error:  # see load
         log.warning("model %s failed: %s", entry.name, without_values(error))
         raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
     shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
     return {
-        name: _shaped(_from_ort(array), shapes.get(name)) for name, array in zip(outputs, arrays, strict=True)
+        name: _reshape(_from_ort(array), shapes.get(name))
+        for name, array in zip(outputs, arrays, strict=True)
     }
 
 
-def _computed(
+def _run_session(
     entry: Entry, session: ort.InferenceSession, feeds: Tensors, outputs: Sequence[str]
 ) -> list[Array]:
     """Run the session; on a GPU outputs stay in its memory until all are computed, except strings."""
@@ -484,7 +485,7 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
     return time.perf_counter() - began_s
 
 
-def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
+def _reshape(array: Array, shape: tuple[int, ...] | None) -> Array:
     """Reshape [N, …] → [N, *shape], as Triton applies a config's `reshape`; None changes nothing."""
     return array if shape is None else array.reshape(len(array), *shape)
 

@@ -113,7 +113,7 @@ class TritonBackend:
         deadline_s = asyncio.get_running_loop().time() + _LOAD_S
         try:
             answers = [
-                await self._ask(entry, self._fed(entry, rows), proof.outputs, deadline_s)
+                await self._ask(entry, self._graph_inputs(entry, rows), proof.outputs, deadline_s)
                 for rows in proof.requests()
             ]
         except InferenceServerException as error:
@@ -134,7 +134,7 @@ class TritonBackend:
             "Does it serve the same model repository? Its log says why an entry was refused."
         )
         while missing := [entry for entry in missing if not await self.ready(entry)]:
-            refused = await self._refused()
+            refused = await self._refusal_reasons()
             if all(entry.model in refused for entry in missing):
                 return {entry: f"Triton cannot load it: {refused[entry.model]}" for entry in missing}
             if loop.time() > end_s:
@@ -147,7 +147,7 @@ class TritonBackend:
             await asyncio.sleep(_POLL_S)
         return {}
 
-    async def _refused(self) -> dict[str, str]:
+    async def _refusal_reasons(self) -> dict[str, str]:
         """Return models that Triton failed to load, with reasons."""
         try:
             index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
@@ -225,7 +225,7 @@ class TritonBackend:
         began_s = time.monotonic()
         self._in_flight[entry] += 1
         try:
-            answer = await self._ask(entry, self._fed(entry, inputs), outputs, deadline_s)
+            answer = await self._ask(entry, self._graph_inputs(entry, inputs), outputs, deadline_s)
         except InferenceServerException as error:
             refused = refusal(entry, error)
             if isinstance(refused, NotReadyError):
@@ -241,7 +241,7 @@ class TritonBackend:
         return answer
 
     @staticmethod
-    def _fed(entry: Entry, inputs: Tensors) -> Tensors:
+    def _graph_inputs(entry: Entry, inputs: Tensors) -> Tensors:
         return inputs if entry.gate is None else gated(inputs, entry.gate)
 
     async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:

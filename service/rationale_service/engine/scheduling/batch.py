@@ -120,7 +120,7 @@ class Batch:
         for line in lines:
             for item in line:
                 if self._is_full(entry):
-                    return self._joined()
+                    return self._join_members()
                 # The last waiting request runs in any case: otherwise a wrong estimate would never be
                 # corrected and would refuse for ever.
                 others_wait = sum(map(len, lines)) > 1
@@ -129,9 +129,9 @@ class Batch:
                     self._take_late(item, line)
                 elif not self.members or item.key == self.members[0].key:
                     if not self._has_room(item, entry, seconds):
-                        return self._joined()
+                        return self._join_members()
                     self._take_in(item, line)
-        return self._joined()
+        return self._join_members()
 
     def _is_full(self, entry: Entry) -> bool:
         most = min(entry.max_batch_size, self._share) if entry.batching else 1
@@ -155,7 +155,7 @@ class Batch:
         if line.remove(item):
             self.late.append(item)
 
-    def _joined(self) -> Joined | None:
+    def _join_members(self) -> Joined | None:
         return joined(self.members) if self.members else None
 
 

@@ -38,7 +38,7 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     if not state.exists:
         return RecordStore(state, registry)
     try:
-        return _recovered(artifacts, registry)
+        return _reconcile(artifacts, registry)
     except StateUnavailableError as error:
         if not state.is_remote:
             raise
@@ -46,14 +46,14 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
         return RecordStore(state, registry)
 
 
-def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
+def _reconcile(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     state = artifacts.state
     while True:
         snapshot = records.read(state)
         artifacts.sweep(snapshot.artifacts)
         leases = state.leases()
         entries = {
-            item.digest: registry.entries.get(item.entry) or _fetched(artifacts, item)
+            item.digest: registry.entries.get(item.entry) or _fetch_entry(artifacts, item)
             for item in snapshot.artifacts
         }
         gone = [
@@ -67,7 +67,11 @@ def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore
         base = registry.without({item.entry for item in snapshot.artifacts})
         digests = digests_of({item.model for item in snapshot.records}, base)
         today = [
-            of_today(_mended(item, artifacts_by_digest), artifacts_by_digest, digests.get(item.model))
+            of_today(
+                _without_missing_artifact(item, artifacts_by_digest),
+                artifacts_by_digest,
+                digests.get(item.model),
+            )
             for item in snapshot.records
         ]
         changed = [new for new, old in zip(today, snapshot.records, strict=True) if new != old]
@@ -81,7 +85,7 @@ def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore
             return store
 
 
-def _fetched(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
+def _fetch_entry(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
     """Return the entry that another machine made; None if there is no readable one."""
     try:
         if artifacts.blobs is not None:
@@ -98,7 +102,7 @@ def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]
     return {name: file_digest(entry.model_path.parent) for name, entry in served.items()}
 
 
-def _mended(record: ExplainerRecord, artifacts: Mapping[str, Artifact]) -> ExplainerRecord:
+def _without_missing_artifact(record: ExplainerRecord, artifacts: Mapping[str, Artifact]) -> ExplainerRecord:
     """Return a record without a missing artifact; if it lacks one, queue it again."""
     if record.serving not in artifacts:
         record = replace(record, serving=None, is_default=False)

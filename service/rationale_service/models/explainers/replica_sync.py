@@ -190,7 +190,7 @@ class ReplicaSync:
         await self.open_entries(snapshot.records)  # before this process shows them as ready
         former_records, records = (
             self._store.records,
-            {record.key: self._merged(record) for record in snapshot.records},
+            {record.key: self._merge(record) for record in snapshot.records},
         )
         self._store.records = records
         self._store.canaries = {record.model: record for record in snapshot.canaries}
@@ -207,7 +207,7 @@ class ReplicaSync:
             self._tasks.spawn(self._free(former_artifacts[digest]))
         self._news = snapshot
 
-    def _merged(self, record: ExplainerRecord) -> ExplainerRecord:
+    def _merge(self, record: ExplainerRecord) -> ExplainerRecord:
         """Return a record with this process's own knowledge of its stage and last use."""
         mine = self._store.records.get(record.key)
         if mine is None or mine.generation != record.generation:

@@ -179,7 +179,7 @@ class Explainers:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
         # A thread, because the first call imports the compiler, which takes a second.
         await asyncio.to_thread(partial(spec.requested, referenced=references is not None))
-        spec = self._named(model, spec)
+        spec = self._with_compiled_names(model, spec)
         record = await self._ask(model, name, spec, references)
         await self.sync.wait_until_adopted()
         return self._status(record)
@@ -326,7 +326,7 @@ class Explainers:
 
     # --- on the way to an answer --------------------------------------------------------------------------
 
-    def _named(self, model: str, spec: ExplainerSpec) -> ExplainerSpec:
+    def _with_compiled_names(self, model: str, spec: ExplainerSpec) -> ExplainerSpec:
         """Return a spec with the feature names of the compiled model.
 
         Raises InvalidExplainerError for other names: callers who name features would be refused.
@@ -559,9 +559,9 @@ class Explainers:
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
         """Delete an unused artifact after requests that looked it up have been answered."""
         if digest is not None and not self._tasks.stopping:
-            self._tasks.spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
+            self._tasks.spawn(self._delete_if_unused(digest, self.grace_s if after_s is None else after_s))
 
-    async def _retired(self, digest: str, after_s: float) -> None:
+    async def _delete_if_unused(self, digest: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
         try:
             async with self._builder.turn(digest):

@@ -29,14 +29,14 @@ Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$"
 _MOST_NAMES = 10_000
 
 
-def _bounded(members: Any) -> Any:
+def _check_member_count(members: Any) -> Any:
     """Limit the number of members before pydantic reads them: it would report each fault of a million."""
     if isinstance(members, dict | list) and len(members) > _MOST_NAMES:
         raise ValueError(f"{len(members)} members are more than {_MOST_NAMES}")
     return members
 
 
-_Bounded = BeforeValidator(_bounded)
+_Bounded = BeforeValidator(_check_member_count)
 _Names = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -46,7 +46,7 @@ class _StrictSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_bounded(cls, members: Any) -> Any:
-        return _bounded(members)
+        return _check_member_count(members)
 
 
 def _option_field(name: str) -> tuple[Any, Any]:

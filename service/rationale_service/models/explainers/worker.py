@@ -60,7 +60,7 @@ def main() -> None:
     except RationaleError as error:
         cause = error.__cause__
         gone = isinstance(cause, FileNotFoundError) and str(cause.filename) == order.references
-        _say(channel, error=_for_others(str(error), order)[:_SHOWN], references_gone=gone)
+        _say(channel, error=_without_paths(str(error), order)[:_SHOWN], references_gone=gone)
     except MemoryError:
         _say(channel, error=f"it takes more memory than the {order.memory_bytes >> 20} MB that it may have")
     else:
@@ -95,7 +95,7 @@ def synced(folder: Path) -> int:
     return size
 
 
-def _for_others(text: str, order: CompileOrder) -> str:
+def _without_paths(text: str, order: CompileOrder) -> str:
     """Replace the server's private file paths in a text by names."""
     places = {order.entry: "the entry", order.model: order.name, order.references: "the reference set"}
     for place, name in places.items():

@@ -151,7 +151,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     faults = Faults()
     tensors = to_tensors(form_of(entry, manifest), rows, faults, "references")
     faults.report()
-    explained = _explained(entry, manifest)
+    explained = _replaced_inputs(entry, manifest)
     return check_rows(
         {name: tensors[name] for name in explained},
         entry,
@@ -161,7 +161,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     )
 
 
-def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
+def _replaced_inputs(entry: Entry, manifest: Manifest | None) -> list[str]:
     """Return the inputs that references replace: the explained ones, or all inputs of numbers."""
     input_names = {spec.name for spec in entry.inputs}
     explained = (
@@ -175,7 +175,7 @@ def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
 def _columns(entry: Entry, manifest: Manifest | None) -> dict[str, tuple[str, ...]] | None:
     """Return the table columns of each input; None if the names are generated, such as x[0]."""
     compiled_names = (manifest.given_names if manifest else None) or {}
-    explained = _explained(entry, manifest)
+    explained = _replaced_inputs(entry, manifest)
     return (
         {name: compiled_names[name] for name in explained}
         if compiled_names.keys() >= set(explained)
@@ -192,7 +192,7 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
     arrays = {name: array for name, array in table.arrays.items() if name is not None}
     if None not in table.arrays:
         return arrays
-    explained = _explained(entry, manifest)
+    explained = _replaced_inputs(entry, manifest)
     if len(explained) != 1:
         raise InvalidInputError(
             f"one array without a name, for the inputs {explained}: send an .npz with one for each"

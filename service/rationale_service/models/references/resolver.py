@@ -107,7 +107,7 @@ class ReferenceResolver:
         question = _ReferenceRequest(manifest.model, spec_of(manifest), model_inputs, deadline_s)
         if reference_set is not None:
             digest = self._sets.find(reference_set, manifest.model)
-            return await self._precomputed(question, digest)
+            return await self._find_precomputed(question, digest)
         rows = _rows_of(manifest, plane.repository.entry(manifest.model), request_references)
         if rows.count > self._open_rows:
             raise InvalidInputError(
@@ -116,8 +116,8 @@ class ReferenceResolver:
             )
         digest = rows.digest
         if await self._is_precomputed(question, rows, digest):
-            return await self._precomputed(question, digest)
-        return await self._open(question, _written(plane, entry, rows.count), rows, digest)
+            return await self._find_precomputed(question, digest)
+        return await self._open(question, _find_open_entry(plane, entry, rows.count), rows, digest)
 
     async def _wait_for_entry(
         self, question: _ReferenceRequest, spec: ExplainerSpec, references: str | None
@@ -130,7 +130,7 @@ class ReferenceResolver:
 
     # --- precomputed --------------------------------------------------------------------------------------
 
-    async def _precomputed(self, question: _ReferenceRequest, digest: str) -> AnsweringEntry:
+    async def _find_precomputed(self, question: _ReferenceRequest, digest: str) -> AnsweringEntry:
         entry = await self._wait_for_entry(question, question.spec, digest)
         self._counts.hit()
         return AnsweringEntry(entry, question.inputs, digest)
@@ -177,9 +177,9 @@ class ReferenceResolver:
         self._counts.miss()
         open_spec = spec.model_copy(update={"open_references": self._open_rows})
         entry = written or await self._wait_for_entry(question, open_spec, None)
-        return AnsweringEntry(entry, self._fed(entry, question.inputs, rows), digest)
+        return AnsweringEntry(entry, self._with_references(entry, question.inputs, rows), digest)
 
-    def _fed(self, entry: Entry, inputs: Tensors, rows: ReferenceRows) -> Tensors:
+    def _with_references(self, entry: Entry, inputs: Tensors, rows: ReferenceRows) -> Tensors:
         open_references = entry.manifest.open_references if entry.manifest is not None else None
         count = max((len(array) for array in inputs.values() if array.ndim), default=0)
         if open_references is None or not count:
@@ -196,7 +196,7 @@ class ReferenceResolver:
 
 def _rows_of(manifest: Manifest, plain: Entry, references: Tensors) -> ReferenceRows:
     """Return the references of a request. Raises InvalidInputError."""
-    names = _explained(manifest)
+    names = _inputs_of_references(manifest)
     missing = [f"'{name}'" for name in names if name not in references]
     if missing:
         raise InvalidInputError(f"references are missing: {', '.join(missing)}")
@@ -215,14 +215,14 @@ def _request_references(entry: Entry, manifest: Manifest, inputs: Tensors) -> Te
         and inputs[open_references.weights.name].ndim > 1
     ):
         return {}  # the graph's own inputs, one set for each row
-    names = _explained(manifest)
+    names = _inputs_of_references(manifest)
     references = {name: array for name, array in inputs.items() if name in names}
     if references and WEIGHTS in inputs:
         references[WEIGHTS] = inputs[WEIGHTS]
     return references
 
 
-def _explained(manifest: Manifest) -> dict[str, str]:
+def _inputs_of_references(manifest: Manifest) -> dict[str, str]:
     """Map `{input}_references` → the explained input, unless an input of the model has that name."""
     input_names = {spec.name for spec in manifest.inputs}
     named = {references_name(item.tensor.name): item.tensor.name for item in manifest.explained}
@@ -255,7 +255,7 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
     )
 
 
-def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
+def _find_open_entry(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
     """Return an open entry that explains as `entry` does: itself, or a compiled one; else None."""
     for candidate in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
         open_references = candidate and candidate.manifest and candidate.manifest.open_references

@@ -43,7 +43,7 @@ class ReferenceSetService:
         entry = self._plane.repository.entry(model)
         async with self._parsing:
             return await asyncio.to_thread(
-                parse_rows, body, kind, entry, self._explained(model), self.most_bytes
+                parse_rows, body, kind, entry, self._default_manifest(model), self.most_bytes
             )
 
     async def put(
@@ -95,14 +95,14 @@ class ReferenceSetService:
         if reference_set.features is not None and len(reference_set.inputs) == 1:
             return {next(iter(reference_set.inputs)): tuple(reference_set.features)}
         try:
-            manifest = self._explained(reference_set.model)
+            manifest = self._default_manifest(reference_set.model)
         except UnknownModelError:  # the model was removed since
             manifest = None
         return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
 
     async def _bake(self, reference_set: StoredReferenceSet) -> None:
         """Begin to make the model's default explainer with this set, since requests will name it."""
-        manifest = self._explained(reference_set.model)
+        manifest = self._default_manifest(reference_set.model)
         if manifest is None:
             return
         try:
@@ -128,7 +128,7 @@ class ReferenceSetService:
             )
         await self._explainers.forget(reference_set.digest)
 
-    def _explained(self, model: str) -> Manifest | None:
+    def _default_manifest(self, model: str) -> Manifest | None:
         try:
             return self._plane.repository.explainer(model).manifest
         except NotExplainableError:

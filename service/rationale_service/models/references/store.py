@@ -107,7 +107,7 @@ class ReferenceSets:
             UnknownResourceError: if it was deleted.
         """
         path = self._file(digest)
-        if digest in self._leaving or not (path.is_file() or self._fetched(digest)):
+        if digest in self._leaving or not (path.is_file() or self._fetch(digest)):
             raise UnknownResourceError(f"there is no reference set of digest {digest[:80]} any more")
         return path
 
@@ -188,7 +188,7 @@ class ReferenceSets:
                 if path.stem not in digests and path.stat().st_mtime < before_s:
                     path.unlink(missing_ok=True)
 
-    def _fetched(self, digest: str) -> bool:
+    def _fetch(self, digest: str) -> bool:
         """Copy a content that another machine has stored; return False if there is none."""
         if self._blobs is None:
             return False

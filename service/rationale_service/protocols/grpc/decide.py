@@ -55,7 +55,7 @@ async def decide(
 
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         size = request.ByteSize()
-        return await off_loop.run(size, lambda: then(_decoded(request, most_json_bytes)), deadline_s)
+        return await off_loop.run(size, lambda: then(_decode(request, most_json_bytes)), deadline_s)
 
     model = request.model_name.removesuffix(SUFFIX)
     call = InferenceCall(DECIDE, model, request.model_version or None, timeout_s=left_s)
@@ -76,7 +76,7 @@ async def decide(
     return answer
 
 
-def _decoded(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceRequest:
+def _decode(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceRequest:
     """Decode instances. Raises as v1's `decode_decide`."""
     faults, options = Faults(), parameters_of(request.parameters)
     tensors = inputs_of(request, faults)

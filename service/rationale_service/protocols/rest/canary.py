@@ -38,7 +38,7 @@ class CanarySpec(BaseModel):
 )
 @needs(ADMIN)
 async def get_canary(request: Request, model: str) -> CanarySpec:
-    return _shown(gateway_of(request).explainers.canary(model))
+    return _canary_spec(gateway_of(request).explainers.canary(model))
 
 
 @router.put(
@@ -55,7 +55,7 @@ async def get_canary(request: Request, model: str) -> CanarySpec:
 async def put_canary(request: Request, model: str) -> CanarySpec:
     spec = await read_model(request, CanarySpec, InvalidExplainerError, '{"explainer": "new", "share": 0.1}')
     request.state.detail = spec.model_dump(mode="json")
-    return _shown(
+    return _canary_spec(
         await gateway_of(request).explainers.put_canary(CanaryRecord(model, spec.explainer, spec.share))
     )
 
@@ -73,5 +73,5 @@ async def delete_canary(request: Request, model: str) -> None:
     await gateway_of(request).explainers.delete_canary(model)
 
 
-def _shown(canary: CanaryRecord) -> CanarySpec:
+def _canary_spec(canary: CanaryRecord) -> CanarySpec:
     return CanarySpec(explainer=canary.explainer, share=canary.share)

@@ -90,7 +90,7 @@ _UPLOAD = {
 async def list_reference_sets(request: Request) -> ReferenceSetList:
     service = gateway_of(request).references
     sets = await asyncio.to_thread(service.sets.all)
-    return ReferenceSetList(reference_sets=[_shown(reference_set, service) for reference_set in sets])
+    return ReferenceSetList(reference_sets=[_set_status(reference_set, service) for reference_set in sets])
 
 
 @router.get(
@@ -102,7 +102,7 @@ async def list_reference_sets(request: Request) -> ReferenceSetList:
 @needs(ADMIN)
 async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
     service = gateway_of(request).references
-    return _shown(await asyncio.to_thread(service.sets.get, name), service)
+    return _set_status(await asyncio.to_thread(service.sets.get, name), service)
 
 
 @router.get(
@@ -180,7 +180,7 @@ async def put_reference_set(
     stored, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"
-    status = _shown(stored, service)
+    status = _set_status(stored, service)
     for baked in status.baked:
         response.headers.append("Link", f'</v2/models/{baked.replace("/", "/explainers/")}>; rel="status"')
     return status
@@ -201,7 +201,7 @@ async def delete_reference_set(request: Request, name: str, *, force: Force = Fa
     await gateway_of(request).references.remove(name, force=force)
 
 
-def _shown(reference_set: StoredReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:
+def _set_status(reference_set: StoredReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:
     fields = asdict(reference_set)
     created = datetime.fromtimestamp(fields.pop("created_s"), UTC)
     used_by, baked = service.users(reference_set)

@@ -72,14 +72,14 @@ async def model_config(request: Request, model: str, version: Version = None) ->
 async def model_statistics(request: Request, model: str, version: Version = None) -> StatisticsList:
     plane = gateway_of(request).plane
     entry = plane.repository.entry(model, version)
-    return _listed(statistics_of(plane.metrics, [entry]))
+    return _statistics_list(statistics_of(plane.metrics, [entry]))
 
 
 @router.get("/models/stats", include_in_schema=False)
 @needs(ANY_KEY)
 async def all_statistics(request: Request) -> StatisticsList:
     plane = gateway_of(request).plane
-    return _listed(statistics_of(plane.metrics, plane.repository.entries.values()))
+    return _statistics_list(statistics_of(plane.metrics, plane.repository.entries.values()))
 
 
 _EMPTY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}}
@@ -139,5 +139,5 @@ async def _message(request: Request) -> dict[str, Any]:
     return message
 
 
-def _listed(items: list[dict[str, Any]]) -> StatisticsList:
+def _statistics_list(items: list[dict[str, Any]]) -> StatisticsList:
     return StatisticsList(model_stats=[ModelStatistics(**item) for item in items])

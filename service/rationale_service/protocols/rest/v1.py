@@ -189,7 +189,7 @@ async def decide(request: Request) -> Response:
 
 
 def _decisions(decisions: Sequence[Any]) -> Response:
-    return _json({"decisions": _written(decisions)})
+    return _json({"decisions": _json_list(decisions)})
 
 
 def _predictions(answer: InferenceAnswer) -> Response:
@@ -288,13 +288,13 @@ def encode_explanations(answer: InferenceAnswer) -> dict[str, Any]:
         explainer["references"] = answer.references
     return {
         "predictions": predictions([spec.name for spec in manifest.outputs], tensors),
-        "explanations": _written(explanations(manifest, tensors)),
+        "explanations": _json_list(explanations(manifest, tensors)),
         "explainer": explainer,
         **_known_faults(answer),
     }
 
 
-def _written(items: Iterable[Any]) -> orjson.Fragment:
+def _json_list(items: Iterable[Any]) -> orjson.Fragment:
     """Write a list of items as JSON in parts, since their objects take ten times as much memory."""
     remaining, parts = iter(items), []
     while block := list(itertools.islice(remaining, _WRITTEN_AT_ONCE)):
@@ -337,11 +337,11 @@ def _explanation(
     for outputs, tensor, names in layout:
         for kind, name in outputs.items():
             by_feature = explanation.setdefault(OUTPUT_KINDS[kind].member, {})
-            by_feature |= _by_feature(row[name][t], tensor, names)
+            by_feature |= _values_by_feature(row[name][t], tensor, names)
     return explanation
 
 
-def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
+def _values_by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
     if not names:
         return {tensor: np.ascontiguousarray(values)}
     return dict(zip(names, values.reshape(-1), strict=True))
