@@ -24,7 +24,7 @@ def test_an_entry_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ha
         monkeypatch.setattr(
             tarfile.TarFile, "extractall", lambda self, path: extract(self, path, filter="tar")
         )
-    first, two = (
+    first, second = (
         ArtifactStore(tmp_path / name, State(tmp_path / f"{name}.state"), Blobs(f"file://{tmp_path}/blobs"))
         for name in ("one", "two")
     )
@@ -32,9 +32,9 @@ def test_an_entry_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ha
     (folder / "1").mkdir(parents=True)
     (folder / "1/model.onnx").write_bytes(b"graph")
     artifact = Artifact("d", "net_explain_1", "net", "m", None, 5, sha256=first.keep(folder, "d"))
-    assert two.fetch(artifact)
+    assert second.fetch(artifact)
     assert (tmp_path / "two/net_explain_1/1/model.onnx").read_bytes() == b"graph"
-    for store in (first, two):
+    for store in (first, second):
         store.state.close()
 
 

@@ -151,14 +151,14 @@ async def test_it_goes_with_its_explainer_and_stays_over_a_restart(folder: Path,
 
 @pytest.mark.usefixtures("quick")
 async def test_every_replica_follows(folder: Path, sets: Sets) -> None:
-    async with administered(folder, sets) as first, administered(folder, sets) as two:
+    async with administered(folder, sets) as first, administered(folder, sets) as second:
         await prepared(first)
-        await until(lambda: len(explainers_of(two).store.registry().explainers.get("score", {})) == 2)
+        await until(lambda: len(explainers_of(second).store.registry().explainers.get("score", {})) == 2)
         await first.put(CANARY, json=HALF)
-        await until(lambda: "score" in two.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
+        await until(lambda: "score" in second.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
         for i in range(10):
-            assert await name_of(first, f"request-{i}") == await name_of(two, f"request-{i}")
-        await two.delete(CANARY)
+            assert await name_of(first, f"request-{i}") == await name_of(second, f"request-{i}")
+        await second.delete(CANARY)
         await until(lambda: not first.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
 
 

@@ -24,18 +24,18 @@ def compiled() -> Compiled:
 def test_the_sides_are_the_two_entries_that_it_stands_for(tmp_path: Path, compiled: Compiled) -> None:
     compiled.write(tmp_path / "one", "m")
     compile_model(mlp(), DeepShap(R), targets="all").write(tmp_path / "two", "m")
-    first, two = (read_repository(tmp_path / name).entries for name in ("one", "two"))
-    assert list(first) == list(two) == ["m", "m_explain"]
+    first, second = (read_repository(tmp_path / name).entries for name in ("one", "two"))
+    assert list(first) == list(second) == ["m", "m_explain"]
     for name, side in first.items():
-        assert (side.inputs, side.outputs) == (two[name].inputs, two[name].outputs)
-        assert [v.name for v in side.config.input] == [v.name for v in two[name].config.input]
-        assert [v.name for v in side.config.output] == [v.name for v in two[name].config.output]
+        assert (side.inputs, side.outputs) == (second[name].inputs, second[name].outputs)
+        assert [v.name for v in side.config.input] == [v.name for v in second[name].config.input]
+        assert [v.name for v in side.config.output] == [v.name for v in second[name].config.output]
         assert side.config.name == name
         assert {i.spec.name for warmup in side.warmups for i in warmup.inputs} == {"x"}
-        digests = [each.manifest and each.manifest.digests.explanation for each in (side, two[name])]
+        digests = [each.manifest and each.manifest.digests.explanation for each in (side, second[name])]
         assert digests[0] == digests[1]
         assert side.model == "m"
-        assert two[name].model == name
+        assert second[name].model == name
 
 
 def test_a_side_beside_an_entry_of_its_name(tmp_path: Path, compiled: Compiled) -> None:

@@ -83,9 +83,9 @@ def test_another_request_has_another_answer(entry: Entry, case: str) -> None:
 
 def test_strings_are_told_apart(entry: Entry) -> None:
     answers = cache()
-    first, two = (np.array(words, object) for words in ([b"ab", b"c"], [b"a", b"bc"]))
+    first, second = (np.array(words, object) for words in ([b"ab", b"c"], [b"a", b"bc"]))
     answers.keep(place(answers, entry, {"x": first}), ANSWER)
-    assert answers.find(place(answers, entry, {"x": two})) is None
+    assert answers.find(place(answers, entry, {"x": second})) is None
 
 
 def test_the_least_recently_used_goes_first(entry: Entry) -> None:

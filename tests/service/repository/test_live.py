@@ -389,16 +389,16 @@ async def test_of_a_one_shot_entry_both_sides_are_loaded_or_none(
 
 async def test_an_unload_is_over_once_the_entry_has_changed(folder: Path) -> None:
     """For the other processes of the state too, which read it there."""
-    async with gateway(folder) as (client, first), gateway(folder) as (_, two):
+    async with gateway(folder) as (client, first), gateway(folder) as (_, second):
         assert await post(client, "score/unload") == (200, "")
-        await until(lambda: "score" not in two._registry.entries)
+        await until(lambda: "score" not in second._registry.entries)
         rewrite(folder, 10)
-        for live in (first, two):
+        for live in (first, second):
             await live.scan()
             assert "score" in live._registry.entries
         snapshot = read(first._state)
         assert not snapshot.other_rows.get("unloaded")
-        for live in (first, two):
+        for live in (first, second):
             await live.follow(snapshot)
             assert "score" in live._registry.entries
 

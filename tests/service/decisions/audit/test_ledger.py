@@ -179,20 +179,20 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(
     database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
     ledger = ledger_of(database, InputCodec("sealed", key_file))
-    first, two = decision(5, "key"), decision(6)
-    ledger.append([[first], [two]])
+    first, second = decision(5, "key"), decision(6)
+    ledger.append([[first], [second]])
     assert "1005.0" not in everything(database)
     assert ledger.read(first.id) == replace(first, kept="sealed")
     assert [each.id for each in ledger.find("credit", "shop", "key", [first.instance or {}])] == [first.id]
     with pytest.raises(ConflictError, match="other instances"):
-        ledger.find("credit", "shop", "key", [two.instance or {}])
+        ledger.find("credit", "shop", "key", [second.instance or {}])
 
     erase(database, first.id, auditor.private)
     erased = ledger.read(first.id)
     assert erased.instance is None
     assert erased.kept == "erased"
     assert [reason["value"] for reason in erased.answer["reasons"]] == [None, None]
-    assert ledger.read(two.id).instance == two.instance
+    assert ledger.read(second.id).instance == second.instance
     assert list(verify(database)) == [2]
     with pytest.raises(ConflictError, match="be shown"):
         ledger.find("credit", "shop", "key", [first.instance or {}])

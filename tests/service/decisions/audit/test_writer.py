@@ -579,11 +579,11 @@ async def test_decisions_over_http(tmp_path: Path, url: str) -> None:
     settings = Settings(repository=tmp_path / "models", audit=url)
     async with (
         gateway(settings) as first_client,
-        gateway(settings.model_copy(update={"state": SecretStr(str(tmp_path))})) as two,
+        gateway(settings.model_copy(update={"state": SecretStr(str(tmp_path))})) as second,
     ):
         first = await first_client.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
-        repeated = await two.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
-        other = await two.post(
+        repeated = await second.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
+        other = await second.post(
             DECIDE, json={"instances": BODY["instances"][:1]}, headers={"Idempotency-Key": "k"}
         )
     assert first.status_code == 200
