@@ -81,8 +81,8 @@ def _replace(file: Path, text: str) -> None:
     """Replace the file atomically, so that a gateway never reads half of it; only its owner may read it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(text)
         partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -12,7 +12,15 @@ from playwright.sync_api import Page, Route, expect
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
+from benchmarks.console_portfolio import (
+    UNREAD_COLUMNS,
+    credit_rows,
+    drop,
+    scroll,
+    wide_rows,
+    write_rows,
+    write_wide,
+)
 from rationale import ExactShap, compile_model, load
 from rationale.decisions.decide import outcome_of
 from rationale.schema.profile import as_profile
@@ -249,7 +257,7 @@ def test_curves_of_rows_are_what_the_api_answers(
     page.get_by_text("The mean in numbers").click()
     shown = cells(page, "#curves-drawn")
     positions = np.round(np.arange(40) * (ROWS - 1) / 39 + 1e-9).astype(int)
-    rows = table.iloc[positions].drop(columns=list(OTHERS))
+    rows = table.iloc[positions].drop(columns=list(UNREAD_COLUMNS))
     for text, mean in (shown[0], shown[12], shown[-1]):
         instances = rows.assign(income=float(text.replace(",", ""))).to_dict("records")
         body = patient.post(f"{gateway}/v1/models/credit:predict", json={"instances": instances}).json()
@@ -685,7 +693,7 @@ def test_a_portfolio_of_100000_rows_is_drawn_in_30_seconds(
 ) -> None:
     write_wide(tmp_path / "models")
     rows = wide_rows(100_000, 2)
-    assert rows.shape[1] - len(OTHERS) == 24
+    assert rows.shape[1] - len(UNREAD_COLUMNS) == 24
     with both_ends("--repository", str(tmp_path / "models")) as ends:
         url = f"http://{ends['http']}"
         page = watch(url).page
