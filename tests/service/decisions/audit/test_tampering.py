@@ -69,12 +69,12 @@ class Trail:
             linked, head = head.append(row)
             self.put("audit_decisions", linked)
 
-    def checkpoint(self, sequence: int, **over: Any) -> None:
+    def checkpoint(self, row_number: int, **over: Any) -> None:
         """As if all up to a row had been pruned."""
-        row = self.rows()[sequence - 1]
+        row = self.rows()[row_number - 1]
         copied = {name: row[name] for name in ("chain", "sequence", "hash", "previous", "time")}
         checkpoint_row = {**copied, "content": content_digest(row), "pruned": "2026-11-23", **over}
-        self.execute("DELETE FROM audit_decisions WHERE sequence <= :at", at=sequence)
+        self.execute("DELETE FROM audit_decisions WHERE sequence <= :at", at=row_number)
         self.put("audit_checkpoints", checkpoint_row)
 
     def record(self, sequence: int, of: int, key: KeyPair) -> None:
