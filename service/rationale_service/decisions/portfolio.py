@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from rationale.artifact.applicants import applicants_of, read_applicants
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, nothing_of, with_kept
@@ -138,7 +138,7 @@ def decide_portfolio(
         decided_rows = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, decided_rows, progress)
-        with whole(save) as partial_file:
+        with atomic_file(save) as partial_file:
             write_decisions(
                 partial_file, portfolio.deciding.manifest, _lines(partial), portfolio.kept_columns
             )

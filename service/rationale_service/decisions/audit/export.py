@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.tables.written import check_kind, grouped, write_csv, write_json_lines, write_parquet
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
@@ -45,7 +45,7 @@ def export(
             count += 1
             yield _row(decision)
 
-    with whole(file) as partial_file:
+    with atomic_file(file) as partial_file:
         _WRITERS[file.suffix.lower()](partial_file, count_rows())
     return count
 
