@@ -45,8 +45,8 @@ def test_the_gateways_worker_has_its_rules(place: Path) -> None:
     entry = place / "snake_explain"
     order = CompileOrder(str(place / "snake.onnx"), "snake", str(entry), options, None, 4 << 30)
     code = (
-        "import sys, json"
-        "\nfrom pathlib import Path\nfrom rationale_service.models.explainers.worker import CompileOrder, run\n"
+        "import sys, json\n"
+        "from rationale_service.models.explainers.worker import CompileOrder, run\n"
         "run(CompileOrder(**json.loads(sys.argv[1])), sys.stdout)"
     )
     result = python(place, code, order.to_line().decode())
