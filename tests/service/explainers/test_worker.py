@@ -180,8 +180,8 @@ def test_it_ends_with_its_gateway(order: CompileOrder) -> None:
     code = f"""
 import asyncio
 from rationale_service.models.explainers.builder import compile_entry
-from rationale_service.models.explainers.worker import Order
-order = Order(**{asdict(order)!r})
+from rationale_service.models.explainers.worker import CompileOrder
+order = CompileOrder(**{asdict(order)!r})
 asyncio.run(compile_entry(order, {LONG_S}, lambda progress: print(progress.stage, flush=True)))
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as gateway:
