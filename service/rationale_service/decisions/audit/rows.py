@@ -59,14 +59,14 @@ class InputCodec:
     sealed: AES-256-GCM with a random key, which the key of the file encrypts.
     """
 
-    def __init__(self, kept: InputForm = "plain", key_file: Path | None = None) -> None:
+    def __init__(self, form: InputForm = "plain", key_file: Path | None = None) -> None:
         """Read the key file, if any.
 
         Raises InvalidOptionError if the key is missing or too short, or its library is missing.
         """
-        self.form = kept
+        self.form = form
         self._key = None if key_file is None else _read(key_file)
-        if kept != "plain":
+        if form != "plain":
             _cipher(bytes(32))
             self._derive_key("check")
 

@@ -311,8 +311,8 @@ class RecordStore:
     def lacks_default(self, key: Key) -> bool:
         """Tell whether the model has no default explainer, finished or not, other than `key`."""
         model, name = key
-        others = (record for record in self.records.values() if record.model == model and record.key != key)
-        is_taken = any(record.is_default or record.wants_default for record in others)
+        siblings = (record for record in self.records.values() if record.model == model and record.key != key)
+        is_taken = any(record.is_default or record.wants_default for record in siblings)
         return not is_taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
 
     def registry(self) -> ModelRegistry:
