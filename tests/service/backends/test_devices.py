@@ -68,7 +68,7 @@ INNER = ort.InferenceSession
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> type[Session]:
-    monkeypatch.setattr(Session, "made", [])
+    monkeypatch.setattr(Session, "opened", [])
     monkeypatch.setattr(Session, "bound", 0)
     monkeypatch.setattr(ort, "InferenceSession", Session)
     return Session
