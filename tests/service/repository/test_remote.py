@@ -130,7 +130,7 @@ def test_a_bucket_that_does_not_answer_is_served_from_the_copy(storage: S3, tmp_
     settings = {**storage.environment, "RATIONALE_STATE": str(tmp_path / "state")}
     with serve(*ARGUMENTS, **settings) as child:
         ready_line(child)
-    away = {**settings, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    away = {**settings, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
     with serve(*ARGUMENTS, **away) as child:
         url, lines = ready_line(child)
         assert any("cannot be read" in line and "what was pulled before is read" in line for line in lines)
