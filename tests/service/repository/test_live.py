@@ -33,7 +33,6 @@ from tests.compiler.models import FEATURES, mlp, rows
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import ready_line, serve
-from tests.service.conftest import client_of
 from tests.service.explaining import (
     DEEPSHAP,
     PATH,
@@ -43,15 +42,14 @@ from tests.service.explaining import (
     count,
     explain,
     made_ready,
-    quick,
-    sets,
     settled,
     until,
     write_plain,
 )
+from tests.service.in_process import client_of
 from tests.triton.conftest import StartTriton, start_triton
 
-__all__ = ["quick", "sets", "start_triton"]  # fixtures, found by their names
+__all__ = ["start_triton"]  # a fixture, found by its name
 
 ASK = {"instances": made.X.tolist()}
 FAILING = """dynamic_batching {} model_warmup { name: "row" batch_size: 1 inputs { key: "ids"

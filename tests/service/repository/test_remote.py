@@ -22,12 +22,9 @@ from tests.service.explaining import (
     assert_answers,
     explain,
     made_ready,
-    quick,
     write_plain,
 )
 from tests.service.state.cluster import BUCKET, S3, s3
-
-__all__ = ["quick"]  # a fixture, found by its name
 
 X = rows(3, FEATURES)
 ARGUMENTS = ("--repository", f"s3://{BUCKET}/models", "--port", "0", "--grpc-port", "off")
