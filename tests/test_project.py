@@ -328,21 +328,6 @@ def test_a_half_made_environment_is_made_again(env, monkeypatch, tmp_path):
     assert calls == ["demo"]
 
 
-@pytest.mark.full
-def test_a_real_build_that_fails_says_what_to_do(env, tmp_path):
-    """venv and pip run for real, and pip finds no such package."""
-    folder = copy_project(tmp_path / "a", **{"fastapi>=0.120,<1": "fastapi>=0.120,<0.120"})
-    for name in ("compiler/rationale", "service/rationale_service", "examples/credit"):
-        (folder / name).mkdir(parents=True)
-    for name in ("README.md", "LICENSE"):
-        (folder / name).touch()
-    with pytest.raises(
-        env.SetUpError, match=r"pip install failed(?s:.*)(?:no version for this|index answered)"
-    ):
-        env.make_environment("demo", folder)
-    assert not (folder / ".venv" / "demo" / env.STAMP).exists()
-
-
 @pytest.mark.parametrize(
     ("log", "hint"),
     [

@@ -13,10 +13,11 @@ from rationale_service.settings import Settings
 from tests.docs.pages import ROOT
 from tests.needs import need
 from tests.service import handmade
-from tests.service.conftest import gateway
-from tests.service.explaining import made_ready, quick
+from tests.service.conftest import gateway, quick
+from tests.service.explaining import made_ready
 
 __all__ = ["quick"]  # a fixture, found by its name
+
 DASHBOARD = json.loads((ROOT / "deploy/grafana/rationale.json").read_text())
 PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"] if panel["type"] != "row"}
 QUERIES = {title: panel["targets"][0]["expr"] for title, panel in PANELS.items()}

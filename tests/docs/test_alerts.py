@@ -28,9 +28,9 @@ from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings
 from tests.needs import need
 from tests.service import handmade
-from tests.service.conftest import client_of
 from tests.service.decisions.audit.postgres import postgres
 from tests.service.explaining import PATH, Sets, settled
+from tests.service.in_process import client_of
 
 ALERTS = Path(__file__).parents[2] / "docs" / "alerts.yml"
 STEP_MIN = 2

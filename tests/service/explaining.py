@@ -12,12 +12,10 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 
 from rationale.errors import RationaleError
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import CompileFailedError, UnknownResourceError
-from rationale_service.models.explainers import builder as builder
 from rationale_service.models.explainers import worker
 from rationale_service.models.explainers.builder import OnProgress
 from rationale_service.models.explainers.records import to_its_end
@@ -25,7 +23,7 @@ from rationale_service.models.explainers.service import Explainers
 from rationale_service.models.explainers.worker import CompileOrder
 from rationale_service.settings import Settings
 from tests.service import handmade
-from tests.service.conftest import client_of
+from tests.service.in_process import client_of
 
 SECONDS = 60
 PATH = "/v2/models/score/explainers"
@@ -175,24 +173,6 @@ class Gate:
             return await to_its_end(asyncio.to_thread(worker.run, order, io.StringIO()))
         except RationaleError as error:
             raise CompileFailedError(str(error)) from error
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_plain(tmp_path / "models")
-    return tmp_path
-
-
-@pytest.fixture
-def sets(tmp_path: Path) -> Sets:
-    return sets_of(tmp_path)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate = Gate()
-    monkeypatch.setattr(builder, "compile_entry", gate)
-    return gate
 
 
 def names(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from rationale_service.app import create_admin_app, create_app, create_backend
 from rationale_service.settings import Settings
-from tests.service.conftest import client_of
+from tests.service.in_process import client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

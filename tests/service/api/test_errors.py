@@ -13,8 +13,9 @@ import pytest
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import QueueFullError
 from rationale_service.settings import Settings
-from tests.service.conftest import client_of, gateway
+from tests.service.conftest import gateway
 from tests.service.faulty import FaultyBackend
+from tests.service.in_process import client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,10 +17,9 @@ from playwright.sync_api import (
     Page,
     Request,
     expect,
-    sync_playwright,
 )
 
-from tests.needs import need
+from tests.browsers import chromium
 from tests.service.child import both_ends
 from tests.service.console import media, models
 
@@ -47,11 +46,8 @@ def gateway(repository: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    chromium = need("Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @dataclass

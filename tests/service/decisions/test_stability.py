@@ -32,8 +32,9 @@ from tests.compiler.decisions.linear import (
 )
 from tests.compiler.models import NAMES
 from tests.service import patient
-from tests.service.conftest import client_of, serving
+from tests.service.conftest import serving
 from tests.service.decisions.test_decider import MemoryTrail
+from tests.service.in_process import client_of
 
 INSTANCES = [
     dict(zip(NAMES, x, strict=True)) | {"bankruptcies": int(bankrupt)}

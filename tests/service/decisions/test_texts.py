@@ -33,10 +33,8 @@ from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.decisions.test_grpc import decisions, request
 from tests.service.decisions.test_portfolio import decide, lines
-from tests.service.explaining import made_ready, quick
+from tests.service.explaining import made_ready
 from tests.service.grpc_end import grpc_end, refused
-
-__all__ = ["quick"]  # a fixture, found by its name
 
 RANDOM = np.random.default_rng(5)
 KIND = RANDOM.choice(["home", "car", "card"], 400).astype(object)

@@ -32,18 +32,13 @@ from tests.service.explaining import (
     count,
     explain,
     explainers_of,
-    folder,
     made_ready,
     names,
-    quick,
-    sets,
     settled,
     until,
     when,
     write_plain,
 )
-
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
 
 LOANS = "/v2/models/loans/explainers"
 

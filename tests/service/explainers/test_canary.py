@@ -27,14 +27,9 @@ from tests.service.explaining import (
     assert_answers,
     explain,
     explainers_of,
-    folder,
     made_ready,
-    quick,
-    sets,
     until,
 )
-
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
 
 CANARY = "/v2/models/score/canary"
 HALF = {"explainer": "new", "share": 0.5}

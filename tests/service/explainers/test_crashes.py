@@ -37,11 +37,6 @@ IN_EVERY_RUN = ("renamed", "committed")
 SECONDS = 60
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder, "compile_entry", Gate())
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository and its state, with the explainer `one` of the set `typical`."""

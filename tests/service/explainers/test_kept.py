@@ -34,18 +34,12 @@ from tests.service.explaining import (
     count,
     explain,
     explainers_of,
-    folder,
     made_ready,
     names,
-    quick,
-    sets,
     settled,
     until,
     write_plain,
 )
-
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
-
 
 LONG = ["long feature name " * 100 + str(i) for i in range(4)]  # several pages of a database
 

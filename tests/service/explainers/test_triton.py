@@ -22,29 +22,19 @@ from tests.service.explaining import (
     OTHER,
     PATH,
     SECONDS,
-    Gate,
     administered,
     explain,
     made_ready,
     sets_of,
     settled,
     until,
-    write_plain,
 )
 from tests.triton.conftest import StartTriton, start_triton
 
 __all__ = ["start_triton"]  # a fixture, found by its name
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder, "compile_entry", Gate())
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_plain(tmp_path / "models")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from rationale_service.errors import CompileFailedError, StateUnavailableError, 
 from rationale_service.models.references.store import ReferenceSets
 from rationale_service.security.keys import Scope, new_key
 from tests.compiler.models import rows
-from tests.service.explaining import Gate, administered, compiles, made_ready, quick, until
+from tests.service.explaining import Gate, administered, compiles, made_ready, until
 from tests.service.references.request_time import (
     BASE,
     EXPLAINERS,
@@ -29,7 +29,7 @@ from tests.service.references.request_time import (
     put,
 )
 
-__all__ = ["client", "folder", "quick"]  # fixtures, found by their names
+__all__ = ["client", "folder"]  # fixtures, found by their names
 
 
 async def test_a_set_is_put_shown_read_back_and_deleted(client: httpx.AsyncClient, folder: Path) -> None:

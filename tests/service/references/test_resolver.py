@@ -13,7 +13,7 @@ from rationale import DeepShap, IntegratedGradients, OpenReferences, compile_mod
 from rationale_service.protocols.grpc.servicer import infer
 from tests.compiler.models import mlp, rows
 from tests.service import handmade
-from tests.service.explaining import SECONDS, Gate, administered, quick, until
+from tests.service.explaining import SECONDS, Gate, administered, until
 from tests.service.own_time import skipping
 from tests.service.references.request_time import (
     ATTRIBUTIONS,
@@ -34,7 +34,7 @@ from tests.service.references.request_time import (
     tensor,
 )
 
-__all__ = ["client", "folder", "quick"]  # fixtures, found by their names
+__all__ = ["client", "folder"]  # fixtures, found by their names
 
 
 async def test_a_request_may_bring_its_references(client: httpx.AsyncClient) -> None:

@@ -32,7 +32,6 @@ from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
-from tests.service.conftest import client_of
 from tests.service.explaining import (
     DEEPSHAP,
     PATH,
@@ -42,15 +41,14 @@ from tests.service.explaining import (
     count,
     explain,
     made_ready,
-    quick,
-    sets,
     settled,
     until,
     write_plain,
 )
+from tests.service.in_process import client_of
 from tests.triton.conftest import StartTriton, start_triton
 
-__all__ = ["quick", "sets", "start_triton"]  # fixtures, found by their names
+__all__ = ["start_triton"]  # a fixture, found by its name
 
 ASK = {"instances": handmade.X.tolist()}
 FAILING = """dynamic_batching {} model_warmup { name: "row" batch_size: 1 inputs { key: "ids"

@@ -21,12 +21,9 @@ from tests.service.explaining import (
     assert_answers,
     explain,
     made_ready,
-    quick,
     write_plain,
 )
 from tests.service.state.cluster import BUCKET, S3, s3
-
-__all__ = ["quick"]  # a fixture, found by its name
 
 X = rows(3, FEATURES)
 ARGUMENTS = ("--repository", f"s3://{BUCKET}/models", "--port", "0", "--grpc-port", "off")
@@ -129,7 +126,7 @@ def test_a_bucket_that_does_not_answer_is_served_from_the_copy(storage: S3, tmp_
     settings = {**storage.environment, "RATIONALE_STATE": str(tmp_path / "state")}
     with serve(*ARGUMENTS, **settings) as child:
         ready_line(child)
-    away = {**settings, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    away = {**settings, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
     with serve(*ARGUMENTS, **away) as child:
         url, lines = ready_line(child)
         assert any("cannot be read" in line and "what was pulled before is read" in line for line in lines)

@@ -27,8 +27,9 @@ from rationale_service.protocols.rest import v1
 from rationale_service.protocols.rest.routes import RouteScopes, needs_of
 from rationale_service.security.keys import ANY_KEY, NOBODY_NEEDS, Scope, UndeclaredScopesError, needs
 from rationale_service.settings import Settings
-from tests.service.conftest import client_of, gateway
+from tests.service.conftest import gateway
 from tests.service.grpc_end import SECONDS, grpc_end
+from tests.service.in_process import client_of
 from tests.service.security.test_keys import key_file
 
 SESSION = pytest.mark.asyncio(loop_scope="session")

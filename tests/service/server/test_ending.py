@@ -1,19 +1,21 @@
 """A stop does not wait for what hangs."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from rationale_service.process.ending import take_steps
 from tests.service import handmade, patient
-from tests.service.child import ready_line, serve
-from tests.service.decisions.audit.postgres import postgres
+from tests.service.child import Child, ready_line, serve
+from tests.service.decisions.audit.postgres import Postgres, postgres
 
 ROWS = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
 PROMISED_S = 40
@@ -61,21 +63,29 @@ def test_a_thread_that_hangs_does_not_keep_a_process_alive() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_gateway_stops_while_its_database_is_frozen(tmp_path: Path, workers: str) -> None:
+def test_gateways_stop_while_their_database_is_frozen(tmp_path: Path) -> None:
+    """One has one worker, the other two; each waits half a minute, both at once."""
     handmade.write_score(tmp_path / "models")
-    arguments = ("--repository", str(tmp_path / "models"), "--port", "0", "--workers", workers)
-    with postgres() as server, ThreadPoolExecutor() as callers:
-        url = server.new_schema()
-        settings = {"RATIONALE_STATE": url, "RATIONALE_ARTIFACTS": f"file://{tmp_path}/artifacts"}
-        with serve(*arguments, TMPDIR=str(tmp_path), **settings) as child:
-            decide = f"{ready_line(child)[0]}/v1/models/score:decide"
-            assert patient.post(decide, json=ROWS).status_code == 200
-            with server.frozen():
-                deciding = callers.submit(patient.post, decide, json=ROWS)
-                time.sleep(1)
-                began_s = time.monotonic()
+    with postgres() as server, contextlib.ExitStack() as stack, ThreadPoolExecutor() as callers:
+        gateways = {
+            workers: stack.enter_context(gateway(server, tmp_path, workers)) for workers in ("1", "2")
+        }
+        urls = {workers: f"{ready_line(one)[0]}/v1/models/score:decide" for workers, one in gateways.items()}
+        assert [patient.post(url, json=ROWS).status_code for url in urls.values()] == [200, 200]
+        with server.frozen():
+            deciding = [callers.submit(patient.post, url, json=ROWS) for url in urls.values()]
+            time.sleep(1)
+            began_s = time.monotonic()
+            for child in gateways.values():
                 child.send_signal(signal.SIGTERM)
-                assert child.wait(PROMISED_S) == 0
-                assert time.monotonic() - began_s < PROMISED_S
-                assert deciding.result().status_code == 503
+            assert [child.wait(PROMISED_S) for child in gateways.values()] == [0, 0]
+            assert time.monotonic() - began_s < PROMISED_S
+            assert [one.result().status_code for one in deciding] == [503, 503]
+
+
+def gateway(server: Postgres, folder: Path, workers: str) -> AbstractContextManager[Child]:
+    own = folder / workers
+    own.mkdir()
+    settings = {"RATIONALE_STATE": server.new_schema(), "RATIONALE_ARTIFACTS": f"file://{own}/artifacts"}
+    arguments = ("--repository", str(folder / "models"), "--port", "0", "--workers", workers)
+    return serve(*arguments, TMPDIR=str(own), **settings)

@@ -148,17 +148,18 @@ def test_a_worker_that_hangs_is_killed_and_comes_back(gateway: Gateway) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_a_stop_does_not_wait_for_a_worker_that_hangs(repository: Path, *, is_ready: bool) -> None:
-    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as child:
-        until(lambda: bool(workers_of(child)))
-        if is_ready:
-            ready_line(child)
-        workers_of(child)[0].suspend()
+def test_a_stop_does_not_wait_for_a_worker_that_hangs(gateway: Gateway, repository: Path) -> None:
+    """One gateway is ready, one is starting; both are stopped at once."""
+    ready, *_ = gateway
+    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as starting:
+        until(lambda: bool(workers_of(starting)))
         began_s = time.monotonic()
-        child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=SECONDS)
-    assert child.returncode == 128 + signal.SIGKILL
+        for child in (starting, ready):
+            workers_of(child)[0].suspend()
+            child.send_signal(signal.SIGTERM)
+        for child in (starting, ready):
+            child.communicate(timeout=SECONDS)
+            assert child.returncode == 128 + signal.SIGKILL
     assert time.monotonic() - began_s < 40
 
 

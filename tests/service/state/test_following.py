@@ -28,16 +28,11 @@ from tests.service.explaining import (
     compiles,
     explain,
     explainers_of,
-    folder,
     made_ready,
-    quick,
-    sets,
     settled,
     until,
     write_plain,
 )
-
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
 
 
 async def ready_on_both(first: httpx.AsyncClient, second: httpx.AsyncClient) -> None:
