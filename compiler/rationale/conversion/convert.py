@@ -11,7 +11,14 @@ import numpy as np
 import onnx
 
 from rationale.conversion.graphs import AsOnnx
-from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
+from rationale.conversion.parity import (
+    ADVICE,
+    check_allowed,
+    compare,
+    describe_parity,
+    parity_warnings,
+    refuse_another_model,
+)
 from rationale.conversion.rows import Features, part_of
 from rationale.conversion.wrappers import exporter, unwrapped
 from rationale.distribution import NAME, install
@@ -90,12 +97,16 @@ class Converted:
     @property
     def report(self) -> str:
         """The parity in one line."""
-        return "parity: not measured, without references" if self.parity is None else summary(self.parity)
+        return (
+            "parity: not measured, without references"
+            if self.parity is None
+            else describe_parity(self.parity)
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about differences that are more than rounding."""
-        return () if self.parity is None else warnings_of(self.parity)
+        return () if self.parity is None else parity_warnings(self.parity)
 
     def columns_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
         """Return the method with those columns of its references that the model reads.
@@ -147,7 +158,7 @@ def convert(
         made = module.as_onnx(model, example, **named)
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
-        demand(parity)
+        refuse_another_model(parity)
     if not converter.startswith("torch "):  # a module's features are unknown
         mark_numbers(made.proto)
     underscored = example is None and _name(model).startswith("lightgbm.")

@@ -35,7 +35,18 @@ from rationale import (
 )
 from rationale.conversion.convert import features_of
 from rationale.graph.runtime.session import Runner
-from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
+from tests.compiler.conversion.data import (
+    AMOUNT,
+    ASKED,
+    FEATURES,
+    LOANS,
+    REFERENCES,
+    THREE,
+    TWO,
+    K,
+    N,
+    compared_rows,
+)
 from tests.references import trees as of
 from tests.tolerances import PARITY_32
 
@@ -86,7 +97,9 @@ def answer_of(model: Any, references: Any = REFERENCES, asked: Any = ASKED) -> d
     assert parity is not None
     assert compiled.conversion is not None
     assert compiled.conversion.startswith(f"parity: {parity.model} as ONNX ({parity.converter}) differs")
-    assert (parity.rows, parity.labels in (0, None), parity.relative < PARITY_32) == (K, True, True)
+    assert compared_rows(parity, "references") == K
+    assert (parity.labels or 0) == 0
+    assert parity.relative < PARITY_32
     assert compiled.manifest.explained[0].feature_names == tuple(FEATURES)
     return compiled.explain(asked)
 
@@ -157,7 +170,7 @@ def test_pipelines_of_named_columns(last: Any) -> None:
     assert converted.columns == ("age", "income now", "home", "late")
     assert converted.parity is not None
     assert converted.parity.relative < PARITY_32
-    assert (converted.parity.missing_rows, converted.parity.labels) == (4, 0)
+    assert (compared_rows(converted.parity, "incomplete"), converted.parity.labels) == (4, 0)
     asked = table[-N:].assign(home="unknown")
     fed = {name: asked[name].to_numpy()[:, None] for name in converted.columns}
     fed = {name: a.astype(object if a.dtype.kind == "O" else np.float64) for name, a in fed.items()}
