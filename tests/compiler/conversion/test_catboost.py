@@ -49,7 +49,7 @@ def test_classifiers(classes: pd.Series, tmp_path: Path) -> None:
         answer, parity = compiled.explain(ASKED), compiled.manifest.parity
         assert parity is not None
         assert compared_rows(parity, "references") == K
-        assert (parity.labels or 0) == 0
+        assert parity.labels == 0
         assert parity.relative < PARITY_32
         assert compiled.manifest.explained[0].feature_names == tuple(FEATURES)
         assert np.abs(answer["probabilities"] - due).max() <= PARITY_32
