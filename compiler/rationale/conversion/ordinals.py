@@ -26,7 +26,7 @@ _NO_CATEGORY = -1.0  # the code of a number that the encoder refuses
 def ordinals(scope: Any, operator: Any, container: Any) -> None:
     """Convert an encoder of numbers, with its answer to each; texts among them as skl2onnx does."""
     encoder, version, (result,) = operator.raw_operator, container.target_opset, operator.outputs
-    if any(isinstance(category, str) for own in encoder.categories_ for category in own):
+    if any(isinstance(category, str) for categories in encoder.categories_ for category in categories):
         _with_texts(scope, operator, container)
         return
     whole = concatenate_variables(scope, operator.inputs, container)
@@ -46,23 +46,23 @@ def ordinal_shapes(operator: Any) -> None:
 def _coded(encoder: Any, i: int, x: Any, version: int) -> Any:
     """Return the codes [N, 1] of a column."""
     categories, codes = encoder.categories_[i].astype(np.float64), _codes(encoder, i)
-    known, unknown = ~np.isnan(categories), _unknown(encoder)
+    is_number, unknown = ~np.isnan(categories), _unknown(encoder)
     column = OnnxGather(x, np.array([i]), axis=1, op_version=version)
-    same = OnnxEqual(column, categories[known], op_version=version)
+    same = OnnxEqual(column, categories[is_number], op_version=version)
     same = OnnxCast(same, to=_DOUBLE, op_version=version)
-    found = OnnxMatMul(same, np.ones((known.sum(), 1)), op_version=version)
-    code = OnnxMatMul(same, codes[known][:, None], op_version=version)
-    nowhere = OnnxEqual(found, np.zeros(1), op_version=version)
-    code = OnnxWhere(nowhere, np.array([unknown]), code, op_version=version)
-    missing = unknown if known.all() else codes[~known][0]
+    matches = OnnxMatMul(same, np.ones((is_number.sum(), 1)), op_version=version)
+    code = OnnxMatMul(same, codes[is_number][:, None], op_version=version)
+    is_unknown = OnnxEqual(matches, np.zeros(1), op_version=version)
+    code = OnnxWhere(is_unknown, np.array([unknown]), code, op_version=version)
+    missing = unknown if is_number.all() else codes[~is_number][0]
     return OnnxWhere(OnnxIsNaN(column, op_version=version), np.array([missing]), code, op_version=version)
 
 
 def _codes(encoder: Any, i: int) -> np.ndarray:
     """Return the code [C] of each category of column i."""
-    own = encoder.categories_[i]
-    rows = np.array([[each[0] for each in encoder.categories_]] * len(own), np.float64)
-    rows[:, i] = own
+    categories = encoder.categories_[i]
+    rows = np.array([[first[0] for first in encoder.categories_]] * len(categories), np.float64)
+    rows[:, i] = categories
     return np.asarray(encoder.transform(rows)[:, i], np.float64)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair
 from rationale.conversion.rows import Rows
-from rationale.conversion.texts import texts_of
+from rationale.conversion.texts import looked_up_texts
 from rationale.decisions.rows import ENDS
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
@@ -49,7 +49,9 @@ def check_allowed(allowed: float | None) -> None:
         )
 
 
-def compare(converted: AsOnnx, model: str, converter: str, allowed: float | None = None) -> Parity | None:
+def compare(
+    converted: ConversionResult, model: str, converter: str, allowed: float | None = None
+) -> Parity | None:
     """Compare a converter's model with the fitted one; return None if there is no example.
 
     Args:
@@ -64,18 +66,18 @@ def compare(converted: AsOnnx, model: str, converter: str, allowed: float | None
     runner = Runner(converted.proto, given=True)
     outputs, count = runner(converted.feeds), len(next(iter(converted.feeds.values())))
     references = _compared("references", outputs, converted.answers, model, np.arange(count), _reference)
-    rows = [references, replace(references.part(_incomplete(converted.feeds, count)), kind="incomplete")]
-    both = converted.both if count else None
-    if both is not None:
-        rows += _mixtures(runner, both, model)
+    rows = [references, replace(references.select(_incomplete(converted.feeds, count)), kind="incomplete")]
+    pair = converted.pair if count else None
+    if pair is not None:
+        rows += _mixtures(runner, pair, model)
     probabilities = {o.name for o in converted.proto.graph.output if is_probability(converted.proto, o.name)}
     scale = _scale(rows, probabilities)
     takes, unanswered, texts = dict[str, bool](), dict[str, str](), dict[str, tuple[Texts | None, ...]]()
-    if both is not None:
+    if pair is not None:
         limit = REFUSED if allowed is None else max(allowed, REFUSED)
-        questions = _Questions(runner, both, model, scale, limit, converted.by_column, rows, takes)
+        questions = _Questions(runner, pair, model, scale, limit, converted.by_column, rows, takes)
         unanswered = questions.ask_without_numbers()
-        texts = questions.ask_categories(texts_of(converted.proto))
+        texts = questions.ask_categories(looked_up_texts(converted.proto))
     uncompared = (
         name
         for (name, values), answers in zip(outputs.items(), converted.answers, strict=False)
@@ -113,21 +115,21 @@ def refuse_another_model(parity: Parity) -> None:
 def describe_parity(parity: Parity) -> str:
     """Describe a parity in one line."""
     worst, near = parity.worst, parity.errors_on("near_bounds")
-    parts = [
+    clauses = [
         f"{errors.relative:.1e} on {_KINDS[errors.kind].format(errors.rows)}"
         for errors in parity.errors
         if errors.kind in _KINDS and not errors.refused
     ]
     if near is not None:
-        parts.append(f"{near.relative:.1e} of the way to 0 or 1 on {near.rows} within {ENDS:g} of them")
+        clauses.append(f"{near.relative:.1e} of the way to 0 or 1 on {near.rows} within {ENDS:g} of them")
     if parity.labels is not None:
-        parts.append(f"{parity.labels or 'no'} labels differ")
+        clauses.append(f"{parity.labels or 'no'} labels differ")
     return "; ".join(
         [
             f"parity: {parity.model} as ONNX ({parity.converter}) differs by {worst.error:.1e} at most on "
             f"{parity.errors[0].rows} references and what is made of them, {worst.relative:.1e} of "
             f"{worst.column or 'its output'}'s range",
-            *parts,
+            *clauses,
         ]
     )
 
@@ -210,7 +212,7 @@ class _ComparedRows:
             errors = np.where(same, 0, np.abs(self.answers - self.expected))
         return np.where(np.isnan(errors), np.inf, errors)
 
-    def part(self, chosen: np.ndarray) -> "_ComparedRows":
+    def select(self, chosen: np.ndarray) -> "_ComparedRows":
         """Return some rows, by a mask [M]."""
         rows = np.flatnonzero(chosen)
         return replace(
@@ -303,7 +305,7 @@ def _scale(rows: Sequence[_ComparedRows], probabilities: Collection[str]) -> _Sc
     Args:
         probabilities: outputs whose range is `_NARROW` at least.
     """
-    expected = np.concatenate([part.expected for part in rows])
+    expected = np.concatenate([batch.expected for batch in rows])
     columns = [column[np.isfinite(column)] for column in expected.T]
     largest = np.array([np.abs(c).max(initial=0) for c in columns])
     spans = np.array([np.ptp(c) if len(c) else 0 for c in columns])
@@ -327,46 +329,46 @@ def _errors(
     """Yield the largest error on each kind of row."""
     kinds: dict[tuple[RowKind, bool], list[tuple[_ComparedRows, np.ndarray]]] = {}
     closed = _belong(rows[0].columns, probabilities)
-    for part in rows:
-        if len(part) or part is rows[0]:
-            kinds.setdefault((part.kind, part.refused), []).append((part, scale.spans))
-        distance = np.where(closed, np.minimum(part.expected, 1 - part.expected), np.inf)
+    for batch in rows:
+        if len(batch) or batch is rows[0]:
+            kinds.setdefault((batch.kind, batch.refused), []).append((batch, scale.spans))
+        distance = np.where(closed, np.minimum(batch.expected, 1 - batch.expected), np.inf)
         distance = np.where((distance > 0) & (distance <= ENDS), distance, np.inf)
         near = np.isfinite(distance).any(axis=1)
-        if near.any() and not part.refused and part.kind != "incomplete":
-            kinds.setdefault(("near_bounds", False), []).append((part.part(near), distance[near]))
-    for (kind, refused), parts in kinds.items():
-        yield _largest_error(kind, parts, scale, refused=refused)
+        if near.any() and not batch.refused and batch.kind != "incomplete":
+            kinds.setdefault(("near_bounds", False), []).append((batch.select(near), distance[near]))
+    for (kind, refused), batches in kinds.items():
+        yield _largest_error(kind, batches, scale, refused=refused)
 
 
 def _largest_error(
-    kind: RowKind, parts: Sequence[tuple[_ComparedRows, np.ndarray]], scale: _Scale, *, refused: bool
+    kind: RowKind, batches: Sequence[tuple[_ComparedRows, np.ndarray]], scale: _Scale, *, refused: bool
 ) -> RowErrors:
     """Return the error that is largest relative to a range.
 
     Args:
-        parts: rows of this kind, and ranges [columns] or [M, columns].
+        batches: rows of this kind, and ranges [columns] or [M, columns].
     """
-    labels = [part.labels.sum() for part, _ in parts if part.labels is not None]
-    shares = [_relative(part.errors, spans) for part, spans in parts]
-    worst = max(range(len(parts)), key=lambda i: shares[i].max(initial=-1))
-    (part, spans), relative = parts[worst], shares[worst]
+    labels = [batch.labels.sum() for batch, _ in batches if batch.labels is not None]
+    shares = [_relative(batch.errors, spans) for batch, spans in batches]
+    worst = max(range(len(batches)), key=lambda i: shares[i].max(initial=-1))
+    (batch, spans), relative = batches[worst], shares[worst]
     place: dict[str, Any] = {}
     if relative.size:
         row, column = map(int, np.unravel_index(relative.argmax(), relative.shape))
         place = {
-            "error": float(part.errors[row, column]),
+            "error": float(batch.errors[row, column]),
             "relative": float(relative[row, column]),
             "output_range": float(np.broadcast_to(spans, relative.shape)[row, column]),
             "output_largest": float(scale.largest[column]),
-            "column": part.columns[column],
-            "row": int(part.base[row]),
-            "where": part.describe(row),
+            "column": batch.columns[column],
+            "row": int(batch.base[row]),
+            "where": batch.describe(row),
         }
     return RowErrors(
         kind=kind,
         refused=refused,
-        rows=sum(len(part) for part, _ in parts),
+        rows=sum(len(batch) for batch, _ in batches),
         labels=int(sum(labels)) if labels else None,
         **place,
     )
@@ -381,9 +383,9 @@ def _incomplete(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
     return incomplete
 
 
-def _mixtures(runner: Runner, both: Both, model: str) -> list[_ComparedRows]:
+def _mixtures(runner: Runner, pair: ModelPair, model: str) -> list[_ComparedRows]:
     """Return answers to mixtures of two references; none if a row has one feature, or there is one row."""
-    count, features, random = len(both.rows), len(both.rows.has_words), np.random.default_rng(0)
+    count, features, random = len(pair.rows), len(pair.rows.has_words), np.random.default_rng(0)
     if features < 2 or count < 2:
         return []
     mixtures = min(MIXTURES, max(_CELLS // features, 1))
@@ -391,12 +393,12 @@ def _mixtures(runner: Runner, both: Both, model: str) -> list[_ComparedRows]:
     second = (base + random.integers(1, count, mixtures)) % count
     size = random.integers(1, features, mixtures)  # each number of features is equally likely
     is_second = random.random((mixtures, features)).argsort(axis=1) < size[:, None]
-    rows = both.rows.mixed(np.where(is_second, second[:, None], base[:, None]))
+    rows = pair.rows.mixed(np.where(is_second, second[:, None], base[:, None]))
 
     def describe(i: int) -> str:
-        return f"{_reference(base[i])} with {_named(both, is_second[i])} of row {second[i]}"
+        return f"{_reference(base[i])} with {_named(pair, is_second[i])} of row {second[i]}"
 
-    return [_compared("mixtures", runner(both.feed(rows)), both.answer(rows), model, base, describe)]
+    return [_compared("mixtures", runner(pair.feed(rows)), pair.answer(rows), model, base, describe)]
 
 
 @dataclass(frozen=True)
@@ -410,7 +412,7 @@ class _Questions:
     """
 
     runner: Runner
-    both: Both
+    pair: ModelPair
     model: str
     scale: _Scale
     limit: float
@@ -423,16 +425,16 @@ class _Questions:
 
         Returns the features without which the fitted model answers nothing, and the input of each.
         """
-        words = self.both.rows.has_words
+        words = self.pair.rows.has_words
         features = [i for i in self._read() if not words[i]]
         if not features:
             return {}
-        parts, unanswered = self._without_one(features)
-        wrong = self._wrong(parts)
-        taken = [f for f in features if f not in unanswered and f not in wrong]
-        several = self._without_several(taken) if len(taken) > 1 else None
+        batches, unanswered = self._without_one(features)
+        wrong = self._wrong(batches)
+        removable = [f for f in features if f not in unanswered and f not in wrong]
+        several = self._without_several(removable) if len(removable) > 1 else None
         if several is not None:
-            parts.append(several)
+            batches.append(several)
             wrong |= self._wrong([several])
         by_input: dict[str, set[int]] = {}
         for feature in features:
@@ -440,11 +442,11 @@ class _Questions:
         for name, members in by_input.items():
             self.takes_missing[name] = not (members & wrong or members <= set(unanswered))
         refused = np.array([not self.takes_missing.get(self._input(i), True) for i in range(len(words))])
-        for part in parts:
-            is_refused = part.masked[:, refused].any(axis=1)
-            self.compared.append(part.part(~is_refused))
-            self.compared.append(replace(part.part(is_refused), refused=True))
-        return {self.both.rows.called(f): self._input(f) for f in unanswered}
+        for batch in batches:
+            is_refused = batch.masked[:, refused].any(axis=1)
+            self.compared.append(batch.select(~is_refused))
+            self.compared.append(replace(batch.select(is_refused), refused=True))
+        return {self.pair.rows.column_name(f): self._input(f) for f in unanswered}
 
     def ask_categories(
         self, texts: Mapping[tuple[str, int], frozenset[str]]
@@ -454,21 +456,21 @@ class _Questions:
         Args:
             texts: the texts that the ONNX model tells apart, by input and column.
         """
-        rows, rules = self.both.rows, dict[str, list[Texts | None]]()
+        rows, rules = self.pair.rows, dict[str, list[Texts | None]]()
         for i in self._read():
             name, rule = self._input(i), None
             columns = rules.setdefault(name, [])
             if rows.has_words[i]:
-                known = texts.get((name, len(columns)))
-                forms = [*rows.missing_texts(i), *([""] if known and "" in known else [])]
+                looked_up = texts.get((name, len(columns)))
+                forms = [*rows.missing_texts(i), *([""] if looked_up and "" in looked_up else [])]
                 may_miss = self._may_miss(i, forms)
                 self.takes_missing[name] = self.takes_missing.get(name, False) or may_miss
-                if known is not None:
-                    words = sorted(known - {""})
+                if looked_up is not None:
+                    words = sorted(looked_up - {""})
                     rule = self._rule(
                         i, words, _unseen({*words, *map(str, rows.columns[i])}), may_miss=may_miss
                     )
-            elif numbers := sorted(self.both.numbers.get(i, ())):
+            elif numbers := sorted(self.pair.numbers.get(i, ())):
                 between = next(n + 1 for n in numbers if n + 1 not in numbers)
                 outside = (numbers[0] - 1, between, numbers[-1] + 1)
                 rule = self._rule(i, numbers, outside, may_miss=True)
@@ -476,28 +478,30 @@ class _Questions:
         return {name: tuple(columns) for name, columns in rules.items() if any(columns)}
 
     def _rule(
-        self, i: int, categories: Sequence[str | float], others: Sequence[str | float], *, may_miss: bool
+        self, i: int, categories: Sequence[str | float], unseen: Sequence[str | float], *, may_miss: bool
     ) -> Texts:
         """Return the models' treatment of the categories of feature i and of some other values."""
-        parts = self._with_each(i, categories)
-        self.compared.extend(part for part in parts if part is not None)
-        known = [value for value, part in zip(categories, parts, strict=True) if part is not None]
-        answers = [self._with_any("unknown_categories", i, [value]) for value in others]
-        is_refused = any(part is None or part.refused for part in answers)
+        batches = self._with_each(i, categories)
+        self.compared.extend(batch for batch in batches if batch is not None)
+        accepted = [value for value, batch in zip(categories, batches, strict=True) if batch is not None]
+        answers = [self._with_any("unknown_categories", i, [value]) for value in unseen]
+        is_refused = any(batch is None or batch.refused for batch in answers)
         if None not in answers:
-            self.compared.extend(part for part in answers if part is not None and part.refused == is_refused)
+            self.compared.extend(
+                batch for batch in answers if batch is not None and batch.refused == is_refused
+            )
         return Texts(
-            known=tuple(value if isinstance(value, str) else in_digits(value) for value in known),
+            known=tuple(value if isinstance(value, str) else in_digits(value) for value in accepted),
             others="refused" if is_refused else "unknown",
             missing=may_miss,
         )
 
     def _may_miss(self, i: int, forms: Sequence[Any]) -> bool:
         """Tell whether both models take a missing text in feature i, in one of its forms."""
-        part = self._with_any("masked", i, forms)
-        if part is not None:
-            self.compared.append(part)
-        return part is not None and not part.refused
+        batch = self._with_any("masked", i, forms)
+        if batch is not None:
+            self.compared.append(batch)
+        return batch is not None and not batch.refused
 
     def _with_any(self, kind: RowKind, i: int, values: Sequence[Any]) -> _ComparedRows | None:
         """Return answers with the first of these values in feature i that both models answer alike.
@@ -507,12 +511,12 @@ class _Questions:
         """
         worst = None
         for value in values:
-            part = self._with_values(kind, i, [value] * min(len(self.both.rows), _TEXTS))
-            if part is None:
+            batch = self._with_values(kind, i, [value] * min(len(self.pair.rows), _TEXTS))
+            if batch is None:
                 continue
-            if not self.scale.exceeded(part, self.limit).any():
-                return part
-            worst = worst or replace(part, refused=True)
+            if not self.scale.exceeded(batch, self.limit).any():
+                return batch
+            worst = worst or replace(batch, refused=True)
         return worst
 
     def _with_each(self, i: int, values: Sequence[str | float]) -> list[_ComparedRows | None]:
@@ -522,7 +526,7 @@ class _Questions:
         each = max(_TEXTS // len(values), 1)
         rows = self._with_values("categories", i, np.tile(np.array(values, object), each).tolist())
         if rows is not None:
-            return [rows.part(np.arange(len(rows)) % len(values) == k) for k in range(len(values))]
+            return [rows.select(np.arange(len(rows)) % len(values) == k) for k in range(len(values))]
         if len(values) == 1:
             return [None]
         half = len(values) // 2
@@ -530,23 +534,23 @@ class _Questions:
 
     def _with_values(self, kind: RowKind, i: int, values: Sequence[Any]) -> _ComparedRows | None:
         """Return answers to references with these values in feature i; None if the fitted model refuses."""
-        rows, base = self.both.rows, np.arange(len(values)) % len(self.both.rows)
+        rows, base = self.pair.rows, np.arange(len(values)) % len(self.pair.rows)
         changed = rows.mixed(np.repeat(base[:, None], len(rows.columns), axis=1)).with_column(i, values)
         return self._answers(
             kind,
             changed,
             base,
-            lambda k: f"{_reference(base[k])} with {rows.called(i)!r} of {values[k]!r}",
+            lambda k: f"{_reference(base[k])} with {rows.column_name(i)!r} of {values[k]!r}",
             np.zeros((len(values), len(rows.columns)), bool),
         )
 
     def _read(self) -> list[int]:
         """Return the features that the ONNX model reads."""
-        inputs = frozenset(self.both.feed(self.both.rows))
-        return [i for i in range(len(self.both.rows.has_words)) if self._input(i) in inputs]
+        inputs = frozenset(self.pair.feed(self.pair.rows))
+        return [i for i in range(len(self.pair.rows.has_words)) if self._input(i) in inputs]
 
     def _input(self, feature: int) -> str:
-        return self.both.rows.called(feature) if self.by_column else INPUT
+        return self.pair.rows.column_name(feature) if self.by_column else INPUT
 
     def _without_one(self, features: Sequence[int]) -> tuple[list[_ComparedRows], tuple[int, ...]]:
         """Return answers to rows without one value, and features that the fitted model cannot do without.
@@ -555,28 +559,28 @@ class _Questions:
         them or in none. If it refuses some, halves are tested, as often as `_QUESTIONS` allows.
         """
         each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
-        parts, unanswered = list[_ComparedRows](), list[int]()
-        groups = [[f for f in group if f in features] for group in self.both.alike]
+        batches, unanswered = list[_ComparedRows](), list[int]()
+        groups = [[f for f in group if f in features] for group in self.pair.feature_groups]
         singles = [f for f in features if not any(f in group for group in groups)]
         pending = [group for group in (*groups, singles) if group]
         questions = _QUESTIONS // len(features)
-        most, asked = max(len(pending), questions), 0
+        most, count = max(len(pending), questions), 0
         while pending:
             group = pending.pop(0)
-            part = self._without(self._masks(group, each)) if asked < most else None
+            batch = self._without(self._masks(group, each)) if count < most else None
             half = len(group) // 2
-            if part is not None:
-                parts.append(part)
-            elif half and asked < questions:
+            if batch is not None:
+                batches.append(batch)
+            elif half and count < questions:
                 pending += [group[:half], group[half:]]
             else:
                 unanswered += group
-            asked += 1
-        return parts, tuple(sorted(unanswered))
+            count += 1
+        return batches, tuple(sorted(unanswered))
 
     def _masks(self, features: Sequence[int], each: int) -> np.ndarray:
         """Return masks [M, F] that each mark one feature, or several if there are many features."""
-        width = len(self.both.rows.has_words)
+        width = len(self.pair.rows.has_words)
         rows = min(len(features), max(_CELLS // width, 1))
         masks = np.zeros((rows, each, width), bool)
         masks[np.arange(len(features)) % rows, :, features] = True
@@ -586,19 +590,19 @@ class _Questions:
         random = np.random.default_rng(1)
         count = max(min(MASKED, _CELLS // len(features)) // 5, 1)
         size = random.integers(2, len(features) + 1, count)
-        masks = np.zeros((count, len(self.both.rows.has_words)), bool)
+        masks = np.zeros((count, len(self.pair.rows.has_words)), bool)
         masks[:, features] = random.random((count, len(features))).argsort(axis=1) < size[:, None]
         return self._without(masks)
 
     def _without(self, masks: np.ndarray) -> _ComparedRows | None:
         """Return answers to masked rows; None if the fitted model refuses such rows."""
-        base = np.arange(len(masks)) % len(self.both.rows)
-        rows = self.both.rows.mixed(np.repeat(base[:, None], masks.shape[1], axis=1)).masked(masks)
+        base = np.arange(len(masks)) % len(self.pair.rows)
+        rows = self.pair.rows.mixed(np.repeat(base[:, None], masks.shape[1], axis=1)).masked(masks)
         return self._answers(
             "masked",
             rows,
             base,
-            lambda k: f"{_reference(base[k])} without {_named(self.both, masks[k])}",
+            lambda k: f"{_reference(base[k])} without {_named(self.pair, masks[k])}",
             masks,
         )
 
@@ -608,15 +612,15 @@ class _Questions:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                fitted = self.both.answer(rows)
+                fitted = self.pair.answer(rows)
         except Exception:  # each library refuses rows by errors of its own kind
             return None
-        outputs = self.runner(self.both.feed(rows))
+        outputs = self.runner(self.pair.feed(rows))
         return _compared(kind, outputs, fitted, self.model, base, describe, masks)
 
-    def _wrong(self, parts: Sequence[_ComparedRows]) -> set[int]:
+    def _wrong(self, batches: Sequence[_ComparedRows]) -> set[int]:
         """Return the features without which the models differ by more than is allowed."""
-        masks = [part.masked[self.scale.exceeded(part, self.limit)].any(axis=0) for part in parts]
+        masks = [batch.masked[self.scale.exceeded(batch, self.limit)].any(axis=0) for batch in batches]
         return {int(feature) for mask in masks for feature in np.flatnonzero(mask)}
 
 
@@ -624,16 +628,16 @@ def _reference(row: int) -> str:
     return f"row {row} of the references"
 
 
-def _unseen(known: Collection[str]) -> list[str]:
+def _unseen(texts: Collection[str]) -> list[str]:
     """Return unknown texts: one before, one among and one behind the known ones in the alphabet.
 
     XGBoost takes some that lie between two categories, and refuses others.
     """
     text = "no such text"
-    while any(text in each for each in known):
+    while any(text in each for each in texts):
         text += "_"
     return ["!" + text, text, "~" + text]
 
 
-def _named(both: Both, features: np.ndarray) -> str:
-    return shown([both.rows.called(int(i)) for i in np.flatnonzero(features)])
+def _named(pair: ModelPair, features: np.ndarray) -> str:
+    return shown([pair.rows.column_name(int(i)) for i in np.flatnonzero(features)])

@@ -106,7 +106,7 @@ from rationale.errors import UnsupportedModelError
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
 _MISSING = "nodes_missing_value_tracks_true"
 _tables = (sklearn_operator_name_map, sklearn_parsers_map, _converter_pool, _shape_calculator_pool)
-_one_at_a_time = threading.RLock()
+_conversion_lock = threading.RLock()
 
 
 @contextmanager
@@ -116,13 +116,13 @@ def converters() -> Iterator[None]:
     skl2onnx's tables belong to the whole process: an entry left there would change a user's own conversions.
     One conversion at a time reads them.
     """
-    with _one_at_a_time:
-        found = [dict(table) for table in _tables]
+    with _conversion_lock:
+        copies = [dict(table) for table in _tables]
         try:
             _register()
             yield
         finally:
-            for table, before in zip(_tables, found, strict=True):
+            for table, before in zip(_tables, copies, strict=True):
                 table.clear()
                 table.update(before)
 
@@ -131,7 +131,7 @@ def _register() -> None:
     for kind in _SCALERS:
         _register_as(kind, _scaler, calculate_sklearn_scaler_output_shapes)
     shapes = get_shape_calculator(sklearn_operator_name_map[KBinsDiscretizer])
-    _register_as(KBinsDiscretizer, _in_single(_known[KBinsDiscretizer], takes_double=True), shapes)
+    _register_as(KBinsDiscretizer, _in_single(_skl2onnx[KBinsDiscretizer], takes_double=True), shapes)
     _register_as(Normalizer, _norms, calculate_sklearn_scaler_output_shapes)
     _register_as(PolynomialFeatures, _polynomial, _polynomial_shapes)
     _register_as(PowerTransformer, _power, calculate_sklearn_scaler_output_shapes)
@@ -140,12 +140,14 @@ def _register() -> None:
     _register_as(TransformedTargetRegressor, _target, _target_shapes)
     _register_as(MissingIndicator, _indicator, _indicator_shapes)
     for kind in _TREES:
-        convert = _in_single(_keeping_missing(_known[kind]))
+        convert = _in_single(_keeping_missing(_skl2onnx[kind]))
         _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
     for kind, convert in CLASSIFIERS.items():
         shapes = get_shape_calculator(sklearn_operator_name_map[kind])
-        own = _in_single(convert) if kind in _FLOATS_ALONE else convert
-        _register_as(kind, own, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
+        convert_kind = _in_single(convert) if kind in _FLOATS_ALONE else convert
+        _register_as(
+            kind, convert_kind, shapes, f"Sklearn{kind.__name__}"
+        )  # another's converter stays as it is
     for kind, (convert, shapes) in NEW.items():
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
     for kind, convert in ((CountVectorizer, counts), (TfidfTransformer, weights)):  # TfidfVectorizer is both
@@ -156,23 +158,23 @@ def _register() -> None:
     for kind in _FLOATS_ALONE - CLASSIFIERS.keys():
         alias = sklearn_operator_name_map[kind]
         shapes = get_shape_calculator(alias)
-        _register_as(kind, _in_single(_known[kind]), shapes, f"Sklearn{kind.__name__}")
-    of_numbers = _in_categories(_known[TargetEncoder])
-    _register_as(TargetEncoder, encoders.texts_or(of_numbers, encoders.coded), _target_encoder_shapes)
-    _register_as(OrdinalEncoder, encoders.texts_or(ordinals, encoders.coded), ordinal_shapes)
+        _register_as(kind, _in_single(_skl2onnx[kind]), shapes, f"Sklearn{kind.__name__}")
+    of_numbers = _in_categories(_skl2onnx[TargetEncoder])
+    _register_as(TargetEncoder, encoders.by_type(of_numbers, encoders.encode), _target_encoder_shapes)
+    _register_as(OrdinalEncoder, encoders.by_type(ordinals, encoders.encode), ordinal_shapes)
     shapes = encoders.one_hot_shapes(get_shape_calculator(sklearn_operator_name_map[OneHotEncoder]))
-    _register_as(OneHotEncoder, encoders.one_hot(_known[OneHotEncoder]), shapes)
+    _register_as(OneHotEncoder, encoders.one_hot(_skl2onnx[OneHotEncoder]), shapes)
     classifiers = {a for kind, a in sklearn_operator_name_map.items() if issubclass(kind, ClassifierMixin)}
     for alias in classifiers & _shape_calculator_pool.keys():
-        _shape_calculator_pool[alias] = _in_the_type_read(_shape_calculator_pool[alias])
+        _shape_calculator_pool[alias] = _typed_by_input(_shape_calculator_pool[alias])
 
 
 def _register_as(
     kind: type, convert: Convert, shapes: Callable[[Any], None], alias: str | None = None
 ) -> None:
     alias = alias or sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
-    known = _known.get(kind)
-    options = None if known is None else known.get_allowed_options()
+    converter = _skl2onnx.get(kind)
+    options = None if converter is None else converter.get_allowed_options()
     if kind in CLASSIFIERS:
         options = {**(options or {}), "zipmap": [True, False, "columns"]}
     if kind in NEW and issubclass(kind, ClassifierMixin):
@@ -180,44 +182,51 @@ def _register_as(
     update_registered_converter(kind, alias, shapes, convert, overwrite=True, options=options)
 
 
-def check(part: Any) -> None:
+def check_estimator(estimator: Any) -> None:
     """Raise UnsupportedModelError for a fitted part that skl2onnx would convert to something else."""
-    name = type(part).__name__
-    if has_categories(part):
+    name = type(estimator).__name__
+    if has_categories(estimator):
         raise UnsupportedModelError(
             f"catboost.{name} with cat_features, inside of another estimator: give the model of CatBoost, "
             "with rows as they come to it, or encode its categories as numbers before it is fitted."
         )
-    if not any(attribute.endswith("_") for attribute in vars(part)):
+    if not any(attribute.endswith("_") for attribute in vars(estimator)):
         return  # the unfitted original of a part
-    if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic" and len(part.classes_) > 2:
+    if (
+        isinstance(estimator, CalibratedClassifierCV)
+        and estimator.method == "isotonic"
+        and len(estimator.classes_) > 2
+    ):
         raise UnsupportedModelError(
             f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx makes steps of what is "
             "interpolated between them. Calibrate by method='sigmoid', or explain the estimator alone."
         )
-    if isinstance(part, TargetEncoder) and len({_has_words(own) for own in part.categories_}) > 1:
+    if (
+        isinstance(estimator, TargetEncoder)
+        and len({_has_words(categories) for categories in estimator.categories_}) > 1
+    ):
         raise UnsupportedModelError(
             f"sklearn.{name} of words and numbers together: skl2onnx makes words of the numbers. Fit one for "
             "each kind."
         )
-    if isinstance(part, KNNImputer):
+    if isinstance(estimator, KNNImputer):
         raise UnsupportedModelError(
             f"sklearn.{name}: of rows that are equally near, scikit-learn takes whichever its sort leaves in "
             "front, which no graph repeats. Use SimpleImputer(add_indicator=True), or impute in front."
         )
-    if isinstance(part, StackingClassifier) and "predict" in part.stack_method_:
+    if isinstance(estimator, StackingClassifier) and "predict" in estimator.stack_method_:
         raise UnsupportedModelError(
             f"sklearn.{name} of labels: skl2onnx stacks scores. Fit it with stack_method='auto', and on "
             "estimators that have probabilities or a decision_function."
         )
-    if isinstance(part, StackingClassifier) and not hasattr(part, "predict_proba"):
+    if isinstance(estimator, StackingClassifier) and not hasattr(estimator, "predict_proba"):
         raise UnsupportedModelError(
             f"sklearn.{name} with a final_estimator without probabilities: skl2onnx takes its margins for "
             "those. End in one with predict_proba, such as LogisticRegression."
         )
-    if isinstance(part, TransformedTargetRegressor):
-        _inverse(part.transformer_)
-    if (reason := refusal(part)) is not None:
+    if isinstance(estimator, TransformedTargetRegressor):
+        _inverse(estimator.transformer_)
+    if (reason := refusal(estimator)) is not None:
         raise UnsupportedModelError(f"sklearn.{name}{reason}")
 
 
@@ -225,21 +234,21 @@ def _has_words(categories: np.ndarray) -> bool:
     return any(isinstance(category, str) for category in categories)
 
 
-def unknown(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
+def unconverted(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
     """Return our error for skl2onnx's "no converter", or for a step that takes no texts; else None."""
     if takes := re.match(r"Operator Sklearn(\w+) .* wrong type <class '.*\.StringTensorType'>", str(error)):
         return UnsupportedModelError(
             f"sklearn.{takes[1]}: skl2onnx converts it for numbers alone, and it reads texts. Put what makes "
             f"numbers of them in front of it: make_pipeline(TfidfVectorizer(), {takes[1]}(…))."
         )
-    found = re.search(r"<class '([\w.]+)'>", str(error))
-    if found is None:
+    kind = re.search(r"<class '([\w.]+)'>", str(error))
+    if kind is None:
         return None
-    package, *_, name = found[1].split(".")
-    predicts = any(hasattr(part, "predict") for part in parts if type(part).__name__ == name)
-    what, advice = ("model", _OTHER) if predicts else ("step", _BEFORE)
+    package, *_, name = kind[1].split(".")
+    predicts = any(hasattr(estimator, "predict") for estimator in parts if type(estimator).__name__ == name)
+    role, advice = ("model", _OTHER) if predicts else ("step", _BEFORE)
     advice = _INSTEAD.get(name) or _INSTEAD.get(package, advice)
-    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such {what}. {advice}")
+    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such {role}. {advice}")
 
 
 _OTHER = "Fit one of the kinds that docs/trees.md lists, or convert it yourself and compile that file."
@@ -280,8 +289,8 @@ def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | N
     version = container.target_opset
     x = OnnxCast(x or _joined(scope, operator, container), to=_DOUBLE, op_version=version)
     for step, *numbers in steps:
-        given = [x if n is _X else np.asarray(n, np.float64) for n in numbers]
-        x = step(x, *given, op_version=version)
+        operands = [x if n is _X else np.asarray(n, np.float64) for n in numbers]
+        x = step(x, *operands, op_version=version)
     _answer(x, scope, operator, container)
 
 
@@ -315,17 +324,17 @@ def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
     """Convert a step that answers in float32 alone, and takes that alone unless it `takes_double`."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
-        given, due = list(operator.inputs), list[tuple[Any, str, Any]]()
+        inputs, doubles = list(operator.inputs), list[tuple[Any, str, Any]]()
         if not takes_double:
-            operator.inputs = [_single(scope, container, value) for value in given]
+            operator.inputs = [_single(scope, container, value) for value in inputs]
         for value in operator.outputs:
             if isinstance(value.type, DoubleTensorType):
-                due.append((value, value.onnx_name, value.type))
+                doubles.append((value, value.onnx_name, value.type))
                 value.set_onnx_name(scope.get_unique_variable_name(value.onnx_name))
                 value.set_type(FloatTensorType(value.type.shape))
         convert(scope, operator, container)
-        operator.inputs = given
-        for value, name, kind in due:
+        operator.inputs = inputs
+        for value, name, kind in doubles:
             single = value.full_name
             value.set_onnx_name(name)
             value.set_type(kind)
@@ -334,7 +343,7 @@ def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
     return converted
 
 
-def _in_the_type_read(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
+def _typed_by_input(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
     """Let a classifier score in the type that it reads; skl2onnx uses that of the pipeline's input."""
 
     def calculate(operator: Any) -> None:
@@ -365,16 +374,18 @@ def _in_categories(convert: Convert) -> Convert:
     """Convert an encoder of numbers, which may be double: they are whole numbers, or else float32."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
-        given, kind = list(operator.inputs), _category_type(operator.raw_operator)
-        operator.inputs = [_single(scope, container, value, kind) for value in given]
+        inputs, number_type = list(operator.inputs), _category_type(operator.raw_operator)
+        operator.inputs = [_single(scope, container, value, number_type) for value in inputs]
         convert(scope, operator, container)
-        operator.inputs = given
+        operator.inputs = inputs
 
     return converted
 
 
 def _category_type(encoder: Any) -> type:
-    numbers = [value for own in encoder.categories_ for value in own if not isinstance(value, str)]
+    numbers = [
+        value for categories in encoder.categories_ for value in categories if not isinstance(value, str)
+    ]
     kind: type = Int64TensorType if all(float(value).is_integer() for value in numbers) else FloatTensorType
     return kind
 
@@ -425,10 +436,10 @@ def _power(scope: Any, operator: Any, container: Any) -> None:
     if model.method == "box-cox":
         y = _powered(x, power, version)
     else:
-        one, zero = np.ones(1), np.zeros(1)
-        above = OnnxGreaterOrEqual(x, zero, op_version=version)
-        over = OnnxAdd(OnnxWhere(above, x, zero, op_version=version), one, op_version=version)
-        under = OnnxSub(one, OnnxWhere(above, zero, x, op_version=version), op_version=version)
+        ones, zeros = np.ones(1), np.zeros(1)
+        above = OnnxGreaterOrEqual(x, zeros, op_version=version)
+        over = OnnxAdd(OnnxWhere(above, x, zeros, op_version=version), ones, op_version=version)
+        under = OnnxSub(ones, OnnxWhere(above, zeros, x, op_version=version), op_version=version)
         below = OnnxNeg(_powered(under, 2 - power, version), op_version=version)
         y = OnnxWhere(above, _powered(over, power, version), below, op_version=version)
     scaler = model._scaler if model.standardize else None
@@ -454,10 +465,10 @@ def _polynomial(scope: Any, operator: Any, container: Any) -> None:
     factors = [np.repeat(np.arange(len(powers)), powers) for powers in model.powers_]
     y: Any = None
     for place in range(max(1, *map(len, factors))):
-        own = np.array([of[-1 - place] if place < len(of) else -1 for of in factors])
-        picked = OnnxGather(x, np.maximum(own, 0), axis=1, op_version=version)
-        if (own < 0).any():
-            picked = OnnxWhere(own[None] < 0, np.ones(1, kind), picked, op_version=version)
+        column = np.array([of[-1 - place] if place < len(of) else -1 for of in factors])
+        picked = OnnxGather(x, np.maximum(column, 0), axis=1, op_version=version)
+        if (column < 0).any():
+            picked = OnnxWhere(column[None] < 0, np.ones(1, kind), picked, op_version=version)
         y = picked if y is None else OnnxMul(picked, y, op_version=version)
     _answer(y, scope, operator, container)
 
@@ -515,19 +526,19 @@ _FUNCTIONS: dict[Any, tuple[tuple[Any, ...], ...]] = {
 def _function(scope: Any, operator: Any, container: Any) -> None:
     function = operator.raw_operator.func
     if function is None:
-        _known[FunctionTransformer](scope, operator, container)
+        _skl2onnx[FunctionTransformer](scope, operator, container)
     else:
         _in_double(_FUNCTIONS[function], scope, operator, container)
 
 
 def _function_shapes(operator: Any) -> None:
-    given = operator.raw_operator
-    if given.func is None:
+    transformer = operator.raw_operator
+    if transformer.func is None:
         _shapes_of_functions(operator)
         return
-    if given.func not in _FUNCTIONS or given.kw_args:
+    if transformer.func not in _FUNCTIONS or transformer.kw_args:
         raise UnsupportedModelError(
-            f"sklearn.FunctionTransformer of {_called(given.func)}: what a Python function computes is "
+            f"sklearn.FunctionTransformer of {_called(transformer.func)}: what a Python function computes is "
             f"not known. Write it with {_known_functions()}, one each, or compute its columns before the "
             "pipeline."
         )
@@ -585,29 +596,29 @@ def _missing(step: Any, x: Any, version: int) -> Any:
 
 def _gaps(step: Any, x: Any, columns: np.ndarray, version: int) -> Any:
     """Return 1 for each missing number, in these columns."""
-    taken = OnnxGather(x, np.asarray(columns, np.int64), axis=1, op_version=version)
-    return OnnxCast(_missing(step, taken, version), to=_DOUBLE, op_version=version)
+    chosen = OnnxGather(x, np.asarray(columns, np.int64), axis=1, op_version=version)
+    return OnnxCast(_missing(step, chosen, version), to=_DOUBLE, op_version=version)
 
 
 def _imputer(scope: Any, operator: Any, container: Any) -> None:
     """Convert an imputer: numbers in double, with missing ones apart; words as skl2onnx does."""
     imputer = operator.raw_operator
     if not _is_ours(operator):
-        encoders.imputed(_known[SimpleImputer])(scope, operator, container)
+        encoders.impute_texts(_skl2onnx[SimpleImputer])(scope, operator, container)
         return
     version = container.target_opset
     x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
     fill = np.asarray(imputer.statistics_, np.float64)
     whole = OnnxWhere(_missing(imputer, x, version), fill, x, op_version=version)
-    if len(kept := _kept(imputer)) < len(fill):
-        whole = OnnxGather(whole, kept, axis=1, op_version=version)
+    if len(filled := _filled_columns(imputer)) < len(fill):
+        whole = OnnxGather(whole, filled, axis=1, op_version=version)
     if imputer.indicator_ is not None:
         gaps = _gaps(imputer, x, imputer.indicator_.features_, version)
         whole = OnnxConcat(whole, gaps, axis=1, op_version=version)
     _answer(whole, scope, operator, container)
 
 
-def _kept(imputer: SimpleImputer) -> np.ndarray:
+def _filled_columns(imputer: SimpleImputer) -> np.ndarray:
     """Return the columns that had a value when the imputer was fitted: it drops the others."""
     return np.flatnonzero(~np.isnan(np.asarray(imputer.statistics_, np.float64)))
 
@@ -618,7 +629,7 @@ def _imputer_shapes(operator: Any) -> None:
         return
     imputer = operator.raw_operator
     _check_missing(imputer)
-    columns = len(_kept(imputer))
+    columns = len(_filled_columns(imputer))
     if imputer.indicator_ is not None:
         columns += len(imputer.indicator_.features_)
     operator.outputs[0].type = _number(operator)([None, columns])
@@ -659,7 +670,7 @@ def _keeping_missing(convert: Convert) -> Convert:
         first = len(container.nodes)
         convert(scope, operator, container)
         model = operator.raw_operator
-        trees = [one.tree_ for one in np.ravel(getattr(model, "estimators_", [model]))]
+        trees = [estimator.tree_ for estimator in np.ravel(getattr(model, "estimators_", [model]))]
         for node in container.nodes[first:]:
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if _MISSING in attributes:
@@ -699,7 +710,7 @@ _FLOATS_ALONE = frozenset(  # skl2onnx or ONNX Runtime computes them in float32 
         SVR,
     }
 )
-_known = {
+_skl2onnx = {
     kind: get_converter(sklearn_operator_name_map[kind])
     for kind in (
         *_SCALERS,

@@ -14,7 +14,7 @@ from onnx import helper
 from sklearn.ensemble import GradientBoostingRegressor
 
 from rationale import TreeShap, compile_model, convert
-from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair
 from rationale.conversion.parity import (
     LIMIT,
     MIXTURES,
@@ -37,7 +37,7 @@ def of_these(x: np.ndarray, *answers: np.ndarray) -> Parity:
     """Of the trees, with a fitted model that answers so."""
     model = of.classifier(TREES, 3, post_transform="SOFTMAX")
     model.graph.output.append(helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]))
-    parity = compare(AsOnnx(model, {INPUT: x}, answers), "m.M", "c 1")
+    parity = compare(ConversionResult(model, {INPUT: x}, answers), "m.M", "c 1")
     assert parity is not None
     return parity
 
@@ -67,10 +67,12 @@ def of_rows(
 ) -> Parity:
     """Of the sums, with a fitted model that answers any rows."""
     rows = Rows(tuple(x.T), FEATURES[: x.shape[1]])
-    both = Both(
+    both = ModelPair(
         rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: (np.asarray(fitted(r.numbers())),)
     )
-    parity = compare(AsOnnx.of_table(sums(weights, nodes), both, rows.names), "m.M", "c 1", allowed)
+    parity = compare(
+        ConversionResult.from_table(sums(weights, nodes), both, rows.names), "m.M", "c 1", allowed
+    )
     assert parity is not None
     return parity
 
@@ -317,12 +319,12 @@ def test_probabilities_near_0_or_1_are_told_and_not_refused(end: int) -> None:
     weights = np.ones((1, 1))
 
     def parity(off: float) -> Parity:
-        both = Both(
+        both = ModelPair(
             Rows((x[:, 0],), ("f0",)),
             lambda r: {INPUT: r.numbers().astype(np.float32)},
             lambda r: (1 / (1 + np.exp(-r.numbers())) + off,),
         )
-        parity = compare(AsOnnx.of_table(sums(weights, nodes), both, ("f0",)), "m.M", "c 1")
+        parity = compare(ConversionResult.from_table(sums(weights, nodes), both, ("f0",)), "m.M", "c 1")
         assert parity is not None
         return parity
 

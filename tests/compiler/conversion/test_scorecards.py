@@ -118,7 +118,7 @@ def test_a_bin_is_asked_by_a_number_without_points_of_its_own(
     bounds: list[float], values: list[float], probes: list[float]
 ) -> None:
     """A special code may be where a bin begins."""
-    variable = scorecards._Variable("age", bounds, values)
+    variable = scorecards._CardVariable("age", bounds, values)
     *own, missing = variable.probes[: len(values) + 1]
     assert np.isnan(missing)
     assert [*own, *variable.probes[len(values) + 1 :]] == [*values, *probes]
