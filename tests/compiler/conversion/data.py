@@ -18,7 +18,7 @@ def _loans() -> pd.DataFrame:
 
 
 LOANS = _loans()
-REFERENCES, ASKED = LOANS[:K], LOANS[-N:]
+REFERENCES, APPLICANTS = LOANS[:K], LOANS[-N:]
 TWO = (LOANS["age"] + LOANS["debt"] * LOANS["years"] > 0).astype(int)
 THREE = TWO + (LOANS["rate"] > 1)
 AMOUNT = LOANS["age"] - LOANS["debt"].abs()

@@ -67,11 +67,11 @@ def of_rows(
 ) -> Parity:
     """Of the sums, with a fitted model that answers any rows."""
     rows = Rows(tuple(x.T), FEATURES[: x.shape[1]])
-    both = ModelPair(
+    pair = ModelPair(
         rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: (np.asarray(fitted(r.numbers())),)
     )
     parity = compare(
-        ConversionResult.from_table(sums(weights, nodes), both, rows.names), "m.M", "c 1", allowed
+        ConversionResult.from_table(sums(weights, nodes), pair, rows.names), "m.M", "c 1", allowed
     )
     assert parity is not None
     return parity
@@ -85,14 +85,14 @@ def test_what_differs_is_told_with_its_row() -> None:
     x = of.rows(1, K)
     gaps = np.isnan(x).any(axis=1)
     assert 0 < gaps.sum() < K
-    due = probabilities(x)
-    labels = due.argmax(axis=1)
-    fine = of_these(x, due, labels)
+    expected = probabilities(x)
+    labels = expected.argmax(axis=1)
+    fine = of_these(x, expected, labels)
     assert [compared_rows(fine, kind) for kind in ("references", "incomplete")] == [K, gaps.sum()]
     assert fine.labels == 0
     assert fine.relative < 1e-6
     assert parity_warnings(fine) == ()
-    changed, other = due.copy(), labels.copy()
+    changed, other = expected.copy(), labels.copy()
     row = int(np.flatnonzero(~gaps)[3])
     changed[row, 1] += 0.25
     other[[2, 9]] += 1
@@ -115,10 +115,10 @@ def test_what_differs_is_told_with_its_row() -> None:
 @pytest.mark.parametrize(("share", "warned"), [(5e-6, 0), (2e-5, 1), (9e-3, 1)])
 def test_what_is_more_than_rounding_is_warned_of(share: float, warned: int) -> None:
     x = of.rows(1, K)
-    due = probabilities(x)
-    labels = due.argmax(axis=1)
-    due[4, 2] += share * np.ptp(due[:, 2])
-    parity = of_these(x, due, labels)
+    expected = probabilities(x)
+    labels = expected.argmax(axis=1)
+    expected[4, 2] += share * np.ptp(expected[:, 2])
+    parity = of_these(x, expected, labels)
     refuse_another_model(parity)
     warnings = parity_warnings(parity)
     assert len(warnings) == warned
@@ -253,8 +253,8 @@ def test_what_may_be_allowed(allowed: float) -> None:
 def test_another_model_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
     whole = REFERENCES.fillna(0)
     model = GradientBoostingRegressor(n_estimators=4, max_depth=3).fit(LOANS.fillna(0), AMOUNT)
-    own = model.predict
-    model.predict = lambda rows: own(rows) + 0.2 * np.ptp(own(whole))
+    predict = model.predict
+    model.predict = lambda rows: predict(rows) + 0.2 * np.ptp(predict(whole))
     with pytest.raises(CheckFailedError, match=r"sklearn\.GradientBoostingRegressor: .* 1%"):
         compile_model(model, TreeShap(whole))
     with pytest.raises(CheckFailedError, match="15%"):
@@ -319,12 +319,12 @@ def test_probabilities_near_0_or_1_are_told_and_not_refused(end: int) -> None:
     weights = np.ones((1, 1))
 
     def parity(off: float) -> Parity:
-        both = ModelPair(
+        pair = ModelPair(
             Rows((x[:, 0],), ("f0",)),
             lambda r: {INPUT: r.numbers().astype(np.float32)},
             lambda r: (1 / (1 + np.exp(-r.numbers())) + off,),
         )
-        parity = compare(ConversionResult.from_table(sums(weights, nodes), both, ("f0",)), "m.M", "c 1")
+        parity = compare(ConversionResult.from_table(sums(weights, nodes), pair, ("f0",)), "m.M", "c 1")
         assert parity is not None
         return parity
 

@@ -87,20 +87,20 @@ def test_a_category_that_no_bin_holds_and_a_missing_one() -> None:
     model = card(TABLE, **SCALED)
     compiled = compile_model(model, Auto(TABLE[:K].fillna({"home": ""})))
     rows = TABLE[-N:].assign(home=["castle", "", "own", "", "castle", "rent"])
-    due = model.score(rows.assign(home=rows["home"].replace("", None)))
-    assert np.abs(compiled.explain(rows)["score"][:, 0] / due - 1).max() < PARITY_32
+    expected = model.score(rows.assign(home=rows["home"].replace("", None)))
+    assert np.abs(compiled.explain(rows)["score"][:, 0] / expected - 1).max() < PARITY_32
 
 
 def test_reasons_are_exact() -> None:
     model = card(NUMBERS, special=[-9], **SCALED)
-    references, asked = NUMBERS[:K], NUMBERS[-N:]
-    answer = compile_model(model, TreeShap(references)).explain(asked)
+    references, applicants = NUMBERS[:K], NUMBERS[-N:]
+    answer = compile_model(model, TreeShap(references)).explain(applicants)
 
     def score(rows: np.ndarray) -> np.ndarray:
         return np.asarray(model.score(pd.DataFrame(rows, columns=list(NUMBERS))))[:, None]
 
-    due = of.shapley(score, asked.to_numpy(), references.to_numpy())
-    assert np.abs(answer["x_attributions"] - due).max() < PARITY_32 * np.ptp(model.score(NUMBERS))
+    expected = of.shapley(score, applicants.to_numpy(), references.to_numpy())
+    assert np.abs(answer["x_attributions"] - expected).max() < PARITY_32 * np.ptp(model.score(NUMBERS))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_bin_is_asked_by_a_number_without_points_of_its_own(
 ) -> None:
     """A special code may be where a bin begins."""
     variable = scorecards._CardVariable("age", bounds, values)
-    *own, missing = variable.probes[: len(values) + 1]
+    *codes, missing = variable.probes[: len(values) + 1]
     assert np.isnan(missing)
-    assert [*own, *variable.probes[len(values) + 1 :]] == [*values, *probes]
+    assert [*codes, *variable.probes[len(values) + 1 :]] == [*values, *probes]
 
 
 def test_a_bound_between_two_numbers_of_a_request_is_kept() -> None:
@@ -165,5 +165,5 @@ def test_bins_without_a_card_are_refused() -> None:
     text = "optbinning.BinningProcess: skl2onnx knows no such step. Instead of the pipeline, fit optbinning's"
     with pytest.raises(UnsupportedModelError, match=text):
         convert(pipeline, NUMBERS)
-    with pytest.raises(InvalidModelError, match=re.escape("optbinning.Scorecard is not fitted")):
+    with pytest.raises(InvalidModelError, match=r"optbinning\.Scorecard\b.* fitted"):
         convert(optbinning.Scorecard(process, LogisticRegression()), NUMBERS)

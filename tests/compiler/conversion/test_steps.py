@@ -48,7 +48,7 @@ from tests.grid import grid
 
 _RANDOM = np.random.default_rng(3)
 TABLE = pd.DataFrame(_RANDOM.integers(1, 90, (400, 6)).astype(float), columns=list("abcdef"))
-DUE = TABLE["a"] % 7 * TABLE["b"] + np.where(TABLE["c"] > 30, TABLE["d"], -TABLE["e"]) + TABLE["f"] % 3
+TARGET = TABLE["a"] % 7 * TABLE["b"] + np.where(TABLE["c"] > 30, TABLE["d"], -TABLE["e"]) + TABLE["f"] % 3
 
 SCALERS = [
     StandardScaler(),
@@ -76,14 +76,14 @@ NAMED_TREES = {type(trees).__name__: trees for trees in TREES}
 @grid("scaler, trees", NAMED_SCALERS, NAMED_TREES)
 def test_a_row_falls_into_the_leaf_of_the_fitted_model(scaler: str, trees: str) -> None:
     pipeline = make_pipeline(NAMED_SCALERS[scaler], NAMED_TREES[trees])
-    parity = convert(pipeline.fit(TABLE, DUE), TABLE).parity
+    parity = convert(pipeline.fit(TABLE, TARGET), TABLE).parity
     assert parity is not None
     assert compared_rows(parity, "mixtures")
     assert parity.relative < LIMIT
 
 
 HOLES = TABLE.mask(_RANDOM.random(TABLE.shape) < 0.1)
-TWO = (DUE.median() < DUE).astype(int)
+TWO = (TARGET.median() < TARGET).astype(int)
 FOREST = RandomForestClassifier(5, max_depth=4, random_state=0)
 STEPS = {
     "what is missing, told": make_pipeline(SimpleImputer(add_indicator=True), LogisticRegression()),
@@ -127,7 +127,7 @@ def test_rows_with_gaps_are_answered_as_by_the_fitted_model(name: str) -> None:
 def test_functions_of_numpy(function: Any) -> None:
     small = TABLE / 32
     pipeline = make_pipeline(FunctionTransformer(function), GradientBoostingRegressor(n_estimators=5))
-    parity = convert(pipeline.fit(small, DUE), small).parity
+    parity = convert(pipeline.fit(small, TARGET), small).parity
     assert parity is not None
     assert parity.relative < LIMIT
 
@@ -178,7 +178,7 @@ def test_classifiers(model: Any, *, three: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"func": np.log1p, "inverse_func": np.expm1},
         {},
@@ -189,8 +189,8 @@ def test_classifiers(model: Any, *, three: bool) -> None:
 @pytest.mark.parametrize(
     "regressor", [Ridge(), make_pipeline(StandardScaler(), TREES[0])], ids=["linear", "trees"]
 )
-def test_transformed_targets(given: dict[str, Any], regressor: Any) -> None:
-    model = TransformedTargetRegressor(clone(regressor), **given).fit(TABLE, DUE.abs() + 1)
+def test_transformed_targets(settings: dict[str, Any], regressor: Any) -> None:
+    model = TransformedTargetRegressor(clone(regressor), **settings).fit(TABLE, TARGET.abs() + 1)
     compiled = compile_model(model, Auto(TABLE[:20]))
     assert compiled.manifest.parity is not None
     assert compiled.manifest.parity.relative < LIMIT
@@ -219,7 +219,7 @@ def test_calibration_of_scores(model: Any, method: str) -> None:
 
 def test_isotonic_calibration_of_three_classes_is_refused() -> None:
     model = CalibratedClassifierCV(FOREST, method="isotonic", cv=3).fit(TABLE, TWO + (TABLE["f"] > 60))
-    with pytest.raises(UnsupportedModelError, match="of more than two classes: skl2onnx makes steps"):
+    with pytest.raises(UnsupportedModelError, match=r"method='isotonic'.*method='sigmoid'"):
         convert(model, TABLE)
 
 
@@ -287,7 +287,7 @@ def test_words_and_numbers_are_encoded_by_two() -> None:
     parity = convert(fitted(["home"], ["a"]), table).parity
     assert parity is not None
     assert parity.relative < LIMIT
-    with pytest.raises(UnsupportedModelError, match="TargetEncoder of words and numbers together"):
+    with pytest.raises(UnsupportedModelError, match=r"sklearn\.TargetEncoder .*words.* numbers"):
         convert(fitted(["home", "a"]), table)
 
 
@@ -299,12 +299,12 @@ def test_no_word_marks_what_is_missing() -> None:
 
 
 def test_skl2onnx_stays_as_its_other_users_know_it() -> None:
-    given = TABLE.to_numpy(np.float32)
-    model = make_pipeline(StandardScaler(), RandomForestClassifier(3)).fit(given, TWO)
-    before, parsers = to_onnx(model, given[:1]), dict(sklearn_parsers_map)
+    settings = TABLE.to_numpy(np.float32)
+    model = make_pipeline(StandardScaler(), RandomForestClassifier(3)).fit(settings, TWO)
+    before, parsers = to_onnx(model, settings[:1]), dict(sklearn_parsers_map)
     convert(model)
-    convert(HistGradientBoostingClassifier(max_iter=3).fit(given, TWO))
+    convert(HistGradientBoostingClassifier(max_iter=3).fit(settings, TWO))
     with pytest.raises(UnsupportedModelError):
-        convert(make_pipeline(SplineTransformer(), Ridge()).fit(given, DUE))
-    assert to_onnx(model, given[:1]).graph.node == before.graph.node
+        convert(make_pipeline(SplineTransformer(), Ridge()).fit(settings, TARGET))
+    assert to_onnx(model, settings[:1]).graph.node == before.graph.node
     assert sklearn_parsers_map == parsers
