@@ -75,6 +75,7 @@ from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 from rationale import Auto, RationaleError, TreeShap, compile_model
+from rationale.conversion.parity import LIMIT
 from tests.compiler.conversion.test_wrappers import MODELS as WRAPPERS
 from tests.compiler.conversion.test_wrappers import X as SHARES
 
@@ -448,10 +449,10 @@ def test_right_or_refused_or_warned_of(name: str, method: str) -> None:
     except RationaleError as refusal:
         print("refused:", refusal)
         return
-    is_warned = any(
-        "is not quite the" in warning or "was not compared" in warning
-        for warning in compiled.manifest.warnings
-    )
+    parity = compiled.manifest.parity
+    assert parity is not None
+    is_warned = parity.relative > LIMIT or bool(parity.labels or parity.uncompared)
+    assert compiled.manifest.warnings or not is_warned
     whole = example[example.notna().all(axis=1)][-N:]
     holes = whole.astype(float).mask(np.eye(N, len(NAMES), dtype=bool))
     for rows in (whole, holes):
@@ -463,7 +464,7 @@ def test_right_or_refused_or_warned_of(name: str, method: str) -> None:
         ours = _attributions(answer)  # [N, T, F]
         candidates = due_of(model, rows, references)
         if rows is holes and not candidates:  # the fitted model answers none of them
-            assert any("do not send any" in warning for warning in compiled.manifest.warnings)
+            assert parity.missing_unknown
             continue
         for target in range(ours.shape[1]):
             says = answer["explained_value"][:, target].astype(np.float64)
