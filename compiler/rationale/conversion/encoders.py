@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from skl2onnx.common.data_types import Int64TensorType, StringTensorType
 
-from rationale.conversion.classifiers import Convert
+from rationale.conversion.operators import Convert, add_node
 from rationale.errors import UnsupportedModelError
 from rationale.tables.frames import as_text
 
 _INFREQUENT = "infrequent_sklearn"  # scikit-learn's name for their column
 _NONE = "\0"  # no category
+_ML: dict[str, Any] = {"op_domain": "ai.onnx.ml", "op_version": 2}
 
 
 def reads_texts(operator: Any) -> bool:
@@ -69,27 +70,13 @@ def encode(scope: Any, operator: Any, container: Any) -> None:
             if (text := as_text(category)) not in keys:
                 keys.append(text)
                 values.append(_code(encoder, i, category))
-        numbers.append(scope.get_unique_variable_name("coded"))
-        container.add_node(
-            "LabelEncoder",
-            [column],
-            [numbers[-1]],
-            op_domain="ai.onnx.ml",
-            op_version=2,
-            name=scope.get_unique_operator_name("LabelEncoder"),
-            keys_strings=keys,
-            values_floats=values,
-            default_float=_unknown_code(encoder, i),
-        )
+        code, default = scope.get_unique_variable_name("coded"), _unknown_code(encoder, i)
+        settings = {"keys_strings": keys, "values_floats": values, "default_float": default}
+        numbers.append(add_node(scope, container, "LabelEncoder", [column], code, **_ML, **settings))
     joined, (result,) = scope.get_unique_variable_name("codes"), operator.outputs
-    container.add_node("Concat", numbers, [joined], axis=1, name=scope.get_unique_operator_name("Concat"))
-    container.add_node(
-        "Cast",
-        [joined],
-        [result.full_name],
-        to=result.type._get_element_onnx_type(),
-        name=scope.get_unique_operator_name("Cast"),
-    )
+    add_node(scope, container, "Concat", numbers, joined, axis=1)
+    kind = result.type._get_element_onnx_type()
+    add_node(scope, container, "Cast", [joined], result.full_name, to=kind)
 
 
 def impute_texts(convert: Convert) -> Convert:
@@ -131,19 +118,10 @@ def _grouped_texts(encoder: Any, plain: Any, scope: Any, operator: Any, containe
             continue
         named = {name: name for name in names if name != _INFREQUENT}
         named |= dict.fromkeys(map(as_text, rare_categories), _INFREQUENT)
-        grouped = scope.get_unique_variable_name("grouped")
-        container.add_node(
-            "LabelEncoder",
-            [columns[i]],
-            [grouped],
-            op_domain="ai.onnx.ml",
-            op_version=2,
-            name=scope.get_unique_operator_name("LabelEncoder"),
-            keys_strings=list(named),
-            values_strings=list(named.values()),
-            default_string=_INFREQUENT if takes else _NONE,
-        )
-        columns[i] = grouped
+        grouped, default = scope.get_unique_variable_name("grouped"), _INFREQUENT if takes else _NONE
+        groups = {"keys_strings": list(named), "values_strings": list(named.values())}
+        settings = {**_ML, **groups, "default_string": default}
+        columns[i] = add_node(scope, container, "LabelEncoder", [columns[i]], grouped, **settings)
     return _joined(columns, scope, container)
 
 
@@ -157,21 +135,13 @@ def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
                 continue
             index, column = (scope.get_unique_variable_name(name) for name in ("index", "column"))
             container.add_initializer(index, Int64TensorType()._get_element_onnx_type(), [1], [i])
-            container.add_node(
-                "Gather",
-                [value.full_name, index],
-                [column],
-                axis=1,
-                name=scope.get_unique_operator_name("Gather"),
-            )
-            yield column
+            yield add_node(scope, container, "Gather", [value.full_name, index], column, axis=1)
 
 
 def _joined(columns: Sequence[str], scope: Any, container: Any) -> Any:
     """Return a variable that joins columns of texts."""
     joined = scope.declare_local_variable("texts", StringTensorType([None, len(columns)]))
-    name = scope.get_unique_operator_name("Concat")
-    container.add_node("Concat", columns, [joined.full_name], axis=1, name=name)
+    add_node(scope, container, "Concat", columns, joined.full_name, axis=1)
     return joined
 
 

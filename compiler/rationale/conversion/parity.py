@@ -107,8 +107,8 @@ def refuse_another_model(parity: Parity) -> None:
     else:
         return
     raise CheckFailedError(
-        f"the ONNX model that {parity.converter} made is not the {parity.model}: {fault}; {limit:.0%} is the "
-        f"most. {ADVICE}; or allow it by --allow-parity (in Python allow_parity=) with a share above it."
+        f"the ONNX model that {parity.converter} made differs too much from the {parity.model}: {fault}; the "
+        f"limit is {limit:.0%}. {ADVICE}; or allow more by --allow-parity (in Python allow_parity=)."
     )
 
 
@@ -143,28 +143,28 @@ def parity_warnings(parity: Parity) -> tuple[str, ...]:
             labels = f", and {parity.labels} of {sum(e.rows for e in parity.compared)} labels differ"
         allowed = "" if parity.allowed is None else f" An error up to {parity.allowed:g} of it was allowed."
         texts.append(
-            f"the ONNX model is not quite the {parity.model} that it was converted from: "
-            f"{_difference(parity.worst)}{labels}. What is served and explained is the ONNX model.{allowed}"
+            f"the ONNX model differs from the {parity.model} that it was converted from: "
+            f"{_difference(parity.worst)}{labels}. The ONNX model is served and explained.{allowed}"
         )
     if parity.uncompared:
         texts.append(
-            f"{shown(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
-            "was not compared."
+            f"the {parity.model} does not answer {shown(parity.uncompared)} of the ONNX model, so nothing "
+            "was compared there."
         )
     if (categories := parity.errors_on("unknown_categories", refused=True)) is not None:
         texts.append(
-            f"texts that the {parity.model} was not trained on are refused, though it answers them: the ONNX "
-            f"model takes them for others ({_difference(categories)})."
+            f"the entry refuses texts that the {parity.model} was not trained on: the ONNX model answers "
+            f"them otherwise ({_difference(categories)})."
         )
     if (masked := parity.errors_on("masked", refused=True)) is not None:
         texts.append(
-            f"missing values in {shown(parity.refuses_missing)} are refused: the ONNX model takes them for "
-            f"others than the {parity.model} does ({_difference(masked)}). Impute them in front."
+            f"the entry refuses missing values in {shown(parity.refuses_missing)}: the ONNX model answers "
+            f"them otherwise than the {parity.model} ({_difference(masked)}). Impute them before the model."
         )
     if parity.missing_unknown:
         texts.append(
-            f"a missing value of {shown(parity.missing_unknown)} is nothing that the {parity.model} answers, "
-            "but the ONNX model may: do not send any."
+            f"the {parity.model} does not answer rows without a value of {shown(parity.missing_unknown)}, "
+            "but the ONNX model may: send a value in each row."
         )
     return tuple(texts)
 
@@ -407,8 +407,8 @@ class _Questions:
 
     Attributes:
         limit: the error, as a share of a column's range, above which the entry refuses such rows.
-        compared: rows that were compared; each question adds some.
-        takes_missing: by input, whether both take a missing value in it; each question adds some.
+        compared: compared rows. Each question adds some.
+        takes_missing: flags by input: whether both models take a missing value. Each question adds some.
     """
 
     runner: Runner

@@ -28,8 +28,8 @@ def refusal(estimator: Any) -> str | None:
         return f"(chain_method={estimator.chain_method!r}): fit it with 'predict' or 'predict_proba'."
     if isinstance(estimator, KNeighborsClassifier | KNeighborsRegressor) and estimator.weights != "uniform":
         return (
-            f"(weights={estimator.weights!r}): a row that equals one of the training has a weight without "
-            "end, which a rounding takes away. Fit it with weights='uniform'."
+            f"(weights={estimator.weights!r}): a row equal to a training row has an infinite weight, "
+            "which rounding removes. Fit it with weights='uniform'."
         )
     if isinstance(estimator, FixedThresholdClassifier | TunedThresholdClassifierCV) and _has_other_scores(
         estimator

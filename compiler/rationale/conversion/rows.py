@@ -97,7 +97,7 @@ class Rows:
         wrong = [value for value in texts if not isinstance(value, str)]
         if wrong:
             raise _fault(
-                f"column {self.column_name(i)!r} holds {wrong[0]!r}, and the model knows texts there."
+                f"column {self.column_name(i)!r} holds {wrong[0]!r}, but the model reads texts there."
             )
         return texts[:, None]
 
@@ -182,7 +182,7 @@ def rows_of(example: Any, features: Features) -> Rows:
     else:
         array = np.asarray(example)
         if array.ndim != 2:
-            raise _fault(f"they have shape {list(array.shape)}; a table [K, F] is due.")
+            raise _fault(f"their shape is {list(array.shape)}; give a table [K, F].")
         columns, names = tuple(array.T), None
     if features.count is not None and len(columns) != features.count:
         raise _fault(f"they have {len(columns)} columns; the model was fitted on {features.count}.")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from skl2onnx.algebra.onnx_ops import OnnxAdd, OnnxEqual, OnnxLog, OnnxWhere
 from skl2onnx.common._apply_operation import apply_identity
 from skl2onnx.common._registration import get_converter
 from skl2onnx.common.data_types import DoubleTensorType, guess_numpy_type
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
+from rationale.conversion.operators import Ops
 from rationale.errors import InvalidReferencesError
 from rationale.schema.locales import EVERYWHERE
 from rationale.tables.frames import frame_of
@@ -125,12 +125,12 @@ def weights(scope: Any, operator: Any, container: Any) -> None:
     if not step.sublinear_tf:
         _weights(scope, operator, container)
         return
-    version, kind = container.target_opset, guess_numpy_type(counted.type)
+    ops, kind = Ops(container), guess_numpy_type(counted.type)
     x, zeros, ones = counted.full_name, np.zeros(1, kind), np.ones(1, kind)
     logs = scope.declare_local_variable("logs", type(counted.type)([None, counted.type.shape[1]]))
-    more = OnnxAdd(OnnxLog(x, op_version=version), ones, op_version=version)
-    none = OnnxEqual(x, zeros, op_version=version)
-    OnnxWhere(none, zeros, more, op_version=version, output_names=[logs.full_name]).add_to(scope, container)
+    more = ops.Add(ops.Log(x), ones)
+    none = ops.Equal(x, zeros)
+    ops.Where(none, zeros, more, output_names=[logs.full_name]).add_to(scope, container)
     plain_step = copy.copy(step)
     plain_step.sublinear_tf = False
     inner = scope.declare_local_operator("SklearnTfidfTransformer", plain_step)

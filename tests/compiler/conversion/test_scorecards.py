@@ -1,6 +1,5 @@
 """Scorecards of optbinning, held against what the card itself says, and other weights of evidence."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -149,20 +148,20 @@ class WOEEncoder(TransformerMixin, BaseEstimator):
 def test_other_weights_of_evidence_are_refused(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WOEEncoder, "__module__", package)
     model = make_pipeline(WOEEncoder(), LogisticRegression()).fit(NUMBERS.fillna(0), LATE)
-    text = f"{package.partition('.')[0]}.WOEEncoder: skl2onnx knows no such step. Use sklearn's TargetEncoder"
-    with pytest.raises(UnsupportedModelError, match=re.escape(text)):
+    text = rf"{package.partition('.')[0]}\.WOEEncoder\b.*sklearn's TargetEncoder"
+    with pytest.raises(UnsupportedModelError, match=text):
         convert(model, NUMBERS[:K])
 
 
 def test_bins_without_a_card_are_refused() -> None:
     process = optbinning.BinningProcess(list(NUMBERS)).fit(NUMBERS, LATE)
-    text = "optbinning.BinningProcess is not converted: give a fitted optbinning.Scorecard"
+    text = r"optbinning\.BinningProcess\b.*optbinning\.Scorecard"
     with pytest.raises(UnsupportedModelError, match=text):
         convert(process, NUMBERS)
     pipeline = make_pipeline(optbinning.BinningProcess(list(NUMBERS)), LogisticRegression()).fit(
         NUMBERS, LATE
     )
-    text = "optbinning.BinningProcess: skl2onnx knows no such step. Instead of the pipeline, fit optbinning's"
+    text = r"optbinning\.BinningProcess\b.*optbinning's Scorecard\("
     with pytest.raises(UnsupportedModelError, match=text):
         convert(pipeline, NUMBERS)
     with pytest.raises(InvalidModelError, match=r"optbinning\.Scorecard\b.* fitted"):

@@ -242,19 +242,19 @@ def test_shares_of_votes_are_told_to_be_compared_with_nothing() -> None:
 
 
 REFUSED = {
-    "FunctionTransformer of <lambda>": make_pipeline(FunctionTransformer(lambda x: x * 2), Ridge()),
-    "SplineTransformer: skl2onnx knows no such step. Use KBinsDiscretizer": make_pipeline(
-        SplineTransformer(), Ridge()
-    ),
-    "TransformedTargetRegressor back by PowerTransformer: only np.absolute": TransformedTargetRegressor(
+    r"FunctionTransformer .*<lambda>.* np\.log": make_pipeline(FunctionTransformer(lambda x: x * 2), Ridge()),
+    r"SplineTransformer\b.*KBinsDiscretizer": make_pipeline(SplineTransformer(), Ridge()),
+    r"TransformedTargetRegressor .*PowerTransformer.* np\.absolute": TransformedTargetRegressor(
         Ridge(), transformer=PowerTransformer()
     ),
-    "TransformedTargetRegressor back by <lambda>: only np.absolute": TransformedTargetRegressor(
+    r"TransformedTargetRegressor .*<lambda>.* np\.absolute": TransformedTargetRegressor(
         Ridge(), func=np.sqrt, inverse_func=lambda x: x * x
     ),
-    "KNNImputer: of rows that are equally near": make_pipeline(KNNImputer(), Ridge()),
-    "StackingClassifier of labels": StackingClassifier([("a", FOREST)], cv=3, stack_method="predict"),
-    "StackingClassifier with a final_estimator without probabilities": StackingClassifier(
+    r"KNNImputer\b.*SimpleImputer\(add_indicator=True\)": make_pipeline(KNNImputer(), Ridge()),
+    r"StackingClassifier\b.*stack_method='auto'": StackingClassifier(
+        [("a", FOREST)], cv=3, stack_method="predict"
+    ),
+    r"StackingClassifier\b.*final_estimator.*predict_proba": StackingClassifier(
         [("a", FOREST)], LinearSVC(), cv=3
     ),
 }
@@ -263,7 +263,7 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_is_refused_says_what_to_do(text: str) -> None:
     table = TABLE % 9
-    with pytest.raises(UnsupportedModelError, match=re.escape(text)):
+    with pytest.raises(UnsupportedModelError, match=text):
         convert(clone(REFUSED[text]).fit(table, TWO), table)
 
 
@@ -294,7 +294,7 @@ def test_words_and_numbers_are_encoded_by_two() -> None:
 def test_no_word_marks_what_is_missing() -> None:
     table = TABLE.assign(home=np.resize(["own", "?", "rent"], len(TABLE)))
     columns = ColumnTransformer([("told", MissingIndicator(missing_values="?"), ["home"])], remainder="drop")
-    with pytest.raises(UnsupportedModelError, match=re.escape("(missing_values='?'): only a number")):
+    with pytest.raises(UnsupportedModelError, match=r"missing_values='\?'.*NaN"):
         convert(make_pipeline(columns, LogisticRegression()).fit(table, TWO), table)
 
 

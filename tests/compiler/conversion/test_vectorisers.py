@@ -163,19 +163,19 @@ def test_a_vectoriser_of_a_column(norm: str | None, beside: bool) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "characters": (TfidfVectorizer(analyzer="char"), r"analyzer='char'\): it joins white space"),
-    "parts of words": (TfidfVectorizer(analyzer="char_wb"), r"analyzer='char_wb'\): it joins white space"),
-    "a function": (CountVectorizer(tokenizer=str.split), "with a function of your own"),
-    "accents": (CountVectorizer(strip_accents="unicode"), "no operator strips accents"),
+    "characters": (TfidfVectorizer(analyzer="char"), r"analyzer='char'.*analyzer='word'"),
+    "parts of words": (TfidfVectorizer(analyzer="char_wb"), r"analyzer='char_wb'.*analyzer='word'"),
+    "a function": (CountVectorizer(tokenizer=str.split), "function.*token_pattern"),
+    "accents": (CountVectorizer(strip_accents="unicode"), "strip_accents"),
     "stop words between": (
         TfidfVectorizer(stop_words="english", ngram_range=(1, 2)),
-        r"stop_words=…\) of several words in a row",
+        r"stop_words=.*max_df",
     ),
-    "edges of words": (CountVectorizer(**split(r"\b[a-z]{2,}\b")), "RE2, by which ONNX Runtime splits"),
-    "a choice": (CountVectorizer(**split(r"(?:late|paid)\w*")), "RE2, by which"),
-    "the shortest": (CountVectorizer(**split(r"[a-z]+?e")), "RE2, by which"),
-    "words with spaces": (CountVectorizer(**split(r"[a-z ]+"), ngram_range=(1, 2)), "RE2, by which"),
-    "hashes": (HashingVectorizer(n_features=16), "Use TfidfVectorizer or CountVectorizer"),
+    "edges of words": (CountVectorizer(**split(r"\b[a-z]{2,}\b")), "RE2"),
+    "a choice": (CountVectorizer(**split(r"(?:late|paid)\w*")), "RE2"),
+    "the shortest": (CountVectorizer(**split(r"[a-z]+?e")), "RE2"),
+    "words with spaces": (CountVectorizer(**split(r"[a-z ]+"), ngram_range=(1, 2)), "RE2"),
+    "hashes": (HashingVectorizer(n_features=16), "TfidfVectorizer"),
 }
 
 

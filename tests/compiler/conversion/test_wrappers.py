@@ -213,37 +213,40 @@ def test_a_wrapper_answers_as_what_it_holds(name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Any, Any]] = {
-    "MultiOutputClassifier answers several targets: give one of its estimators_": (
+    r"MultiOutputClassifier\b.*estimators_\[0\]": (
         MultiOutputClassifier(LINEAR),
         TWO_TARGETS,
     ),
-    "RandomForestClassifier of several targets: fit one classifier for each target": (FOREST, TWO_TARGETS),
-    "DecisionTreeClassifier of several targets": (DecisionTreeClassifier(), np.stack([THREE, Y], axis=1)),
-    "KNeighborsClassifier of several targets": (KNeighborsClassifier(), TWO_TARGETS),
-    "MLPClassifier of several targets": (MLPClassifier((4,), max_iter=5), TWO_TARGETS),
-    "MLPRegressor of several targets: fit MultiOutputRegressor(MLPRegressor(…))": (
+    r"RandomForestClassifier\b.* targets": (FOREST, TWO_TARGETS),
+    r"DecisionTreeClassifier\b.* targets": (DecisionTreeClassifier(), np.stack([THREE, Y], axis=1)),
+    r"KNeighborsClassifier\b.* targets": (KNeighborsClassifier(), TWO_TARGETS),
+    r"MLPClassifier\b.* targets": (MLPClassifier((4,), max_iter=5), TWO_TARGETS),
+    r"MLPRegressor\b.*MultiOutputRegressor\(MLPRegressor\(": (
         MLPRegressor(hidden_layer_sizes=(4,), max_iter=5),
         np.stack([AMOUNT, X["d"]], axis=1),
     ),
-    "ClassifierChain(chain_method='decision_function'): fit it with 'predict'": (
+    r"ClassifierChain\(chain_method='decision_function'\).*'predict'": (
         ClassifierChain(LINEAR, chain_method="decision_function"),
         TWO_TARGETS,
     ),
-    "KNeighborsClassifier(weights='distance')": (KNeighborsClassifier(weights="distance"), Y),
-    "KNeighborsRegressor(weights='distance')": (KNeighborsRegressor(weights="distance"), AMOUNT),
-    "TunedThresholdClassifierCV(response_method='decision_function') labels by other scores": (
+    r"KNeighborsClassifier\(weights='distance'\).*'uniform'": (KNeighborsClassifier(weights="distance"), Y),
+    r"KNeighborsRegressor\(weights='distance'\).*'uniform'": (
+        KNeighborsRegressor(weights="distance"),
+        AMOUNT,
+    ),
+    r"TunedThresholdClassifierCV\(response_method='decision_function'\).*estimator_": (
         TunedThresholdClassifierCV(LINEAR, response_method="decision_function", cv=2),
         Y,
     ),
-    "FixedThresholdClassifier(response_method='decision_function') labels by other scores": (
+    r"FixedThresholdClassifier\(response_method='decision_function'\).*estimator_": (
         FixedThresholdClassifier(LINEAR, response_method="decision_function"),
         Y,
     ),
-    "QuantileTransformer(output_distribution='normal')": (
+    r"QuantileTransformer\(output_distribution='normal'\).*'uniform'": (
         make_pipeline(QuantileTransformer(n_quantiles=50, output_distribution="normal"), LINEAR),
         Y,
     ),
-    "sklearn.LabelSpreading: skl2onnx knows no such model. Fit one of the kinds": (
+    r"sklearn\.LabelSpreading\b.*docs/trees\.md": (
         VotingClassifier([("a", LabelSpreading()), ("b", LINEAR)], voting="soft"),
         Y,
     ),
@@ -253,7 +256,7 @@ REFUSED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("text", REFUSED)
 def test_another_is_refused_by_name(text: str) -> None:
     model, y = REFUSED[text]
-    with pytest.raises(UnsupportedModelError, match=re.escape(text)):
+    with pytest.raises(UnsupportedModelError, match=text):
         convert(clone(model).fit(X, y), X)
 
 
@@ -345,7 +348,7 @@ STUBS = {
     "pyspark.ml.classification": "onnxmltools.convert_sparkml",
     "keras.src.models.sequential": "model.export('model.onnx', format='onnx')",
     "tensorflow.keras": "tf2onnx.convert.from_keras",
-    "pypmml.model": "give the fitted model that the PMML was written from",
+    "pypmml.model": "PMML",
 }
 
 
