@@ -76,14 +76,14 @@ def test_integrated_gradients_from_zeros(name: str) -> None:
 def test_integrated_gradients_from_references(name: str) -> None:
     sample = case(name)
     each = np.stack([captum_integrated(sample, sample.references[k : k + 1]) for k in range(K)])
-    spread = {
+    expected_outputs = {
         "x_attributions": each.mean(axis=0),
         "x_standard_error": each.std(axis=0, ddof=1) / np.sqrt(K),
     }
     method = IntegratedGradients(sample.references, STEPS, standard_error=True)
     compiled = compile_model(exported(name, "torchscript"), method, targets="all")
     narrow, wide = compiled.explain(sample.x), run64(compiled.model, {"x": sample.x})
-    for output, want in spread.items():
+    for output, want in expected_outputs.items():
         assert error(wide[output], want) <= WIDE
         off = np.abs(narrow[output] - want) > GRADIENT * np.abs(want).max()
         assert off.mean() <= (FLIPPED_SHARE if name in CNNS else 0)
@@ -116,8 +116,8 @@ def test_expected_gradients_are_within_four_standard_errors_of_captums_draws(nam
     with seeded(0):
         theirs = captum_expected(sample, draws, target=2)
     values, errors = answer["x_attributions"][:, 2], answer["x_standard_error"][:, 2]
-    together = errors * np.sqrt(1 + samples / draws)
-    distance = np.abs(values - theirs) / np.where(together > 0, together, 1)
+    combined = errors * np.sqrt(1 + samples / draws)
+    distance = np.abs(values - theirs) / np.where(combined > 0, combined, 1)
     assert errors.max() < 0.1 * np.abs(theirs).max(), "the bound would hold for anything"
     assert distance.max() < 4
     assert 0.7 < np.sqrt((distance**2).mean()) < 1.3

@@ -221,8 +221,8 @@ def test_early_stopping_counts_in_every_form(tmp_path: Path) -> None:
 def test_the_number_for_a_missing_value_is_asked_for_where_a_file_does_not_hold_it(tmp_path: Path) -> None:
     model, rows = MODELS["missing=-999"][0](), LOANS.fillna(-999)
     model.save_model(tmp_path / "m.json")
-    answers = Runner(convert(read_fitted(tmp_path / "m.json", missing=-999), ROWS.fillna(-999)).model)
-    answer = answers({"x": rows.to_numpy(np.float64)})["probabilities"]
+    run = Runner(convert(read_fitted(tmp_path / "m.json", missing=-999), ROWS.fillna(-999)).model)
+    answer = run({"x": rows.to_numpy(np.float64)})["probabilities"]
     assert np.abs(answer - model.predict_proba(rows)).max() < PARITY_32
     with pytest.raises(InvalidOptionError, match=r"--missing .*m\.(txt|onnx)"):
         read_fitted(tmp_path / "m.txt", missing=-999)
@@ -236,12 +236,12 @@ def test_words_are_inputs_and_unknown_ones_are_missing_or_refused(name: str) -> 
     model, text = make(), rows.assign(home=rows["home"].astype(object).fillna(""))
     compiled = compile_model(model, TreeShap(text[:30]))
     assert [item.tensor.name for item in compiled.manifest.explained] == list(rows.columns)
-    source = text[30:35].assign(home=["own", "castle", "", "rent", "free"])
+    applicants = text[30:35].assign(home=["own", "castle", "", "rent", "free"])
     if name.startswith("xgboost"):  # as it refuses it itself
         with pytest.raises(InvalidOptionError, match=r"row 1: .*'home'.*'castle'"):
-            compiled.explain(source)
-        source["home"] = source["home"].replace("castle", "")
-    answer = compiled.explain(source)
+            compiled.explain(applicants)
+        applicants["home"] = applicants["home"].replace("castle", "")
+    answer = compiled.explain(applicants)
     accepted_rows = rows[30:35].assign(
         home=pd.Categorical(["own", None, None, "rent", "free"], rows["home"].cat.categories)
     )

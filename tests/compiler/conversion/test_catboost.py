@@ -104,8 +104,8 @@ MODELS: dict[str, tuple[type, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_the_booster(name: str, coded: bool) -> None:
     kind, y, options = MODELS[name]
-    rows, source = (TABLE, {"cat_features": ["home", "job"]}) if coded else (LOANS, {})
-    model = kind(**{**SMALL, "iterations": 20, **options}).fit(rows, y, **source)
+    rows, settings = (TABLE, {"cat_features": ["home", "job"]}) if coded else (LOANS, {})
+    model = kind(**{**SMALL, "iterations": 20, **options}).fit(rows, y, **settings)
     requests = rows.copy()
     if coded:
         requests.loc[:9, "home"], requests.loc[5:19, "job"] = "castle", 77

@@ -50,13 +50,13 @@ def call(*arguments: object) -> tuple[int, str]:
 def test_each_kind_of_file(tmp_path: Path) -> None:
     for name, model in saved(tmp_path).items():
         table = REFERENCES.assign(home="rent")[["home", *FEATURES[::-1]]].fillna(0)
-        options = APPLICANTS[FEATURES].fillna(0)
+        applicants = APPLICANTS[FEATURES].fillna(0)
         if name.endswith("txt"):
-            table.columns, options.columns = (
-                [c.replace(" ", "_") for c in t.columns] for t in (table, options)
+            table.columns, applicants.columns = (
+                [c.replace(" ", "_") for c in t.columns] for t in (table, applicants)
             )
         table.to_csv(tmp_path / "r.csv", index=False)
-        options.to_csv(tmp_path / "x.csv", index=False)
+        applicants.to_csv(tmp_path / "x.csv", index=False)
         repository = ("--repository", tmp_path / "repository")
         code, output = call(
             *("compile", tmp_path / name, "--name", "m", "--method", "treeshap", *repository),
@@ -65,7 +65,7 @@ def test_each_kind_of_file(tmp_path: Path) -> None:
         assert code == 0, output
         assert output.startswith("parity: ")
         manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
-        assert manifest.explained[0].feature_names == tuple(options.columns)
+        assert manifest.explained[0].feature_names == tuple(applicants.columns)
         assert manifest.parity is not None
         assert compared_rows(manifest.parity, "references") == K
         assert manifest.parity.relative < PARITY_32
@@ -73,7 +73,7 @@ def test_each_kind_of_file(tmp_path: Path) -> None:
         code, output = call(*answer, *repository)
         assert code == 0, output
         with np.load(tmp_path / "answer.npz") as arrays:
-            expected = model.predict_proba(options)
+            expected = model.predict_proba(applicants)
             assert np.abs(arrays["probabilities"] - expected).max() <= PARITY_32
         assert call("check", "m", *repository)[0] == 0
 

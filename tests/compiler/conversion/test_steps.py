@@ -299,12 +299,12 @@ def test_no_word_marks_what_is_missing() -> None:
 
 
 def test_skl2onnx_stays_as_its_other_users_know_it() -> None:
-    settings = TABLE.to_numpy(np.float32)
-    model = make_pipeline(StandardScaler(), RandomForestClassifier(3)).fit(settings, TWO)
-    before, parsers = to_onnx(model, settings[:1]), dict(sklearn_parsers_map)
+    rows = TABLE.to_numpy(np.float32)
+    model = make_pipeline(StandardScaler(), RandomForestClassifier(3)).fit(rows, TWO)
+    before, parsers = to_onnx(model, rows[:1]), dict(sklearn_parsers_map)
     convert(model)
-    convert(HistGradientBoostingClassifier(max_iter=3).fit(settings, TWO))
+    convert(HistGradientBoostingClassifier(max_iter=3).fit(rows, TWO))
     with pytest.raises(UnsupportedModelError):
-        convert(make_pipeline(SplineTransformer(), Ridge()).fit(settings, TARGET))
-    assert to_onnx(model, settings[:1]).graph.node == before.graph.node
+        convert(make_pipeline(SplineTransformer(), Ridge()).fit(rows, TARGET))
+    assert to_onnx(model, rows[:1]).graph.node == before.graph.node
     assert sklearn_parsers_map == parsers

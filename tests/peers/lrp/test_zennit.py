@@ -166,12 +166,12 @@ def test_every_layer(name: str) -> None:
 @grid("name, composite", ["vgg", "resnet"], ["EpsilonPlus", "EpsilonGammaBox"])
 def test_the_other_exporter(name: str, composite: str) -> None:
     """Which leaves BatchNormalization in the graph, or not: relevance is the same."""
-    together = [
+    compiled_pair = [
         compile_model(exported(name, exporter), Lrp(composite, low=LOW, high=HIGH), targets=TARGETS)
         for exporter in ("torchscript", "dynamo")
     ]
     x = case(name).x
-    assert_agree(*(compiled.explain(x)["x_attributions"] for compiled in together))
+    assert_agree(*(compiled.explain(x)["x_attributions"] for compiled in compiled_pair))
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_rule(name: str, ours: RelevanceRule, theirs: Callable[[np.ndarray], Any
 def test_the_plain_gamma_rule_is_the_generalised_one_for_positive_inputs() -> None:
     """zennit has the generalised rule alone; they part where x, or y with relevance, is negative."""
     x = np.abs(case("mlp").x)
-    together = [
+    compiled_pair = [
         compile_model(exported("mlp"), Lrp(rules=[("Gemm", rule)]), targets=TARGETS)
         for rule in (lrp.Gamma(), lrp.GeneralizedGamma())
     ]
-    hidden = [compiled.explain(x)["x_attributions"] for compiled in together]
+    hidden = [compiled.explain(x)["x_attributions"] for compiled in compiled_pair]
     sign = positive_scores(x)
     assert_agree(hidden[0][sign], hidden[1][sign])
     assert np.abs(hidden[0][~sign] - hidden[1][~sign]).max() > 0.01

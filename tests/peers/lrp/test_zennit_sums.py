@@ -67,8 +67,8 @@ def pre_activated(add: type[Sum]) -> nn.Module:
 
 def branches(add: type[Sum]) -> nn.Module:
     """Layers side by side, a Tanh behind their sum, an average behind that."""
-    together = add(conv(3, 6), nn.Conv2d(3, 6, 5, padding=2))
-    return nn.Sequential(together, nn.Tanh(), nn.AvgPool2d((3, 4)), nn.Flatten(), nn.Linear(24, CLASSES))
+    summed = add(conv(3, 6), nn.Conv2d(3, 6, 5, padding=2))
+    return nn.Sequential(summed, nn.Tanh(), nn.AvgPool2d((3, 4)), nn.Flatten(), nn.Linear(24, CLASSES))
 
 
 def averages(_: type[Sum]) -> nn.Module:
@@ -212,9 +212,9 @@ def test_activations_hand_relevance_on(name: str, composite: str) -> None:
     activation = ACTIVATIONS[name]
 
     def network(add: type[Sum]) -> nn.Module:
-        together = add(nn.Linear(9, 8), nn.Linear(9, 8))
+        summed = add(nn.Linear(9, 8), nn.Linear(9, 8))
         return nn.Sequential(
-            nn.Linear(FEATURES, 9), activation(), together, activation(), nn.Linear(8, CLASSES)
+            nn.Linear(FEATURES, 9), activation(), summed, activation(), nn.Linear(8, CLASSES)
         )
 
     sample = in_float64(

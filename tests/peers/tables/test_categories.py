@@ -153,13 +153,13 @@ def test_answers_and_attributions_are_the_boosters(of: Callable[[], Loans], name
     references, x = loans.references(), loans.table[:4].copy()
     places = {column: list(x.columns).index(column) for column in loans.categories}
     compiled = compile_model(model, TreeShap(references))
-    categories = x.copy()
+    accepted = x.copy()
     x.iloc[1, places[loans.categories[0]]] = x.iloc[2, places[loans.categories[3]]] = loans.unseen
     if "XGBoost" in name:  # which refuses them itself
         fault = f"row 1: feature '{loans.categories[0]}' is '{loans.unseen}'"
         with pytest.raises(InvalidOptionError, match=fault):
             compiled.explain(x)
-        x = categories
+        x = accepted
     if "CatBoost" not in name:  # which takes no category that is missing
         x = x.astype({loans.categories[1]: references.dtypes[loans.categories[1]] if loans.texts else float})
         x.iloc[3, places[loans.categories[1]]] = MISSING[loans.texts]

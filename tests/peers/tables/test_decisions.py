@@ -123,8 +123,8 @@ def by_trees(model: Any, coded: pd.DataFrame, encode: Callable[[pd.DataFrame], p
     )
 
     def values(rows: pd.DataFrame) -> pd.DataFrame:
-        decided = explainer.shap_values(encode(rows), check_additivity=False)
-        return pd.DataFrame(np.asarray(decided), columns=coded.columns)
+        attributions = explainer.shap_values(encode(rows), check_additivity=False)
+        return pd.DataFrame(np.asarray(attributions), columns=coded.columns)
 
     return values
 
@@ -189,9 +189,11 @@ def network() -> Case:
 
     def peer(rows: pd.DataFrame) -> pd.DataFrame:
         x = torch.from_numpy(rows.to_numpy())
-        decided = pd.DataFrame(explainer.shap_values(x, check_additivity=False)[..., 0], columns=rows.columns)
-        groups = {name: decided[group["members"]].sum(axis=1) for name, group in GROUPS.items()}
-        return decided[[*TAIWAN_PLAIN]].assign(**groups)
+        attributions = pd.DataFrame(
+            explainer.shap_values(x, check_additivity=False)[..., 0], columns=rows.columns
+        )
+        groups = {name: attributions[group["members"]].sum(axis=1) for name, group in GROUPS.items()}
+        return attributions[[*TAIWAN_PLAIN]].assign(**groups)
 
     named = {"feature_names": list(rows.columns)}
     plain = compile_model(model, DeepShap(compared.to_numpy()), **named)
