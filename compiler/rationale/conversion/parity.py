@@ -334,7 +334,7 @@ def _errors(
             kinds.setdefault((batch.kind, batch.refused), []).append((batch, scale.spans))
         distance = np.where(closed, np.minimum(batch.expected, 1 - batch.expected), np.inf)
         distance = np.where((distance > 0) & (distance <= ENDS), distance, np.inf)
-        near = np.isfinite(distance).any(axis=1)
+        near = np.asarray(np.isfinite(distance).any(axis=1))
         if near.any() and not batch.refused and batch.kind != "incomplete":
             kinds.setdefault(("near_bounds", False), []).append((batch.select(near), distance[near]))
     for (kind, refused), batches in kinds.items():
@@ -443,7 +443,7 @@ class _Questions:
             self.takes_missing[name] = not (members & wrong or members <= set(unanswered))
         refused = np.array([not self.takes_missing.get(self._input(i), True) for i in range(len(words))])
         for batch in batches:
-            is_refused = batch.masked[:, refused].any(axis=1)
+            is_refused = np.asarray(batch.masked[:, refused].any(axis=1))
             self.compared.append(batch.select(~is_refused))
             self.compared.append(replace(batch.select(is_refused), refused=True))
         return {self.pair.rows.column_name(f): self._input(f) for f in unanswered}
