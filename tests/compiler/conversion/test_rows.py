@@ -116,6 +116,6 @@ def test_a_missing_text_is_first_as_the_rows_have_it(missing: Any) -> None:
     assert [repr(form) for form in forms] == ["nan", "None"]
     assert [repr(form) for form in rows.missing_texts(1)] == ["nan", "None"]
     fed = np.array([["own"], [""]], object)
-    (housing, _) = rows.as_fed({"h": fed, "w": fed}, by_column=True).columns
+    (housing, _) = rows.from_onnx_inputs({"h": fed, "w": fed}, by_column=True).columns
     assert housing[0] == "own"
     assert housing[1] is missing
