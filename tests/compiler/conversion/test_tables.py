@@ -203,25 +203,25 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
         CLASSIFIERS["xgboost"],
         REFERENCES[["age", "rate"]],
         InvalidReferencesError,
-        r"columns \['income now', 'debt', 'years'\] are missing; the model was fitted on \['age'",
+        r"\['income now', 'debt', 'years'\] .*\['age'",
     ),
     "too few columns": (
         CLASSIFIERS["xgboost"],
         np.zeros((3, 4)),
         InvalidReferencesError,
-        "they have 4 columns; the model was fitted on 5",
+        r"\b4 columns.* 5\b",
     ),
     "one row without its axis": (
         CLASSIFIERS["xgboost"],
         np.zeros(5),
         InvalidReferencesError,
-        r"shape \[5\]; a table \[K, F\] is due",
+        r"\[5\].*\[K, F\]",
     ),
     "words for numbers": (
         CLASSIFIERS["lightgbm of three"],
         REFERENCES.assign(debt="much"),
         InvalidReferencesError,
-        "column 'debt' holds .*not numbers",
+        "'debt' .*numbers",
     ),
     "names without rows": (
         lambda: make_pipeline(
@@ -229,9 +229,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
         ).fit(LOANS, TWO),
         None,
         InvalidOptionError,
-        "takes columns by name or type: give references",
+        r"sklearn\.Pipeline\b.*convert\(model, example\)",
     ),
-    "no model": (lambda: {"a": 1}, None, InvalidModelError, "dict is not a model: give a path"),
+    "no model": (lambda: {"a": 1}, None, InvalidModelError, "dict\\b.* model"),
 }
 
 
