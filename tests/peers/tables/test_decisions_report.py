@@ -12,8 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from rationale import Comparisons, TreeShap, compile_model
-from rationale.evaluate.decisions.measures import Report, report
-from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.measures import DecisionReport, report
+from rationale.evaluate.decisions.moved import ScoreMovement
 from tests.needs import GERMAN, TAIWAN, need_data
 from tests.peers.tables.test_german import NAMES
 
@@ -21,7 +21,7 @@ EDGE = 1e-6  # of a threshold: float32 and float64 may decide otherwise
 AROUND = 0.01
 
 
-def check(result: Report, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
+def check(result: DecisionReport, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
     """Against probabilities [N] of the fitted model itself."""
     assert (np.abs(bad - threshold) > EDGE).all()
     declined = bad > threshold
@@ -40,7 +40,7 @@ def check(result: Report, bad: np.ndarray, groups: pd.Series, threshold: float) 
         assert explained.base_value + sum(explained.attributions.values()) == pytest.approx(
             explained.score, abs=1e-4
         )
-    assert isinstance(result.moved, Moved)
+    assert isinstance(result.moved, ScoreMovement)
     assert result.moved.named > 5 * abs(result.moved.others)
     assert result.moved.larger > 0.95
     baseline, drawn = result.agreements
