@@ -7,6 +7,7 @@ answer nor the memory depends on the other rows of the batch: docs/adr/0034-coal
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -109,7 +110,7 @@ def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
     scan_inputs = [*operands, op.flat(seed.explained).value]
     if target.elements == "predicted":
         scan_inputs.append(op.flat(seed.multiplier).value)
-    attributes = {"body": body, "num_scan_inputs": len(scan_inputs)}
+    attributes: dict[str, Any] = {"body": body, "num_scan_inputs": len(scan_inputs)}
     scan = ir.node("Scan", scan_inputs, attributes, num_outputs=len(body.outputs))
     scan.name = op._fresh("Scan")
     for i, (value, inside) in enumerate(zip(scan.outputs, body.outputs, strict=True)):
