@@ -63,7 +63,7 @@ def compare(
     """
     if converted.feeds is None:
         return None
-    runner = Runner(converted.proto, given=True)
+    runner = Runner(converted.proto, users_model=True)
     outputs, count = runner(converted.feeds), len(next(iter(converted.feeds.values())))
     references = _compared("references", outputs, converted.answers, model, np.arange(count), _reference)
     rows = [references, replace(references.select(_incomplete(converted.feeds, count)), kind="incomplete")]
