@@ -319,8 +319,8 @@ def _belong(columns: Sequence[str], outputs: Collection[str]) -> np.ndarray:
 
 
 def _relative(errors: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Return errors [M, columns] relative to a range; unchanged if the range is 0."""
-    return errors / np.where(spans > 0, spans, 1)
+    """Return errors [M, columns] relative to a range; unchanged if it is 0, and 0 if it is infinite."""
+    return np.where(np.isinf(spans), 0, errors) / np.where(spans > 0, spans, 1)
 
 
 def _errors(

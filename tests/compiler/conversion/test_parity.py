@@ -110,6 +110,10 @@ def test_what_differs_is_told_with_its_row() -> None:
         refuse_another_model(wrong)
     changed[8] = np.nan
     assert of_these(x, changed, other).worst.error == np.inf
+    changed[8, 2] = 1e-6
+    near = of_these(x, changed, other).errors_on("near_bounds")
+    assert near is not None
+    assert (near.rows, near.row, near.column, near.output_range) == (1, 8, "p[2]", 1e-6)
 
 
 @pytest.mark.parametrize(("share", "warned"), [(5e-6, 0), (2e-5, 1), (9e-3, 1)])
@@ -324,9 +328,9 @@ def test_probabilities_near_0_or_1_are_told_and_not_refused(end: int) -> None:
             lambda r: {INPUT: r.numbers().astype(np.float32)},
             lambda r: (1 / (1 + np.exp(-r.numbers())) + off,),
         )
-        parity = compare(ConversionResult.from_table(sums(weights, nodes), pair, ("f0",)), "m.M", "c 1")
-        assert parity is not None
-        return parity
+        measured = compare(ConversionResult.from_table(sums(weights, nodes), pair, ("f0",)), "m.M", "c 1")
+        assert measured is not None
+        return measured
 
     equal = parity(0)
     refuse_another_model(equal)

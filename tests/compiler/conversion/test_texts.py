@@ -23,6 +23,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import inputs_of_arrow, read_inputs
 from rationale.decisions.rows import values_of
 from rationale.errors import InvalidOptionError
+from tests.compiler.conversion.data import compared_rows
 from tests.compiler.references.test_frames import LIBRARIES
 
 RANDOM = np.random.default_rng(7)
@@ -147,6 +148,8 @@ def test_the_manifest_holds_what_the_model_makes_of_texts(name: str) -> None:
     assert ("job" in manifest.takes_missing) == missing
     assert "age" in manifest.takes_missing  # though no reference lacks it
     assert not any(errors.refused for errors in manifest.parity.errors)
+    assert compared_rows(manifest.parity, "categories")
+    assert bool(compared_rows(manifest.parity, "unknown_categories")) == (unknown_rule == "unknown")
 
 
 @pytest.mark.parametrize("name", CASES)
