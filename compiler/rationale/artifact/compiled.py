@@ -37,7 +37,7 @@ from rationale.pictures.picture import (
 )
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
-from rationale.tables.frames import as_texts, frame_of, in_order, spread
+from rationale.tables.frames import as_texts, columns_in_order, divide_columns, frame_of
 
 
 def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
@@ -259,7 +259,7 @@ class Compiled:
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
         given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
         columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
-        return dict(spread(frame, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
+        return dict(divide_columns(frame, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
 
     def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
         """Return a table's columns in the order of an input's features; anything else as it is."""
@@ -271,7 +271,7 @@ class Compiled:
         if explained and explained.given_names is None and set(map(str, frame.labels)) != set(names or ()):
             names = None  # nobody gave them: by position
         missing = explained is not None and explained.takes_missing
-        return in_order(
+        return columns_in_order(
             frame, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
         )
 

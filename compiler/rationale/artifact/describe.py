@@ -346,7 +346,7 @@ def _references(
     if target.elements != "predicted" and explained:
         base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
     found = spreads(rows, names, references.weights)
-    return References(count=references.count, given=references.given, base_value=base, spreads=found)
+    return References(count=references.count, given=references.given_rows, base_value=base, spreads=found)
 
 
 def _least_onnxruntime(model: onnx.ModelProto) -> str:

@@ -239,10 +239,10 @@ OneShot = Annotated[
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of the methods in its signature, which typer reads."""
-    own = signature(command, eval_str=True)
-    fixed = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    command_signature = signature(command, eval_str=True)
+    fixed = [p for p in command_signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     generated = [_parameter(name) for name in OPTIONS]
-    vars(command)["__signature__"] = own.replace(parameters=[*fixed, *generated])
+    vars(command)["__signature__"] = command_signature.replace(parameters=[*fixed, *generated])
     return command
 
 

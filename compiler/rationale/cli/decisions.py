@@ -97,7 +97,7 @@ def report_command(
         if out is not None:
             check_folder(out)
         with progress_bar() as progress:
-            done = report(
+            measures = report(
                 repository,
                 name or only_deciding(repository),
                 data,
@@ -108,13 +108,13 @@ def report_command(
                 seed=seed,
                 progress=progress,
             )
-        for table in tables(done):
+        for table in tables(measures):
             print(table.title)
             table.title = None
             console().print(table)
             console().print()
-        for note in done.notes:
+        for note in measures.notes:
             print(note, file=sys.stderr)
         if out is not None:
-            written = write_report(done, data, seed, out)
+            written = write_report(measures, data, seed, out)
             print(f"wrote {', '.join(written)} to {out}")

@@ -8,7 +8,7 @@ import typer
 
 from rationale.cli.repositories import Repository
 from rationale.errors import InvalidOptionError
-from rationale.terminal import Panel, console, progress_bar, report, reporting_errors
+from rationale.terminal import Panel, console, print_report, progress_bar, reporting_errors
 
 app = typer.Typer()
 
@@ -84,13 +84,13 @@ def explain_command(
         picture = Path(save) if save is not None and save.lower().endswith(".svg") else None
         if tokenizer is not None and picture is None and html is None:
             raise InvalidOptionError("--tokenizer: only with --html FILE or --save FILE.svg.")
-        kept = [] if keep is None else [name.strip() for name in keep.split(",")]
+        columns = [] if keep is None else [name.strip() for name in keep.split(",")]
         if is_portfolio(rows_in):
             if save is None or html is not None:
                 raise InvalidOptionError(f"--input {rows_in}: many files want --save FOLDER, and no --html.")
             with progress_bar() as progress:
-                done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
-            print("\n".join(done))
+                answered = explain_portfolio(repository / name, rows_in, save, columns, threads, progress)
+            print("\n".join(answered))
             return
         if keep is not None and html is None and (save is None or picture is not None):
             raise InvalidOptionError("--keep: only with --save FILE of rows, such as .csv, or --html FILE.")
@@ -99,23 +99,23 @@ def explain_command(
                 "--threads: only where --input is many files: a folder, or a pattern such as "
                 "'loans-*.parquet'."
             )
-        shown, input_file = parse_rows(rows), Path(rows_in)
+        row_count, input_file = parse_rows(rows), Path(rows_in)
         if picture is not None:
             from rationale.portfolios.report import draw_file
 
-            print(draw_file(repository, name, input_file, picture, shown, top, tokenizer))
+            print(draw_file(repository, name, input_file, picture, row_count, top, tokenizer))
         if html is not None:
             from rationale.portfolios.report import report_file
 
             with progress_bar() as progress:
                 message = report_file(
-                    repository, name, input_file, html, shown, top, tokenizer, progress, kept
+                    repository, name, input_file, html, row_count, top, tokenizer, progress, columns
                 )
             print(message)
         with progress_bar() as progress:
             saved = None if save is None or picture is not None else Path(save)
-            columns = kept if saved else ()
-            lines = explain_file(repository, name, input_file, saved, top, shown, progress, columns)
+            kept = columns if saved else ()
+            lines = explain_file(repository, name, input_file, saved, top, row_count, progress, kept)
         for line in lines:
             print(line)
 
@@ -189,21 +189,21 @@ def diff_command(
     with reporting_errors():
         from rationale.evaluate.decisions.difference import difference, lines, write_difference
 
-        most = {
+        limits = {
             "flips": parse_share("--max-flips", max_flips),
             "first reasons": parse_share("--max-reasons", max_reasons),
         }
         with progress_bar() as progress:
-            found = difference(repository, old, new, rows_in, progress)
-        print("\n".join(lines(found)))
-        for note in found.notes:
+            changes = difference(repository, old, new, rows_in, progress)
+        print("\n".join(lines(changes)))
+        for note in changes.notes:
             print(note, file=sys.stderr)
         if save is not None:
-            write_difference(found, save)
+            write_difference(changes, save)
         beyond = [
-            f"{what} {share:.2%} > {most[what]:.2%}"
-            for what, share in {"flips": found.flip_share, "first reasons": found.reason_share}.items()
-            if share > most[what]
+            f"{kind} {share:.2%} > {limits[kind]:.2%}"
+            for kind, share in {"flips": changes.flip_share, "first reasons": changes.reason_share}.items()
+            if share > limits[kind]
         ]
         if beyond:
             print(f"too much changes: {', '.join(beyond)}", file=sys.stderr)
@@ -245,7 +245,7 @@ def check_command(
     with reporting_errors():
         from rationale.artifact.entry import check_entry
 
-        report(check_entry(repository, name, runtime))
+        print_report(check_entry(repository, name, runtime))
 
 
 @app.command("evaluate", rich_help_panel=Panel.EXPLAIN)
@@ -301,15 +301,15 @@ def evaluate_command(
             check_folder(out)
         settings = Settings(rows, seed, shapley=shapley, evaluations=evaluations)
         with progress_bar() as progress:
-            done = evaluate(repository, names, input_file, references or (), settings, progress)
-        console().print(show(done))
-        if (compared := show_shapley(done)) is not None:
+            evaluation = evaluate(repository, names, input_file, references or (), settings, progress)
+        console().print(show(evaluation))
+        if (shapley_table := show_shapley(evaluation)) is not None:
             console().print()
-            console().print(compared)
-        for note in notes(done):
+            console().print(shapley_table)
+        for note in notes(evaluation):
             print(note, file=sys.stderr)
         if out is not None:
-            written = write_report(done, settings, input_file, out)
+            written = write_report(evaluation, settings, input_file, out)
             print(f"wrote {', '.join(written)} to {out}")
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rationale.tables.represented import StandsFor
 
 app = typer.Typer()
-_of_centroids = partial(typer.Option, rich_help_panel="Centroids")
-_of_policies = partial(typer.Option, rich_help_panel="References of a decision profile")
+_centroid_option = partial(typer.Option, rich_help_panel="Centroids")
+_policy_option = partial(typer.Option, rich_help_panel="References of a decision profile")
 LEAST = 5  # rows of a centroid
 SHOWN = 3  # elements of an output
 NO_MODEL = "mean outputs may move: with --model the weights keep them"
@@ -28,13 +28,13 @@ _File = Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.
 _Out = Annotated[
     Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
 ]
-_Centroids = Annotated[int | None, _of_centroids(help="How many centroids, at most.", metavar="K", min=1)]
+_Centroids = Annotated[int | None, _centroid_option(help="How many centroids, at most.", metavar="K", min=1)]
 _Least = Annotated[
-    int | None, _of_centroids(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
+    int | None, _centroid_option(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
 ]
 _Whole = Annotated[
     bool | None,
-    _of_centroids(
+    _centroid_option(
         "--round/--no-round",
         help="Columns of whole numbers stay so (default): one-hot columns become their most frequent "
         "category.",
@@ -42,7 +42,7 @@ _Whole = Annotated[
 ]
 _Decision = Annotated[
     Path | None,
-    _of_policies(
+    _policy_option(
         help="A decision profile: its output is the score, its threshold says who passes, and its policy "
         "whom the references are.",
         metavar="FILE",
@@ -50,38 +50,38 @@ _Decision = Annotated[
 ]
 _Policy = Annotated[
     str | None,
-    _of_policies(
+    _policy_option(
         help="Instead of the profile's: near_threshold (those who pass by little), all_applicants or "
         "approved (all who pass).",
     ),
 ]
 _By = Annotated[
     str | None,
-    _of_policies(
+    _policy_option(
         help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
         "nearest ones, weighted (pip install kmedoids). whole: every row."
     ),
 ]
 _Count = Annotated[
-    int | None, _of_policies(help="How many references. Default: 100, or all.", metavar="K", min=1)
+    int | None, _policy_option(help="How many references. Default: 100, or all.", metavar="K", min=1)
 ]
 _Band = Annotated[
     str | None,
-    _of_policies(
+    _policy_option(
         help="near_threshold: how near. A difference of scores such as 0.05, or the part of those who "
         "pass that is nearest. Default: 10%."
     ),
 ]
 _Stratify = Annotated[
     str | None,
-    _of_policies(
+    _policy_option(
         help="stratified: a column, of the model or not, of which each value keeps its share.",
         metavar="COLUMN",
     ),
 ]
 _Measure = Annotated[
     str | None,
-    _of_policies(
+    _policy_option(
         help="How much attributions and reasons move, by this method: over three draws of K/2, K and 2 K "
         "references, 100 declines explained by each, and beside 10 K. That costs ten compiles and their "
         "explanations: a minute for trees, many minutes for permutationshap.",
@@ -106,7 +106,7 @@ _Model = Annotated[
 ]
 _AllowPickle = Annotated[
     bool,
-    _of_policies(
+    _policy_option(
         "--allow-pickle",
         envvar=ALLOW_PICKLE,
         help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
@@ -155,36 +155,40 @@ def references_command(
         from rationale.schema.request import parse_features
 
         _check_out(out)
-        chosen = parse_features(features or [])
-        of_policies = {"policy": policy, "by": by, "count": count, "band": band}
-        of_policies |= {"stratify": stratify, "measure": measure}
-        of_policies = {name: value for name, value in of_policies.items() if value is not None}
+        columns = parse_features(features or [])
+        policy_options = {"policy": policy, "by": by, "count": count, "band": band}
+        policy_options |= {"stratify": stratify, "measure": measure}
+        policy_options = {name: value for name, value in policy_options.items() if value is not None}
         if (centroids is None) == (decision is None):
             raise InvalidOptionError(
                 "give --centroids K for a set that holds no one's row, or --decision FILE for a policy's."
             )
         if decision is None:
-            _check_none(of_policies, "--decision")
+            _check_none(policy_options, "--decision")
             assert centroids is not None
-            lines, warnings = _of_groups(file, out, model, chosen, centroids, least or LEAST, whole, seed)
+            lines, warnings = _write_centroids(
+                file, out, model, columns, centroids, least or LEAST, whole, seed
+            )
         else:
-            of_centroids = {"least": least, "round": whole}
-            _check_none({n: value for n, value in of_centroids.items() if value is not None}, "--centroids")
+            centroid_options = {"least": least, "round": whole}
+            _check_none(
+                {n: value for n, value in centroid_options.items() if value is not None}, "--centroids"
+            )
             if model is None:
                 raise InvalidOptionError("--decision needs --model MODEL, which scores the rows.")
-            made = draw_by_policy(
+            drawn_set = draw_by_policy(
                 DrawRequest(
                     file,
                     model,
                     decision,
-                    features=chosen,
+                    features=columns,
                     seed=seed,
                     allow_pickle=allow_pickle,
-                    **cast("dict[str, Any]", of_policies),
+                    **cast("dict[str, Any]", policy_options),
                 )
             )
-            _write(out, made.table)
-            lines, warnings = made.lines, made.warnings
+            _write(out, drawn_set.table)
+            lines, warnings = drawn_set.lines, drawn_set.warnings
         for line in lines:
             console().print(line)
         print(f"wrote {out}")
@@ -192,7 +196,7 @@ def references_command(
             print(f"warning: {warning}", file=sys.stderr)
 
 
-def _of_groups(
+def _write_centroids(
     file: Path,
     out: Path,
     model: Path | None,
@@ -203,25 +207,25 @@ def _of_groups(
     seed: int,
 ) -> tuple[list[str], list[str]]:
     """Write centroids; return the lines to print about them, and the warnings."""
-    from rationale.references.centroids import centroids as made_of
+    from rationale.references.centroids import make_centroids
     from rationale.tables.files import Table, read_rows
     from rationale.tables.represented import StandsFor
 
     table = read_rows(file, features)
-    made = made_of(table.arrays, count, least=least, seed=seed, whole=whole is not False)
+    groups = make_centroids(table.arrays, count, least=least, seed=seed, whole=whole is not False)
     stands_for = StandsFor(rows=table.count)
     lines, warnings = [NO_MODEL], list[str]()
     if model is not None:
-        made, stands_for, lines, warnings = _balanced(model, table, made)
-    _write(out, Table(made.arrays, table.columns, made.weights, stands_for))
-    return [*_summary(stands_for.rows, made), *lines], [*_of_integers(table), *warnings]
+        groups, stands_for, lines, warnings = _keep_mean_outputs(model, table, groups)
+    _write(out, Table(groups.arrays, table.columns, groups.weights, stands_for))
+    return [*_summary(stands_for.rows, groups), *lines], [*_integer_warning(table), *warnings]
 
 
-def _check_none(given: Mapping[str, object], flag: str) -> None:
+def _check_none(options: Mapping[str, object], flag: str) -> None:
     """Raise InvalidOptionError for options that need the other way to make a set."""
     from rationale.errors import InvalidOptionError
 
-    for name in given:
+    for name in options:
         raise InvalidOptionError(f"--{name.replace('_', '-')} belongs to {flag}: leave it out.")
 
 
@@ -237,19 +241,19 @@ def _check_out(out: Path) -> None:
     check_folder(out.parent)
 
 
-def _summary(given: int, made: "Centroids") -> list[str]:
+def _summary(rows: int, groups: "Centroids") -> list[str]:
     lines = [
-        f"{len(made.weights)} centroids of {given} rows; the smallest stands for {made.smallest}",
-        f"column means within {made.moved:.2g} standard deviations of those of all rows",
+        f"{len(groups.weights)} centroids of {rows} rows; the smallest stands for {groups.smallest}",
+        f"column means within {groups.moved:.2g} standard deviations of those of all rows",
     ]
-    if made.rounded:
-        lines.append(f"{made.rounded} columns of whole numbers stayed whole")
-    if made.left:
-        lines.append(f"{made.left} centroids keep fractions there: rounded, they were somebody's row")
+    if groups.rounded:
+        lines.append(f"{groups.rounded} columns of whole numbers stayed whole")
+    if groups.fractional:
+        lines.append(f"{groups.fractional} centroids keep fractions there: rounded, they were somebody's row")
     return lines
 
 
-def _of_integers(table: "Table") -> list[str]:
+def _integer_warning(table: "Table") -> list[str]:
     """Return a warning if the rows hold integers."""
     names = [str(name or "the file") for name, array in table.arrays.items() if array.dtype.kind in "iu"]
     return [
@@ -257,27 +261,27 @@ def _of_integers(table: "Table") -> list[str]:
     ] * bool(names)
 
 
-def _balanced(
-    model: Path, table: "Table", made: "Centroids"
+def _keep_mean_outputs(
+    model: Path, table: "Table", groups: "Centroids"
 ) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
     """Return weights that keep the model's mean outputs, those means, and lines and warnings about them."""
     from rationale.references.centroids import balanced, outputs_of
     from rationale.tables.represented import MeanOutput, StandsFor, shifts
 
-    digest, outputs = outputs_of(model, table.arrays, made)
-    kept = balanced(made, table.arrays, outputs)
+    digest, outputs = outputs_of(model, table.arrays, groups)
+    weighted = balanced(groups, table.arrays, outputs)
     means = {o.name: MeanOutput(mean=tuple(o.mean), spread=tuple(o.spread)) for o in outputs}
     stands_for = StandsFor(rows=len(next(iter(table.arrays.values()))), model=digest, outputs=means)
     lines, warnings = [], list[str]()
     for o in outputs:
-        before, after = made.weights @ o.centroids, kept.weights @ o.centroids
+        before, after = groups.weights @ o.centroids, weighted.weights @ o.centroids
         numbers = [
             f"{a:.6g} ({full:.6g} over all rows; {b:.6g} by the groups' sizes)"
             for a, b, full in zip(after[:SHOWN], before[:SHOWN], o.mean[:SHOWN], strict=True)
         ]
         lines.append(f"mean of {o.name}: {', '.join(numbers)}")
         warnings += shifts(o.name, range(len(after)), after, means[o.name], stands_for.rows)
-    return kept, stands_for, lines, warnings
+    return weighted, stands_for, lines, warnings
 
 
 def _write(out: Path, table: "Table") -> None:
@@ -295,5 +299,5 @@ def _write(out: Path, table: "Table") -> None:
         members[WEIGHTS] = table.weights
     if table.columns is not None:
         members[FEATURE_NAMES] = np.array(table.columns)
-    with whole(out) as part, part.open("wb") as file:
+    with whole(out) as partial_file, partial_file.open("wb") as file:
         write_npz(file, members)

@@ -9,13 +9,13 @@ import typer
 from rationale.terminal import reporting_errors
 
 
-def _read(given: str | Path) -> Path:
-    if isinstance(given, Path) or "://" not in given:
-        return Path(given)
+def _read(repository: str | Path) -> Path:
+    if isinstance(repository, Path) or "://" not in repository:
+        return Path(repository)
     with reporting_errors():
         from rationale.artifact.remote import pulled
 
-        folder, warnings = pulled(given)
+        folder, warnings = pulled(repository)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return folder

@@ -17,7 +17,7 @@ from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedMo
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
 from rationale.schema.manifest import Parity, Texts, in_digits, is_float
-from rationale.tables.frames import shown
+from rationale.tables.frames import quoted
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one
@@ -212,7 +212,7 @@ def warnings_of(parity: Parity) -> tuple[str, ...]:
         )
     if parity.uncompared:
         found.append(
-            f"{shown(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
+            f"{quoted(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
             "was not compared."
         )
     if parity.texts_differ:
@@ -222,13 +222,13 @@ def warnings_of(parity: Parity) -> tuple[str, ...]:
         )
     if parity.missing_differs:
         found.append(
-            f"missing values in {shown(parity.refuses_missing)} are refused: the ONNX model takes them for "
+            f"missing values in {quoted(parity.refuses_missing)} are refused: the ONNX model takes them for "
             f"others than the {parity.model} does ({parity.missing_differs}). Impute them in front."
         )
     if parity.missing_unknown:
         found.append(
-            f"a missing value of {shown(parity.missing_unknown)} is nothing that the {parity.model} answers, "
-            "but the ONNX model may: do not send any."
+            f"a missing value of {quoted(parity.missing_unknown)} is nothing that the {parity.model} "
+            "answers, but the ONNX model may: do not send any."
         )
     return tuple(found)
 
@@ -559,7 +559,7 @@ def _unseen(known: Collection[str]) -> list[str]:
 
 
 def _named(both: Both, features: np.ndarray) -> str:
-    return shown([both.rows.called(int(i)) for i in np.flatnonzero(features)])
+    return quoted([both.rows.called(int(i)) for i in np.flatnonzero(features)])
 
 
 def _joined(parts: Sequence[_Answers]) -> _Answers | None:

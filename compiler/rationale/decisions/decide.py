@@ -26,7 +26,7 @@ NOTHING_ADVERSE = (
     "whose mean score passes"
 )
 NOTHING_AGAINST = "no feature speaks against the applicant"
-_NOTHING_SAID = FeatureRule()
+_NO_RULE = FeatureRule()
 
 
 class NoReasonsError(RationaleError):
@@ -150,12 +150,12 @@ def principal(
     ranked = ranking(profile, row.attributions)
     sizes = [size for _, size, _ in ranked]
     total = math.fsum(sizes)
-    found = []
+    reasons = []
     for i in _chosen(profile, [(code, size / total) for code, size, _ in ranked]):
         code, size, features = ranked[i]
         is_last = i + 1 == len(ranked)
         lead = size - (0.0 if is_last else sizes[i + 1])
-        found.append(
+        reasons.append(
             replace(
                 _reason(profile, code, features, values),
                 attribution=math.fsum(row.attributions[feature] for feature in features),
@@ -164,7 +164,7 @@ def principal(
                 uncertain=lead <= _standard_error(row, features),
             )
         )
-    return tuple(found)
+    return tuple(reasons)
 
 
 def ranking(
@@ -181,13 +181,15 @@ def ranking(
         by_code.setdefault(profile.rule(key).reason or key, []).append(key)
     order = {code: i for i, code in enumerate(profile.reasons)}
     ranked = [(code, math.fsum(adverse[key] for key in keys), tuple(keys)) for code, keys in by_code.items()]
-    ranked.sort(key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
+    ranked.sort(key=lambda entry: (-entry[1], order.get(entry[0], len(order)), entry[0]))
     ranks, first = list[int](), 0
     for i, (_, size, _) in enumerate(ranked):  # those that tie with the first of a run have its rank
         first = first if ranked[first][1] - size <= TIE * ranked[0][1] else i
         ranks.append(first)
-    by_rank = sorted(zip(ranks, ranked, strict=True), key=lambda one: (one[0], _order(order, one[1][0])))
-    return [one for _, one in by_rank]
+    by_rank = sorted(
+        zip(ranks, ranked, strict=True), key=lambda entry: (entry[0], _order(order, entry[1][0]))
+    )
+    return [entry for _, entry in by_rank]
 
 
 def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
@@ -213,30 +215,30 @@ def _reason(
     text = profile.reasons.get(code)
     wording = profile.title(feature) if text is None else worded(text, value)
     return PrincipalReason(
-        code, wording, feature, value, None, None, features, *_in_words(profile, feature, value)
+        code, wording, feature, value, None, None, features, *_describe_value(profile, feature, value)
     )
 
 
-def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
+def _describe_value(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
     """Return the unit and category of a value, and a text of both with the feature's title."""
     values = value if key in profile.groups else {key: value}
     group = profile.groups.get(key)
-    units, called = dict[str, str](), dict[str, str]()
-    for name, one in values.items():
-        rule = profile.features.get(name, _NOTHING_SAID)
+    units, labels = dict[str, str](), dict[str, str]()
+    for name, member in values.items():
+        rule = profile.features.get(name, _NO_RULE)
         unit = group.unit if rule.unit is None and group is not None else rule.unit
         if unit is not None:
             units[name] = unit
-        if one is not None and (title := rule.label(one)) is not None:
-            called[name] = title
+        if member is not None and (title := rule.label(member)) is not None:
+            labels[name] = title
     shown = [
-        f"{profile.features.get(name, _NOTHING_SAID).title or name}: "
-        + called.get(name, f"{as_category(one)} {units.get(name)}")
-        for name, one in values.items()
-        if one is not None and (name in units or name in called)
+        f"{profile.features.get(name, _NO_RULE).title or name}: "
+        + labels.get(name, f"{as_category(member)} {units.get(name)}")
+        for name, member in values.items()
+        if member is not None and (name in units or name in labels)
     ]
     text = "; ".join(shown) or None
-    return (units or None, called or None, text) if group else (units.get(key), called.get(key), text)
+    return (units or None, labels or None, text) if group else (units.get(key), labels.get(key), text)
 
 
 def _knocked_out(
@@ -260,7 +262,7 @@ def worded(text: ReasonText, value: Any) -> str:
     missing = all(each is None for each in value.values()) if isinstance(value, dict) else value is None
     if missing:
         return text.missing or text.text
-    return next((one.text for one in text.when if fits(one, value)), text.text)
+    return next((wording.text for wording in text.when if fits(wording, value)), text.text)
 
 
 def fits(rule: KnockOut | Wording, value: Any) -> bool:
@@ -321,10 +323,10 @@ def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, 
     named = {feature for reason in reasons for feature in reason.features}
     named |= {member for key in named & profile.groups.keys() for member in profile.groups[key].members}
     named |= {group for group, rule in profile.groups.items() if named & {*rule.members}}
-    kept = named & {*profile.never_disclose}
-    if kept:
+    undisclosed = named & {*profile.never_disclose}
+    if undisclosed:
         raise NoReasonsError(
-            f"no reasons are given: {', '.join(sorted(kept))} is a principal reason, and the decision "
+            f"no reasons are given: {', '.join(sorted(undisclosed))} is a principal reason, and the decision "
             "profile says never to disclose it; to leave it out would be to give other reasons than the true "
             "ones"
         )

@@ -15,7 +15,7 @@ from rationale.decisions.domain import outside
 from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
 from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import Manifest
-from rationale.tables.frames import frame_of, shown
+from rationale.tables.frames import frame_of, quoted
 
 Cells = Mapping[str, Sequence[Any]]  # a cell for each row, by column
 
@@ -51,10 +51,14 @@ def decided_rows(
     """
     embedded = profile_of(manifest)
     warnings = manifest.unknown_texts(inputs)
-    for row, known, more in zip(explained_rows(manifest, answers), values, warnings, strict=True):
+    for row, row_values, row_warnings in zip(
+        explained_rows(manifest, answers), values, warnings, strict=True
+    ):
         try:
-            decision = decide(embedded, row, known)
-            yield replace(decision, warnings=(*decision.warnings, *more)) if more else decision
+            decision = decide(embedded, row, row_values)
+            yield (
+                replace(decision, warnings=(*decision.warnings, *row_warnings)) if row_warnings else decision
+            )
         except NoReasonsError as error:
             yield Undecided(str(error))
 
@@ -73,7 +77,7 @@ def refusals(
         yield from ((i, fault) for i, row in enumerate(values) for fault in outside(profile, row))
 
 
-def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
+def decision_answer(manifest: Manifest, decision: Decision) -> dict[str, Any]:
     """Return a decision as `:decide` answers it, with the digests of its sources, but without an id."""
     digests = manifest.digests
     made_by = {
@@ -86,34 +90,37 @@ def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
 
 
 def decide_inputs(
-    manifest: Manifest, run: Callable[[Mapping[str, np.ndarray]], Tensors], inputs: Tensors, beside: Cells
+    manifest: Manifest,
+    run: Callable[[Mapping[str, np.ndarray]], Tensors],
+    inputs: Tensors,
+    knock_out_cells: Cells,
 ) -> Iterator[Decision | Undecided]:
     """Decide rows of the model's inputs, each run by itself: its numbers do not depend on the others.
 
     Args:
         run: a function that runs the combined graph.
         inputs: rows by input, [N, …] each.
-        beside: cells of the columns that knock-outs read and the model does not; see `cells_of`.
+        knock_out_cells: cells of the columns that knock-outs read and the model does not; see `cells_of`.
     """
-    for i, own in enumerate(values_of(manifest, inputs)):
-        values = {**own, **{name: cells[i] for name, cells in beside.items()}}
+    for i, features in enumerate(values_of(manifest, inputs)):
+        values = {**features, **{name: cells[i] for name, cells in knock_out_cells.items()}}
         row = {name: rows[i : i + 1] for name, rows in inputs.items()}
         if faults := [fault for _, fault in refusals(manifest, row, [values])]:
             yield Undecided("; ".join(faults))
             continue
         answers = run(row)
-        odd = next(
+        infinite = next(
             (name for name, a in answers.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None
         )
-        if odd is not None:
+        if infinite is not None:
             yield Undecided(
-                f"output '{odd}' is not finite: the row lies outside of what the model can compute"
+                f"output '{infinite}' is not finite: the row lies outside of what the model can compute"
             )
         else:
             yield from decided_rows(manifest, answers, [values], row)
 
 
-def knock_outs_beside(manifest: Manifest, inputs: Tensors) -> set[str]:
+def knock_out_columns(manifest: Manifest, inputs: Tensors) -> set[str]:
     """Return the features that knock-outs read and the model does not take."""
     known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
     return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
@@ -125,21 +132,21 @@ def cells_of(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict
     return {name: [read_cell(cell, name, rules) for cell in columns[name]] for name in names}
 
 
-def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[Any]]:
+def cells_in(manifest: Manifest, inputs: Tensors, rows: Any) -> dict[str, list[Any]]:
     """Return the cells of the columns that knock-outs read and the model does not.
 
     Raises:
         InvalidOptionError: if a column is not there, or holds values of another type than the knock-outs
             need.
     """
-    names = sorted(knock_outs_beside(manifest, inputs))
-    table: Any = given if isinstance(given, Mapping) else frame_of(given)
-    there = table if isinstance(given, Mapping) else table.labels if table else ()
-    missing = [name for name in names if name not in there]
+    names = sorted(knock_out_columns(manifest, inputs))
+    table: Any = rows if isinstance(rows, Mapping) else frame_of(rows)
+    columns = table if isinstance(rows, Mapping) else table.labels if table else ()
+    missing = [name for name in names if name not in columns]
     if missing:
         raise InvalidOptionError(
-            f"the rows: columns {shown(missing)} are missing, by which knock-outs decline. Give a table that "
-            "has them, with empty cells where they are not known."
+            f"the rows: columns {quoted(missing)} are missing, by which knock-outs decline. Give a table "
+            "that has them, with empty cells where they are not known."
         )
     return cells_of(manifest, {name: _cells(table[name]) for name in names}, names)
 

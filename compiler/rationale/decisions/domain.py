@@ -32,9 +32,9 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 def _fault(rule: FeatureRule, value: Any) -> str | None:
     """Return the fault of a value."""
     if rule.categories and not rule.open and rule.label(value) is None:
-        known = list(rule.categories)
-        more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
-        listed = ", ".join(f"'{key}'" for key in known[:_SHOWN])
+        categories = list(rule.categories)
+        more = f" and {len(categories) - _SHOWN} more" * (len(categories) > _SHOWN)
+        listed = ", ".join(f"'{key}'" for key in categories[:_SHOWN])
         return f"none of the decision profile's categories {listed}{more}"
     least, most = rule.least, rule.most
     is_less = least is not None and not isinstance(value, str) and value < least

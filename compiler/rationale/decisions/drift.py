@@ -33,9 +33,9 @@ def classes_of(
     by_size = sorted(keys, key=lambda key: -float(w @ np.abs(values[key])))
     same = _SAME * max((float(np.abs(each).max()) for each in values.values()), default=0.0)
     scores = np.array([row.score for row in rows])
-    kept = {*by_size[:MOST_KEYS]}
-    found = {key: deciles(values[key], w, same) for key in keys if key in kept}
-    return {SCORE: deciles(scores, w, _SAME * float(np.abs(scores).max())), **found}
+    watched = {*by_size[:MOST_KEYS]}
+    classes = {key: deciles(values[key], w, same) for key in keys if key in watched}
+    return {SCORE: deciles(scores, w, _SAME * float(np.abs(scores).max())), **classes}
 
 
 def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:

@@ -90,28 +90,28 @@ def values_of(
             written, not as a tensor rounds them, and so are those that the model does not take.
     """
     rows = len(next(iter(inputs.values())))
-    found: list[dict[str, Any]] = [{} for _ in range(rows)]
-    named = {item.tensor.name: item.feature_names for item in manifest.explained}
-    single: dict[str, str] = {}
+    values: list[dict[str, Any]] = [{} for _ in range(rows)]
+    feature_names = manifest.feature_names
+    single_features: dict[str, str] = {}
     for spec in manifest.inputs:
         if spec.name not in inputs:
             continue
         table = inputs[spec.name].reshape(rows, -1)
-        names = names_of(spec.name, named.get(spec.name), table.shape[1])
-        for row, values in zip(found, table, strict=True):
-            row.update(zip(names, map(_plain, values), strict=True))
+        names = names_of(spec.name, feature_names.get(spec.name), table.shape[1])
+        for row, elements in zip(values, table, strict=True):
+            row.update(zip(names, map(_plain, elements), strict=True))
         if len(names) == 1:
-            single[spec.name] = names[0]
-    for row in found:  # a caller may say either, where no feature has the name of the input
-        for name, feature in single.items():
+            single_features[spec.name] = names[0]
+    for row in values:  # a caller may say either, where no feature has the name of the input
+        for name, feature in single_features.items():
             row.setdefault(name, row[feature])
-    for row, instance in zip(found, instances or (), strict=instances is not None):
+    for row, instance in zip(values, instances or (), strict=instances is not None):
         row.update(
             (name, None if value == "" else value)
             for name, value in instance.items()
             if not isinstance(value, list | dict)
         )
-    return found
+    return values
 
 
 def shortest(scores: np.ndarray) -> list[float]:
@@ -157,44 +157,44 @@ def logit(score: float) -> np.float64:
         return np.float64(np.log(score) - np.log1p(-score))
 
 
-def scores_in(profile: DecisionProfile, answered: np.ndarray, margins: np.ndarray | None) -> list[float]:
+def scores_in(profile: DecisionProfile, scores: np.ndarray, margins: np.ndarray | None) -> list[float]:
     """Return the scores of rows; if margins are known, their Sigmoids in float64.
 
     So a margin is compared with the bound's own: one that is equal to it, as its type rounds that, has the
     bound for its score.
 
     Args:
-        answered: [N] the model's own answers.
+        scores: [N] the model's own answers.
         margins: [N] margins whose Sigmoids these are, but for rounding; None if none are known.
     """
     if margins is None:
-        return shortest(answered)
-    exact = sigmoid(margins)
+        return shortest(scores)
+    sigmoids = sigmoid(margins)
     for bound in (*(profile.refer or ())[::-1], profile.threshold):
-        exact[margins == logit(bound).astype(margins.dtype)] = bound
-    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds its answers
-    return [float(score) for score in np.where(is_same, exact, shortest(answered))]
+        sigmoids[margins == logit(bound).astype(margins.dtype)] = bound
+    is_same = np.abs(sigmoids - scores) <= SIGMOID_ERROR  # else the model clips or rounds its answers
+    return [float(score) for score in np.where(is_same, sigmoids, shortest(scores))]
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
     profile, margin = profile_of(manifest).profile, margin_at(manifest)
-    answered = tensors[manifest.explained_value][:, 0]
+    scores = tensors[manifest.explained_value][:, 0]
     if profile.tensor in tensors:  # else an inner tensor, the explained one
-        output = tensors[profile.tensor].reshape(len(answered), -1)
-        answered = output[:, score_index(profile.index, output.shape[1])]
+        output = tensors[profile.tensor].reshape(len(scores), -1)
+        scores = output[:, score_index(profile.index, output.shape[1])]
     margins = tensors.get(margin) if margin else None  # a comparison's graph has none
-    return scores_in(profile, answered, None if margins is None else margins[:, 0])
+    return scores_in(profile, scores, None if margins is None else margins[:, 0])
 
 
 def _by_name(
     attributed: Sequence[Attributed], tensors: Tensors, outputs: Sequence[str]
 ) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    columns: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
         names = names_of(item.tensor.name, item.feature_names, values.shape[1])
-        found.update(zip(names, values.T.tolist(), strict=True))
-    return found
+        columns.update(zip(names, values.T.tolist(), strict=True))
+    return columns
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ DRAWS = "draws"  # their common name
 Codes = tuple[str, ...]
 
 
-def judged_by(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
+def with_profile(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
     """Return a comparison's manifest with the deciding entry's profile: its own entry has none."""
     return manifest.model_copy(update={"decision": embedded})
 
@@ -29,10 +29,10 @@ def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
     return tuple(reason.code for reason in principal(embedded.profile, row, {}))
 
 
-def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
+def survival(code: str, reasons_by: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
     """Return the other baselines by which a code is (or is no) principal reason, and its share of draws."""
     stays: dict[str, bool | float] = {
-        one.name: code in codes for one, codes in found if one.kind == "baseline"
+        comparison.name: code in codes for comparison, codes in reasons_by if comparison.kind == "baseline"
     }
-    drawn = [code in codes for one, codes in found if one.kind == "draw"]
+    drawn = [code in codes for comparison, codes in reasons_by if comparison.kind == "draw"]
     return stays | ({DRAWS: sum(drawn) / len(drawn)} if drawn else {})

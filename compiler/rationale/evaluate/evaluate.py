@@ -28,7 +28,7 @@ from rationale.evaluate.faithfulness import (
 from rationale.evaluate.randomise import Randomised, randomised_check
 from rationale.evaluate.reasons import compare_reasons
 from rationale.evaluate.shapley import Comparison, Sampled, compare, rounds_within
-from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
+from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, split_attributions
 from rationale.references.reference_set import prepare
 from rationale.schema.manifest import Attributed, Manifest
 from rationale.schema.request import Progress, silent
@@ -239,7 +239,7 @@ def _panels(
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
             replace(part, explained=_named(part.explained, known.names, model))
-            for part in parts_of(manifest, pairs.attributions[p], subject.values(i))
+            for part in split_attributions(manifest, pairs.attributions[p], subject.values(i))
         ]
         title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
         key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
@@ -341,7 +341,7 @@ def _match_references(
 def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Read references; raise InvalidReferencesError if the entry was compiled with other ones."""
     table = read_table(file, entry.manifest)
-    given = table.given
+    given = table.rows
     kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}
     explained = [e.tensor for e in entry.manifest.explained]
     shapes = {e.name: ((1, *e.shape), tensor_dtype_to_np_dtype(kinds[e.name])) for e in explained}

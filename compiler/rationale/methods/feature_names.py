@@ -17,7 +17,14 @@ from rationale.methods.target import Target
 from rationale.references.reference_set import OpenReferences, map_rows
 from rationale.schema.manifest import elements
 from rationale.schema.request import CompileRequest, FeatureNames
-from rationale.tables.frames import are_positions, elements_of, frame_of, in_order, positions_of, spread
+from rationale.tables.frames import (
+    are_default_labels,
+    columns_in_order,
+    divide_columns,
+    frame_of,
+    positions_of,
+    row_labels,
+)
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 _ROWS = ("references", "covers")
@@ -146,25 +153,25 @@ class _Features:
             return given
         inputs = {name: self.names.get(name, self.column(name)) for name in self.inputs}
         fault = partial(_fault, option, "")
-        return self.arrays(option, spread(frame, inputs, self.own.difference(inputs), fault))
+        return self.arrays(option, divide_columns(frame, inputs, self.own.difference(inputs), fault))
 
     def array(self, option: str, name: str, given: Any) -> Any:
         """Return one input's array, in the order of its features."""
         if isinstance(given, np.ndarray):
             return given
         frame = frame_of(given)
-        labels = frame.labels if frame else None if option in _ROWS else elements_of(given)
+        labels = frame.labels if frame else None if option in _ROWS else row_labels(given)
         if labels is None:
             return given
         row = self.lowered.specs[name][0][1:] if name in self.inputs else None
-        if row in ((len(labels),), ()) and not are_positions(labels):
+        if row in ((len(labels),), ()) and not are_default_labels(labels):
             self.names.setdefault(name, tuple(map(str, labels)))
         whole = row == (len(labels),) or name in self.own  # else it is the source of an inner tensor
         names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
         if frame is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING
-        rows = in_order(frame, names, fault, words=text, missing=name in self.missing)
+        rows = columns_in_order(frame, names, fault, words=text, missing=name in self.missing)
         rows = rows[:, 0] if row == () else rows
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 

@@ -25,8 +25,8 @@ from rationale.references.reference_set import (
     check_count,
     check_rows,
     prepare,
-    unnamed,
-    whole_numbers,
+    unnamed_error,
+    whole_number_error,
 )
 from rationale.schema.manifest import is_float
 
@@ -154,7 +154,7 @@ def _by_name(lowered: Lowered, target: Target, given: Any) -> dict[str, np.ndarr
             )
         return {str(name): as_array(str(name), a) for name, a in given.items()}
     if len(target.inputs) != 1:
-        raise unnamed(target.inputs)
+        raise unnamed_error(target.inputs)
     (name,), array = target.inputs, as_array(target.inputs[0], given)
     if name not in own and len(own) == 1 and not _is_row_of(lowered, name, array):
         name = own[0]  # rows of the model's input, from which the inner tensor is computed
@@ -183,7 +183,7 @@ def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     if dtype.kind in "iub" and not np.array_equal(cast, array):
-        raise whole_numbers(name, dtype)
+        raise whole_number_error(name, dtype)
     return np.asarray(cast)
 
 

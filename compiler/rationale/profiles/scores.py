@@ -17,7 +17,7 @@ from rationale.graph.shapes import ROWS
 from rationale.lowering import Lowered, lower
 from rationale.methods.logits import closing
 from rationale.methods.trees.ensembles import with_scores_behind
-from rationale.references.reference_set import check_count, check_rows, unnamed, whole_numbers
+from rationale.references.reference_set import check_count, check_rows, unnamed_error, whole_number_error
 from rationale.schema.manifest import ends_of
 from rationale.schema.profile import DecisionProfile
 from rationale.trees.ensemble import Ensemble
@@ -29,7 +29,7 @@ _BLOCK = 4096  # rows that are run at once
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """A model's answers to rows, with the scores among them.
 
     Attributes:
@@ -49,7 +49,7 @@ class Scores:
 
 def scores_of(
     model: str | Path | onnx.ModelProto, rows: Mapping[str | None, np.ndarray], profile: DecisionProfile
-) -> Scores:
+) -> ModelScores:
     """Run a model on rows, for the scores of a profile.
 
     Args:
@@ -82,7 +82,7 @@ def scores_of(
             f"{wrong.size} of {count} rows have no finite score, the first is row {wrong[0]} (from 0). Are "
             "values missing that the model needs? Impute, or drop such rows."
         )
-    return Scores(lowered.digest, feeds, answers.astype(np.float64), scores, index)
+    return ModelScores(lowered.digest, feeds, answers.astype(np.float64), scores, index)
 
 
 def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str, np.ndarray]:
@@ -90,23 +90,23 @@ def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str,
     if None in rows and len(names) == 1:
         rows = {names[0]: rows[None]}
     elif None in rows:
-        raise unnamed(names)
+        raise unnamed_error(names)
     if set(rows) != set(names):
         raise InvalidReferencesError(
             f"the rows are of {sorted(map(str, rows))}, and the model takes {sorted(names)}: give an .npz "
             "with an array for each, or the columns of each by --features INPUT=A,B,C."
         )
-    found = {}
+    feeds = {}
     for name in names:
         shape, kind = lowered.specs[name]
         dtype = lowered.narrow.edges.get(name, kind).numpy()
         check_rows(name, rows[name], shape, dtype)
         with np.errstate(all="ignore"):
-            found[name] = rows[name].astype(dtype)
-        if dtype.kind in "iub" and not np.array_equal(found[name], rows[name]):
-            raise whole_numbers(name, dtype)
-    check_count(found)
-    return found
+            feeds[name] = rows[name].astype(dtype)
+        if dtype.kind in "iub" and not np.array_equal(feeds[name], rows[name]):
+            raise whole_number_error(name, dtype)
+    check_count(feeds)
+    return feeds
 
 
 def _check_output(lowered: Lowered, profile: DecisionProfile) -> None:
@@ -118,7 +118,7 @@ def _check_output(lowered: Lowered, profile: DecisionProfile) -> None:
         )
 
 
-def answering(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
+def with_output(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
     """Return a model with a tensor among its outputs, also an inner one."""
     if any(value.name == tensor for value in model.graph.output):
         return model
@@ -137,8 +137,8 @@ class Scorer:
 
     def __init__(self, lowered: Lowered, profile: DecisionProfile, margin: "Margin | None" = None) -> None:
         self._profile, self._margin = profile, margin
-        given = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
-        self._run: Run = Runner(answering(given, profile.tensor), given=True)
+        model = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
+        self._run: Run = Runner(with_output(model, profile.tensor), given=True)
         self._size = 1 if lowered.single_row_only else _BLOCK
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -190,8 +190,8 @@ class Margin:
         tensor: str | None = self.tensor
         if self.of_trees:
             lowered, tensor = with_scores_behind(lowered, self.tensor)
-        alike = not lowered.single_row_only and not lowered.narrow.dtypes
-        if tensor is None or tensor not in lowered.batched or not alike:
+        has_own_rows = not lowered.single_row_only and not lowered.narrow.dtypes
+        if tensor is None or tensor not in lowered.batched or not has_own_rows:
             raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
         model = lowered.model.clone()
         op = Nodes(model.graph, self.name)
@@ -215,16 +215,16 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
         elements: the number of elements in the row.
     """
     transform = transform_of(lowered, tensor)
-    closed = closing(lowered.source, tensor)
-    if closed is None and not transform:  # a lowered classifier of ai.onnx.ml
-        closed = closing(ir.serde.serialize_model(lowered.model), tensor)
-    operator, behind = (transform, tensor) if closed is None else closed
+    closing_operator = closing(lowered.source, tensor)
+    if closing_operator is None and not transform:  # a lowered classifier of ai.onnx.ml
+        closing_operator = closing(ir.serde.serialize_model(lowered.model), tensor)
+    operator, behind = (transform, tensor) if closing_operator is None else closing_operator
     spec = lowered.specs.get(behind)
-    count = elements if closed is None or spec is None else prod(spec[0][1:])
+    count = elements if closing_operator is None or spec is None else prod(spec[0][1:])
     index = index if count > 1 else 0
     if operator in ("Softmax", "SOFTMAX") and count == 2:
-        return Margin(behind, f"{index}-{1 - index}", closed is None)
-    return Margin(behind, index, closed is None) if operator in ("Sigmoid", "LOGISTIC") else None
+        return Margin(behind, f"{index}-{1 - index}", closing_operator is None)
+    return Margin(behind, index, closing_operator is None) if operator in ("Sigmoid", "LOGISTIC") else None
 
 
 def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]) -> Margin | None:
@@ -238,20 +238,20 @@ def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.
     first, _ = Scorer(lowered, profile).answers({name: array[:1] for name, array in rows.items()})
     elements = first.shape[1]
     index = score_index(profile.index, elements)
-    found = margin_behind(lowered, profile.tensor, elements, index)
-    if found is None:
+    margin = margin_behind(lowered, profile.tensor, elements, index)
+    if margin is None:
         return None
-    while found.name in lowered.specs:
-        found = replace(found, name=f"{found.name}_")
+    while margin.name in lowered.specs:
+        margin = replace(margin, name=f"{margin.name}_")
     try:
-        answers, margins = Scorer(lowered, profile, found).answers(rows)
+        answers, margins = Scorer(lowered, profile, margin).answers(rows)
     except UnsupportedModelError:
         return None
     assert margins is not None
     for negated in (False, True):
-        off = np.abs(sigmoid(-margins if negated else margins) - answers[:, index])
-        if (off <= SIGMOID_ERROR).mean() > 0.5:
-            return replace(found, negated=negated)
+        errors = np.abs(sigmoid(-margins if negated else margins) - answers[:, index])
+        if (errors <= SIGMOID_ERROR).mean() > 0.5:
+            return replace(margin, negated=negated)
     return None
 
 

@@ -35,8 +35,8 @@ def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> O
     return OpenReferences(count=weights.shape[0], inputs=named, weights=weights)
 
 
-def for_rows(
-    opened: OpenReferences,
+def repeat_references(
+    references_spec: OpenReferences,
     references: Mapping[str, np.ndarray],
     weights: np.ndarray | None,
     rows: int,
@@ -50,15 +50,16 @@ def for_rows(
     Returns:
         [rows, K, …] by the graph's own names, filled up with copies of the last row at weight 0.
     """
-    given = len(next(iter(references.values())))
-    missing = opened.count - given
-    assert 0 < given <= opened.count
-    w = np.ones(given) if weights is None else np.asarray(weights, np.float64)
-    fed = {opened.weights.name: np.pad(w / w.sum(), (0, missing))}
-    for name, spec in opened.inputs.items():
+    count = len(next(iter(references.values())))
+    missing = references_spec.count - count
+    assert 0 < count <= references_spec.count
+    w = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    fed = {references_spec.weights.name: np.pad(w / w.sum(), (0, missing))}
+    for name, spec in references_spec.inputs.items():
         fed[spec.name] = np.concatenate([references[name], *[references[name][-1:]] * missing])
     dtypes = {
-        spec.name: np.dtype(_DTYPES[spec.datatype]) for spec in (opened.weights, *opened.inputs.values())
+        spec.name: np.dtype(_DTYPES[spec.datatype])
+        for spec in (references_spec.weights, *references_spec.inputs.values())
     }
     return {
         name: np.broadcast_to(array.astype(dtypes[name], copy=False), (rows, *array.shape))

@@ -26,14 +26,14 @@ PLANNED_NODES = (
 )
 EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
 GROUPS = "group"  # name of all players together in place of a tensor's
-_AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
+_SAME_NAMES = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
 DATATYPES = {  # OIP's names of the ONNX types that a protocol carries
     "FLOAT": "FP32",
     "DOUBLE": "FP64",
     "FLOAT16": "FP16",
     "BFLOAT16": "BF16",
     "STRING": "BYTES",
-    **dict(zip(_AS_THEY_ARE, _AS_THEY_ARE, strict=True)),
+    **dict(zip(_SAME_NAMES, _SAME_NAMES, strict=True)),
 }
 
 
@@ -64,9 +64,9 @@ def in_digits(number: Any) -> str:
     return str(int(number)) if float(number).is_integer() else str(number)
 
 
-def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+def names_of(tensor: str, feature_names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
     """Return the names of a tensor's features, as explanations and decisions have them."""
-    return given or ((tensor,) if count == 1 else elements(tensor, count))
+    return feature_names or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
@@ -113,8 +113,10 @@ class Attributed(Frozen):
     @property
     def outputs(self) -> dict[str, str]:
         """Names of the outputs [N, T, *tensor.shape] by their kind."""
-        own = {"attributions": self.attributions, "standard_error": self.standard_error}
-        return {kind: name for kind, name in own.items() if name is not None} | self.others_by_feature
+        main_outputs = {"attributions": self.attributions, "standard_error": self.standard_error}
+        return {
+            kind: name for kind, name in main_outputs.items() if name is not None
+        } | self.others_by_feature
 
     @property
     def others_by_feature(self) -> dict[str, str]:
@@ -133,14 +135,10 @@ class ExplainedInput(Frozen):
     that look up its elements, summed to one value for each of them.
 
     `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
-    if
-    the graph gives them. If a feature is in a group, the players' output holds both instead, and here they
-    are
-    None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose sum over
-    the
-    last axis is the attributions. `feature_names` names these features in row-major order; None if they are
-    too
-    many to be named (images).
+    if the graph gives them. If a feature is in a group, the players' output holds both instead, and here they
+    are None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose sum
+    over the last axis is the attributions. `feature_names` names these features in row-major order; None if
+    they are too many to be named (images).
     """
 
     tensor: TensorSpec
@@ -159,10 +157,10 @@ class ExplainedInput(Frozen):
         made_up = elements(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
-    def by(
+    def attributed(
         self, attributions: str, standard_error: str | None = None, others: dict[str, str] | None = None
     ) -> Attributed:
-        """Return the input as a part of an output of attributions."""
+        """Return an output of attributions of this input."""
         return Attributed(
             tensor=self.tensor,
             attributions=attributions,
@@ -466,9 +464,9 @@ def _decoded(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def _listed(known: Sequence[str]) -> str:
-    more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
-    return ", ".join(f"'{text[:_LONGEST]}'" for text in known[:_SHOWN]) + more
+def _listed(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" * (len(texts) > _SHOWN)
+    return ", ".join(f"'{text[:_LONGEST]}'" for text in texts[:_SHOWN]) + more
 
 
 class Parity(Frozen):
@@ -476,8 +474,7 @@ class Parity(Frozen):
 
     Both answer the references, mixtures of them (features of one, the others of another: the arguments of
     Shapley values), and references with missing values. Errors are those of the output column that is worst
-    by
-    its own range.
+    by its own range.
     """
 
     model: str = Field(description="the fitted model's class: xgboost.XGBClassifier …")
@@ -673,15 +670,20 @@ class Manifest(Frozen):
 
     @field_validator("other_outputs")
     @classmethod
-    def _of_known_kinds(cls, given: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-        if unknown := sorted(given.keys() - OUTPUT_KINDS.keys()):
+    def _check_kinds(cls, outputs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        if unknown := sorted(outputs.keys() - OUTPUT_KINDS.keys()):
             raise ValueError(f"no kinds of outputs that this version knows: {unknown}")
-        return given
+        return outputs
 
     @property
     def suffix(self) -> str:
         """The suffix of the entry that explains `NAME` unless a request names another one."""
         return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
+
+    @property
+    def feature_names(self) -> dict[str, tuple[str, ...] | None]:
+        """Names of features by explained tensor; None for a tensor whose features have none."""
+        return {item.tensor.name: item.feature_names for item in self.explained}
 
     @property
     def takes_missing(self) -> frozenset[str]:
@@ -694,7 +696,7 @@ class Manifest(Frozen):
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:
         """The input and the flat index of each feature that an instance can name."""
-        named = unshared({item.tensor.name: item.feature_names for item in self.explained})
+        named = unshared(self.feature_names)
         inputs = {spec.name for spec in self.inputs}
         return {
             feature: (tensor, index)
@@ -710,9 +712,9 @@ class Manifest(Frozen):
 
     def _text_rules(self) -> Iterator[tuple[str, int, str, Texts]]:
         """Yield an input, a column of it, the feature's name and the rule of its texts."""
-        named = {item.tensor.name: item.feature_names for item in self.explained}
+        named = self.feature_names
         for tensor, rules in (self.parity.texts if self.parity else {}).items():
-            names = named.get(tensor) or ((tensor,) if len(rules) == 1 else elements(tensor, len(rules)))
+            names = names_of(tensor, named.get(tensor), len(rules))
             for i, rule in enumerate(rules):
                 if rule is not None:
                     yield tensor, i, names[i], rule
@@ -728,16 +730,16 @@ class Manifest(Frozen):
 
     def unknown_texts(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
         """Return for each row [N] a sentence for each text that the fitted model takes as unknown."""
-        found: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
+        warnings: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
         for row, feature, warning in self._odd_texts(inputs, refused=False):
-            found[row] += (f"feature '{feature}' {warning}",)
-        return found
+            warnings[row] += (f"feature '{feature}' {warning}",)
+        return warnings
 
     def warned_rows(self, inputs: Mapping[str, np.ndarray]) -> Iterator[str]:
         """Yield a sentence for each row with texts that the fitted model takes as unknown."""
-        for row, own in enumerate(self.unknown_texts(inputs)):
-            if own:
-                yield f"row {row}: {'; '.join(own)}"
+        for row, warnings in enumerate(self.unknown_texts(inputs)):
+            if warnings:
+                yield f"row {row}: {'; '.join(warnings)}"
 
     def _odd_texts(
         self, inputs: Mapping[str, np.ndarray], *, refused: bool
@@ -757,8 +759,8 @@ class Manifest(Frozen):
                 if value not in judged:
                     text = value if are_texts else in_digits(column.dtype.type(value))
                     judged[value] = rule.fault(text) if refused else rule.warning(text)
-                if (found := judged[value]) is not None:
-                    yield row, name, found
+                if (sentence := judged[value]) is not None:
+                    yield row, name, sentence
 
     @property
     def target_count(self) -> int:
@@ -768,7 +770,7 @@ class Manifest(Frozen):
     def attributed(self) -> tuple[Attributed, ...]:
         """Every output whose attributions add up: those of explained inputs, and of all players."""
         inputs = (
-            e.by(e.attributions, e.standard_error, self._others(e.tensor.name))
+            e.attributed(e.attributions, e.standard_error, self._other_names(e.tensor.name))
             for e in self.explained
             if e.attributions
         )
@@ -780,11 +782,11 @@ class Manifest(Frozen):
             standard_error=self.group_standard_error,
             feature_names=tuple(player.name for player in self.players),
             of_players=True,
-            others=self._others(GROUPS),
+            others=self._other_names(GROUPS),
         )
         return (*inputs, players)
 
-    def _others(self, tensor: str) -> dict[str, str]:
+    def _other_names(self, tensor: str) -> dict[str, str]:
         """Return the names of a tensor's `other_outputs`, by kind."""
         return {kind: names[tensor] for kind, names in self.other_outputs.items() if tensor in names}
 
@@ -798,28 +800,27 @@ class Manifest(Frozen):
     @property
     def other_values(self) -> dict[str, str]:
         """Names of further outputs of that shape by their kind."""
-        return self._others(WHOLE)
+        return self._other_names(WHOLE)
 
     @property
     def explanation_outputs(self) -> dict[str, tuple[int, ...]]:
         """Names of all outputs that explain the inputs, with the shape of one row."""
-        count, found = self.target_count, dict[str, tuple[int, ...]]()
+        count, shapes = self.target_count, dict[str, tuple[int, ...]]()
         for name in self.values.values():
-            found[name] = (count,)
+            shapes[name] = (count,)
         for item in self.attributed:
-            found |= dict.fromkeys(item.outputs.values(), (count, *item.tensor.shape))
+            shapes |= dict.fromkeys(item.outputs.values(), (count, *item.tensor.shape))
         pairs = [names for kind, names in self.other_outputs.items() if OUTPUT_KINDS[kind].axes == "NTFF"]
         for explained in self.explained:
-            own = [explained.interactions, *(names.get(explained.tensor.name) for names in pairs)]
-            pair = (count, *[math.prod(explained.tensor.shape)] * 2)
-            found |= dict.fromkeys((name for name in own if name is not None), pair)
-        return found
+            outputs = [explained.interactions, *(names.get(explained.tensor.name) for names in pairs)]
+            shape = (count, *[math.prod(explained.tensor.shape)] * 2)
+            shapes |= dict.fromkeys((name for name in outputs if name is not None), shape)
+        return shapes
 
     @property
     def given_names(self) -> dict[str, tuple[str, ...]] | None:
         """Names of features by explained input, if someone gave them."""
-        given = {e.tensor.name: e.given_names for e in self.explained}
-        return {name: names for name, names in given.items() if names} or None
+        return {e.tensor.name: names for e in self.explained if (names := e.given_names)} or None
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -834,8 +835,8 @@ class Manifest(Frozen):
     def class_name(self, element: object) -> str | None:
         """Return the model's label of a target, of a contrast both ends; None if there is none."""
         ends = str(element).split("-")
-        known = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
-        return " against ".join(self.class_names[int(end)] for end in ends) if known else None
+        are_classes = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
+        return " against ".join(self.class_names[int(end)] for end in ends) if are_classes else None
 
     def to_json(self) -> str:
         exclude = set() if self.other_outputs else {"other_outputs"}
@@ -854,7 +855,7 @@ class Manifest(Frozen):
             raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            where = ".".join(str(key) for key in first["loc"]) or "the file"
             raise RepositoryError(
                 f"{path}: not a manifest this version understands ({where}: {first['msg']}). "
                 "Compile the entry again with `rationale compile`."

@@ -65,28 +65,28 @@ class ProbeOutput(Frozen):
 
         For texts, and numbers that are no floats, return the share of elements that differ.
         """
-        found: np.ndarray = (
+        answered: np.ndarray = (
             np.asarray(answer).reshape(len(answer), -1) if np.ndim(answer) else np.zeros((0, 0))
         )
         if self.positions is not None:
-            if found.shape[1] <= max(self.positions):
+            if answered.shape[1] <= max(self.positions):
                 return float("inf")
-            found = found[:, list(self.positions)]
-        due = _array(self.data, self.datatype)
-        if found.size != due.size:
+            answered = answered[:, list(self.positions)]
+        expected = _array(self.data, self.datatype)
+        if answered.size != expected.size:
             return float("inf")
-        found = found.reshape(-1)
+        answered = answered.reshape(-1)
         if self.datatype not in FLOATS:
-            return float(np.mean([_plain(a) != _plain(b) for a, b in zip(found, due, strict=True)]))
-        found, due = found.astype(np.float64), due.astype(np.float64)
-        finite = np.isfinite(due)
-        if not np.array_equal(np.isfinite(found), finite):
+            return float(np.mean([_plain(a) != _plain(b) for a, b in zip(answered, expected, strict=True)]))
+        answered, expected = answered.astype(np.float64), expected.astype(np.float64)
+        finite = np.isfinite(expected)
+        if not np.array_equal(np.isfinite(answered), finite):
             return float("inf")
-        largest = np.abs(found[finite] - due[finite]).max(initial=0.0)
+        largest = np.abs(answered[finite] - expected[finite]).max(initial=0.0)
         return float(max(largest - (self.rounding or 0.0), 0.0) / self.scale)
 
 
-class Difference(Frozen):
+class ProbeDifference(Frozen):
     """The difference of answers from those that are due, in the output in which it is largest."""
 
     value: float = Field(description="of the output's range")
@@ -136,12 +136,12 @@ class Probes(Frozen):
         """The rows by input."""
         return {tensor.name: tensor.array for tensor in self.inputs}
 
-    def compare(self, answers: Mapping[str, np.ndarray]) -> Difference:
+    def compare(self, answers: Mapping[str, np.ndarray]) -> ProbeDifference:
         """Compare answers, by output, with those that are due; an output without an answer is left out."""
-        found = {o.name: o.difference(answers[o.name]) for o in self.outputs if o.name in answers}
-        output = max(found, key=lambda name: found[name], default="")
-        return Difference(
-            value=found.get(output, 0.0),
+        differences = {o.name: o.difference(answers[o.name]) for o in self.outputs if o.name in answers}
+        output = max(differences, key=lambda name: differences[name], default="")
+        return ProbeDifference(
+            value=differences.get(output, 0.0),
             output=output,
             limit=self.limit,
             warned=self.warned,
@@ -163,15 +163,15 @@ class Probes(Frozen):
 
     def write(self, version: Path) -> None:
         """Write the probes into the folder of a version, whose other files are complete. Raise OSError."""
-        whole = self.model_copy(update={"files": _others(version)})
+        whole = self.model_copy(update={"files": _other_digests(version)})
         (version / FILE).write_text(json.dumps(whole.model_dump(), allow_nan=False) + "\n", encoding="utf-8")
 
     def check_files(self, version: Path) -> None:
         """Raise RepositoryError if a file of the folder is not the one that was compiled."""
-        found = _others(version)
-        for name in sorted(self.files.keys() | found.keys()):
-            if self.files.get(name) != found.get(name):
-                fault = "is missing" if name not in found else "is not the file that was compiled (SHA-256)"
+        digests = _other_digests(version)
+        for name in sorted(self.files.keys() | digests.keys()):
+            if self.files.get(name) != digests.get(name):
+                fault = "is missing" if name not in digests else "is not the file that was compiled (SHA-256)"
                 raise RepositoryError(f"{version / name}: {fault}. Compile it again, or copy it again.")
 
     @staticmethod
@@ -186,10 +186,10 @@ class Probes(Frozen):
         """
         path = version / FILE
         try:
-            found = Probes.model_validate_json(path.read_bytes())
-            for tensor in found.inputs:
+            probes = Probes.model_validate_json(path.read_bytes())
+            for tensor in probes.inputs:
                 _ = tensor.array
-            return found
+            return probes
         except FileNotFoundError as error:
             if not promised:
                 return None
@@ -209,18 +209,18 @@ def file_digests(version: Path) -> dict[str, str]:
     Raises:
         RepositoryError: if a file cannot be read.
     """
-    found = {}
+    digests = {}
     try:
         for path in sorted(p for p in version.rglob("*") if p.is_file()):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[path.relative_to(version).as_posix()] = digest
+            digests[path.relative_to(version).as_posix()] = digest
     except OSError as error:
         raise RepositoryError(f"{version}: cannot be read: {error.strerror}") from error
-    return found
+    return digests
 
 
-def _others(version: Path) -> dict[str, str]:
+def _other_digests(version: Path) -> dict[str, str]:
     """Return the digests of all files but the probes' own."""
     return {name: digest for name, digest in file_digests(version).items() if name != FILE}
 

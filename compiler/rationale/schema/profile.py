@@ -54,9 +54,9 @@ class FeatureRule(ExplainedRule):
 
     def label(self, value: Any) -> str | None:
         """Return the title of a value, if it is one of its categories; texts have to be equal."""
-        found = self.categories.get(as_category(value))
-        if found is not None or isinstance(value, str):
-            return found
+        title = self.categories.get(as_category(value))
+        if title is not None or isinstance(value, str):
+            return title
         return next((label for key, label in self.categories.items() if number_of(key) == value), None)
 
     @property
@@ -110,8 +110,8 @@ class ReferencePolicy(_Strict):
     policy: Literal["near_threshold", "all_applicants", "approved", "custom"] = "custom"
 
 
-def _as_reason(given: Any) -> Any:
-    return {"text": given} if isinstance(given, str) else given
+def _as_reason(reason: Any) -> Any:
+    return {"text": reason} if isinstance(reason, str) else reason
 
 
 class DecisionProfile(_Strict):
@@ -198,13 +198,13 @@ def number_of(key: str) -> float | None:
 
 def element_in(output: str) -> tuple[str, int | None]:
     """Return the tensor and the index of "probabilities[1]"; None for the index if there is none."""
-    found = _OUTPUT.fullmatch(output)
-    if found is None:
+    match = _OUTPUT.fullmatch(output)
+    if match is None:
         return output, None
-    return found["tensor"], None if found["index"] is None else int(found["index"])
+    return match["tensor"], None if match["index"] is None else int(match["index"])
 
 
-def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
+def as_profile(profile: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
     """Return a profile from its members, or from a YAML file, or the profile itself.
 
     A compile checks whether it makes sense.
@@ -213,18 +213,18 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
         InvalidProfileError: if it cannot be read, keys are unknown or missing, or values are of another kind;
             the text names all of them.
     """
-    if isinstance(given, DecisionProfile):
-        return given
-    where, members, faults = "decision", given, list[str]()
-    if isinstance(given, str | Path):
-        where = str(given)
-        members, faults = _read(Path(given))
+    if isinstance(profile, DecisionProfile):
+        return profile
+    where, members, faults = "decision", profile, list[str]()
+    if isinstance(profile, str | Path):
+        where = str(profile)
+        members, faults = _read(Path(profile))
     if not isinstance(members, Mapping):
-        fault = f"a profile is a mapping of keys such as output and threshold, not {_as_written(members)}"
+        fault = f"a profile is a mapping of keys such as output and threshold, not {_yaml_text(members)}"
         raise faulty(where, [fault])
     try:
-        profile = DecisionProfile.model_validate(dict(members))
-        _ = profile.digest
+        parsed = DecisionProfile.model_validate(dict(members))
+        _ = parsed.digest
     except PydanticSerializationError:
         faults.append(
             "a name or value is no text of Unicode: it holds half of a character (\\ud800 to \\udfff)"
@@ -233,7 +233,7 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
         faults += _messages(error)
     if faults:
         raise faulty(where, faults)
-    return profile
+    return parsed
 
 
 def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
@@ -244,11 +244,11 @@ def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
     return InvalidProfileError(f"{where}: {text.encode(errors='backslashreplace').decode()}")
 
 
-def near(word: str, known: Sequence[str]) -> str:
+def near(word: str, choices: Sequence[str]) -> str:
     """Return a question that follows an unknown name and suggests a similar known one."""
-    folded = {name.strip().casefold(): name for name in known}
-    found = get_close_matches(word.strip().casefold(), folded, 1)
-    return f" (do you mean '{folded[found[0]]}'?)" if found else ""
+    folded = {name.strip().casefold(): name for name in choices}
+    matches = get_close_matches(word.strip().casefold(), folded, 1)
+    return f" (do you mean '{folded[matches[0]]}'?)" if matches else ""
 
 
 # -- a file ----------------------------------------------------------------------------------------------
@@ -262,8 +262,8 @@ class _Loader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # of the class there too
-        first: [(tag, form) for tag, form in known if tag not in (_FLAG, _WHOLE, _NUMBER)]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, form) for tag, form in resolvers if tag not in (_FLAG, _WHOLE, _NUMBER)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def __init__(self, text: str) -> None:
@@ -332,7 +332,7 @@ _MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by a place's first par
     ("reasons", 4): Wording,
     ("knock_outs", 2): KnockOut,
 }
-_DUE = {
+_EXPECTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
     "int_type": "a whole number",
@@ -374,39 +374,41 @@ def _is_condition(loc: Sequence[str | int]) -> bool:
 
 
 def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
-    kind, given = detail["type"], detail["input"]
+    kind, value = detail["type"], detail["input"]
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
         first = str(loc[0]) if len(loc) > 1 else ""
         keys = list(_MODELS[first, len(loc) - 1].model_fields)
         return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
-    due = _DUE.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
+    expected = _EXPECTED.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
     if _is_condition(loc):
-        due = "a number, a flag or a text"
+        expected = "a number, a flag or a text"
     if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
-        due = "a text, or a mapping with the key text"
-    quote = ": put it in quotes" * ("a text" in due and not isinstance(given, str | Mapping | list | None))
-    return f"must be {due}, not {_as_written(given)}{quote}"
+        expected = "a text, or a mapping with the key text"
+    quote = ": put it in quotes" * (
+        "a text" in expected and not isinstance(value, str | Mapping | list | None)
+    )
+    return f"must be {expected}, not {_yaml_text(value)}{quote}"
 
 
-def _as_written(given: Any) -> str:
+def _yaml_text(value: Any) -> str:
     """Return a value as YAML writes it."""
-    if given is None:
+    if value is None:
         return "empty"
-    if isinstance(given, Mapping):
+    if isinstance(value, Mapping):
         return "a mapping"
-    if isinstance(given, list | tuple):
-        return f"a list of {len(given)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
     kinds = {bool: "the flag ", int: "the number ", float: "the number ", str: "the text "}
-    shown = str(given).lower() if isinstance(given, bool) else _shortened(given)
-    return kinds.get(type(given), f"the {type(given).__name__} ") + shown
+    shown = str(value).lower() if isinstance(value, bool) else _shortened(value)
+    return kinds.get(type(value), f"the {type(value).__name__} ") + shown
 
 
-def _shortened(given: Any) -> str:
-    if isinstance(given, str):
-        return f"'{given[:_LONGEST]}'"
+def _shortened(value: Any) -> str:
+    if isinstance(value, str):
+        return f"'{value[:_LONGEST]}'"
     try:
-        return str(given)[:_LONGEST]
+        return str(value)[:_LONGEST]
     except ValueError:  # a whole number of too many digits
         return "too long to be shown"

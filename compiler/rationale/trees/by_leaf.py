@@ -16,7 +16,7 @@ from math import lgamma
 import numpy as np
 
 from rationale.errors import UnsupportedModelError
-from rationale.schema.machine import in_words
+from rationale.schema.machine import format_bytes
 from rationale.trees.groups import MOST_STATES, Leaf, Tree
 from rationale.trees.tables import (
     FLOAT,
@@ -171,9 +171,9 @@ def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedMod
     most = max(len(leaf.satisfied) for leaf in leaves)
     return UnsupportedModelError(
         f"{len(leaves)} leaves depend on up to {most} features each, too many for tables; the patterns of "
-        f"the references on them would take about {in_words(int(size))}, and an answer about {seconds:.1g} s "
-        f"for each row: at most {in_words(MOST_BYTES)} are kept in a graph. Give fewer references, train "
-        "with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
+        f"the references on them would take about {format_bytes(int(size))}, and an answer about "
+        f"{seconds:.1g} s for each row: at most {format_bytes(MOST_BYTES)} are kept in a graph. Give fewer "
+        "references, train with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decided import Undecided, answered, decided_rows, refusals
+from rationale.decisions.decided import Undecided, decided_rows, decision_answer, refusals
 from rationale.decisions.drift import SCORE, stability
 from rationale.decisions.rows import profile_of, values_of
 from rationale.schema.manifest import Classes, Manifest
@@ -317,7 +317,7 @@ async def decisions_of(
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:
-                decisions.append({"id": secrets.token_hex(16), **answered(manifest, decided), **extra})
+                decisions.append({"id": secrets.token_hex(16), **decision_answer(manifest, decided), **extra})
         await asyncio.sleep(0)
     faults.report()
     return decisions

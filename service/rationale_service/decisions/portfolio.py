@@ -14,8 +14,8 @@ import orjson
 from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import whole
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.portfolios.answered_files import Answered, Source, answer_files
-from rationale.portfolios.arrow import DIGEST, nothing_of, with_kept
+from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_files
+from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
     Line,
@@ -27,7 +27,7 @@ from rationale.portfolios.decisions import (
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
-from rationale.tables.written import Kept, check_kept
+from rationale.tables.written import KeptColumns, check_kept
 from rationale_service.decisions.rows import Deciding, DecisionSession, Instance
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
@@ -94,7 +94,7 @@ class Portfolio:
     deciding: Deciding
     instances: Sequence[Instance]
     digest: str
-    kept: Kept = field(default_factory=dict)
+    kept: KeptColumns = field(default_factory=dict)
 
 
 def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
@@ -201,7 +201,7 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
-) -> tuple[Answered, Outcomes]:
+) -> tuple[AnsweredFiles, Outcomes]:
     """Decide the rows of parquet files through `answer_files`.
 
     A file that an interrupted run did not finish is decided from its first row; the trail returns decisions
@@ -237,13 +237,13 @@ class _Decisions:
     is_recorded: bool
     stage: str = "deciding"
 
-    def schema(self, given: Any) -> Any:
-        own = with_kept(batch_of(self._manifest, []), nothing_of(given), self.keep).schema
+    def schema(self, rows_schema: Any) -> Any:
+        own = with_kept(batch_of(self._manifest, []), empty_batch(rows_schema), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
 
-    def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:
+    def answers(self, source: RowFile, batches: Iterator[Any]) -> Iterator[Any]:
         first = 0
         place = hashlib.sha256(source.path.encode()).hexdigest()[:8]  # equal rows elsewhere are others
         for batch in batches:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rationale.decisions.decide import NoReasonsError
 from rationale.decisions.rows import explained_rows, profile_of
-from rationale.decisions.stability import Codes, codes_of, judged_by, survival
+from rationale.decisions.stability import Codes, codes_of, survival, with_profile
 from rationale.schema.manifest import Comparison, Manifest
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
@@ -48,7 +48,7 @@ async def with_survival(
             entry, own = _served(plane, manifest, one)
             answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
             for place, (i, row) in enumerate(
-                zip(attributed, explained_rows(judged_by(own, decided), answers), strict=True)
+                zip(attributed, explained_rows(with_profile(own, decided), answers), strict=True)
             ):
                 try:
                     codes_by_row[i].append((one, codes_of(decided, row, one.name)))

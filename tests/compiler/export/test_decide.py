@@ -10,7 +10,7 @@ import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.rows import ExplainedRow, logit, scores_in
-from rationale.export.page import FILES, modules
+from rationale.export.page import FILES, bundle_modules
 from rationale.pictures.browser import FILES as SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
@@ -237,6 +237,6 @@ def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: 
 def test_all_modules_of_a_page_are_one_script(tmp_path: Path) -> None:
     """No two of them give a name at their top to different things."""
     script = tmp_path / "page.mjs"
-    script.write_text("\n".join(modules("main.js").values()))
+    script.write_text("\n".join(bundle_modules("main.js").values()))
     done = subprocess.run([need("Node.js"), "--check", str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

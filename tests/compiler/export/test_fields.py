@@ -8,7 +8,7 @@ import pytest
 
 from rationale import DeepShap, compile_model
 from rationale.export.fields import Range, fields, range_of
-from rationale.export.page import modules, page_of
+from rationale.export.page import bundle_modules, page_of
 from rationale.export.web import WebRuntime
 from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models
@@ -91,6 +91,6 @@ def test_no_text_ends_its_element() -> None:
 def test_the_modules_are_one_script(tmp_path: Path) -> None:
     """No two of them declare the same name, and none imports or exports."""
     script = tmp_path / "script.js"
-    script.write_text("\n".join(modules("main.js").values()))
+    script.write_text("\n".join(bundle_modules("main.js").values()))
     done = subprocess.run([need("Node.js"), "--check", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -17,10 +17,10 @@ from rationale.pictures.figures import figures
 from rationale.pictures.panels import (
     Bars,
     Estimate,
-    Flow,
     Heat,
+    LayerFlow,
     Panel,
-    Part,
+    TensorAttributions,
     Words,
     bars,
     panels,
@@ -45,9 +45,11 @@ def panels_drawn(model: onnx.ModelProto, method: Method, x: object, **options: o
 
 def part(
     attributions: np.ndarray, values: np.ndarray | None = None, at: tuple[str, ...] | None = None
-) -> Part:
+) -> TensorAttributions:
     spec = TensorSpec(name="x", datatype="FP32", shape=attributions.shape)
-    return Part(Attributed(tensor=spec, attributions="x_attributions", at=at), attributions, values, None)
+    return TensorAttributions(
+        Attributed(tensor=spec, attributions="x_attributions", at=at), attributions, values, None
+    )
 
 
 # -- panels --------------------------------------------------------------------------------------------
@@ -144,12 +146,12 @@ def test_layers_share_a_picture_of_how_attributions_flow() -> None:
     """Which adds up to explained − base at every layer of a chain."""
     x = rows(2, 2, 6, 8, seed=1)
     *_, flow = panels_drawn(cnn(), DeepShap(rows(4, 2, 6, 8)), x[:1], targets=["2-0"], layers=["c", "r", "y"])
-    assert isinstance(flow, Flow)
+    assert isinstance(flow, LayerFlow)
     assert flow.title.startswith("row 0, y[2-0]: ")
     assert flow.labels == ("x", "c", "r", "y")
     assert (flow.raising > 0).all()
     assert (flow.lowering < 0).all()
-    np.testing.assert_allclose(flow.raising + flow.lowering, np.full(4, flow.due), rtol=1e-4)
+    np.testing.assert_allclose(flow.raising + flow.lowering, np.full(4, flow.total), rtol=1e-4)
 
 
 def test_what_is_no_picture_has_bars() -> None:
@@ -301,7 +303,7 @@ def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> Non
 def test_images_and_layers_are_drawn_in_a_file(tmp_path: Path, wide: int) -> None:
     drawn = [
         Heat("h", rows(8, wide), np.abs(rows(8, wide)) % 1),
-        Flow("f", ("x",), np.ones(1), np.zeros(1), 1.0),
+        LayerFlow("f", ("x",), np.ones(1), np.zeros(1), 1.0),
     ]
     (tmp_path / "p.svg").write_bytes(svg(figures(drawn)))
     root, texts = drawn_in(tmp_path / "p.svg")

@@ -13,7 +13,7 @@ from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
 from rationale.pictures.overview import Overview
-from rationale.pictures.panels import Bars, Estimate, Flow, Heat, Words, largest_targets
+from rationale.pictures.panels import Bars, Estimate, Heat, LayerFlow, Words, largest_targets
 from rationale.pictures.png import data_uri, heat_map, sized
 from rationale.pictures.words import Word
 from tests.compiler.export import models
@@ -87,7 +87,7 @@ def test_every_number_has_a_place(values: list[float]) -> None:
 
 
 def test_a_flow_has_a_dot_at_its_sum() -> None:
-    found = seen(Flow("t", ("x", "h"), np.array([3.0, 1.0]), np.array([-1.0, 0.0]), 2.0))
+    found = seen(LayerFlow("t", ("x", "h"), np.array([3.0, 1.0]), np.array([-1.0, 0.0]), 2.0))
     assert [percent(seen.attributes["cx"]) for seen in found.of("circle")] == [74, 50]
     assert found.rows() == [("x", "+3.00 -1.00"), ("h", "+1.00 0.00")]
 
@@ -96,7 +96,7 @@ def test_a_flow_has_a_dot_at_its_sum() -> None:
 def test_names_are_text(name: str) -> None:
     drawn = (
         Bars(name, (name,), np.ones(1), base=0.0, score=1.0),
-        Flow(name, (name,), np.ones(1), np.zeros(1), 1.0),
+        LayerFlow(name, (name,), np.ones(1), np.zeros(1), 1.0),
         Heat(name, np.ones((2, 2)), None),
         Words(name, (Word(name, False),), np.ones(1)),
         Overview(name, 2, (name,), np.ones(1), 0, np.ones((1, 2)), np.ones((1, 2))),

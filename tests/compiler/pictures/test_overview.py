@@ -25,7 +25,7 @@ def test_means_are_over_all_rows_and_dots_of_some(table: Compiled) -> None:
         order = np.argsort(-due)
         np.testing.assert_allclose(found.means, [*due[order[:3]], due[order[3:]].sum()], rtol=1e-5)
         assert found.labels == tuple(f"x[{k}]" for k in order[:3])
-        assert (found.rows, found.others) == (len(x), FEATURES - 3)
+        assert (found.rows, found.other_features) == (len(x), FEATURES - 3)
         assert found.attributions.shape == found.values.shape == (3, DOTS)
     assert (first.title, second.title) == ("y[2]", "y[0]")
 

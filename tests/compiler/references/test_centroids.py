@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rationale import DeepShap, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
-from rationale.references.centroids import Output, balanced, centroids, outputs_of
+from rationale.references.centroids import Output, balanced, make_centroids, outputs_of
 from rationale.tables.files import read_rows
 from rationale.tables.represented import MeanOutput, shifts
 from rationale_service.cli.main import app
@@ -38,7 +38,7 @@ def equal_rows(candidates: np.ndarray, among: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_centroid_is_the_row_of_few(seed: int, whole: bool) -> None:
     given = mixed(seed=seed)
-    made = centroids({None: given}, 20, least=LEAST, seed=seed, whole=whole)
+    made = make_centroids({None: given}, 20, least=LEAST, seed=seed, whole=whole)
     alike = equal_rows(made.arrays[None], given)
     assert ((alike == 0) | (alike >= LEAST)).all()
     assert made.smallest >= LEAST
@@ -48,37 +48,37 @@ def test_no_centroid_is_the_row_of_few(seed: int, whole: bool) -> None:
 def test_where_all_is_categories_rounding_would_copy_somebody() -> None:
     random = np.random.default_rng(0)
     given = np.concatenate([np.eye(4)[random.integers(0, 4, 60)] for _ in range(4)], axis=1)
-    made = centroids({None: given}, 6, least=LEAST)
+    made = make_centroids({None: given}, 6, least=LEAST)
     alike = equal_rows(made.arrays[None], given)
     assert ((alike == 0) | (alike >= LEAST)).all()
-    assert made.left > 0
+    assert made.fractional > 0
 
 
 def test_means_are_weighted_means_of_all_rows() -> None:
     given = mixed()
-    made = centroids({None: given}, 20, whole=False)
+    made = make_centroids({None: given}, 20, whole=False)
     np.testing.assert_allclose(made.weights @ made.arrays[None], given.mean(axis=0), rtol=1e-12)
     assert made.weights.sum() == pytest.approx(1)
     assert made.moved < 1e-12
 
 
 def test_whole_numbers_stay_whole() -> None:
-    made = centroids({None: mixed()}, 20)
+    made = make_centroids({None: mixed()}, 20)
     table = made.arrays[None]
     assert made.rounded == 5
-    if not made.left:
+    if not made.fractional:
         assert (np.mod(table[:, 1:], 1) == 0).all()
         np.testing.assert_array_equal(table[:, 2:5].sum(axis=1), 1)
 
 
 def test_small_groups_join_others() -> None:
     far = np.concatenate([mixed(100), mixed(3) + 1e7])
-    made = centroids({None: far}, 10, least=LEAST)
+    made = make_centroids({None: far}, 10, least=LEAST)
     assert made.smallest >= LEAST
 
 
 def test_the_same_seed_makes_the_same_set() -> None:
-    one, two, other = (centroids({None: mixed()}, 10, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (make_centroids({None: mixed()}, 10, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.arrays[None], two.arrays[None])
     assert (
         one.arrays[None].shape != other.arrays[None].shape or (one.arrays[None] != other.arrays[None]).any()
@@ -87,7 +87,7 @@ def test_the_same_seed_makes_the_same_set() -> None:
 
 def test_several_inputs_keep_their_shapes() -> None:
     given = {"a": rows(60, 3), "b": rows(60, 2, 4, seed=1)}
-    made = centroids(given, 5)
+    made = make_centroids(given, 5)
     count = len(made.weights)
     assert {name: array.shape for name, array in made.arrays.items()} == {"a": (count, 3), "b": (count, 2, 4)}
     assert {array.dtype for array in made.arrays.values()} == {np.dtype(np.float32)}
@@ -98,11 +98,11 @@ def test_several_inputs_keep_their_shapes() -> None:
 )
 def test_what_has_no_centroids(given: np.ndarray) -> None:
     with pytest.raises(InvalidReferencesError):
-        centroids({None: given}, 2)
+        make_centroids({None: given}, 2)
 
 
 def test_one_row_over_and_over_is_nobodys() -> None:
-    made = centroids({None: np.ones((50, 4))}, 2)
+    made = make_centroids({None: np.ones((50, 4))}, 2)
     np.testing.assert_array_equal(made.arrays[None], 1)
 
 
@@ -183,7 +183,7 @@ def applicants(count: int = 600) -> np.ndarray:
 def test_weights_keep_mean_outputs() -> None:
     """They are the nearest to the shares that do: log(w/p) is an affine function of the outputs."""
     given = {None: applicants()}
-    made = centroids(given, 20)
+    made = make_centroids(given, 20)
     _, outputs = outputs_of(CREDIT / "credit.onnx", given, made)
     before = {o.name: np.abs(o.shift(made.weights)).max() for o in outputs}
     kept = balanced(made, given, outputs)
@@ -202,7 +202,7 @@ def test_weights_keep_mean_outputs() -> None:
 
 def test_a_mean_that_no_weights_keep_leaves_many_centroids_of_weight() -> None:
     given = {None: mixed()}
-    made = centroids(given, 12)
+    made = make_centroids(given, 12)
     random = np.random.default_rng(0)
     beyond = Output("y", np.full(3, 9.0), np.ones(3), random.standard_normal((len(made.weights), 3)))
     kept = balanced(made, given, [beyond])

@@ -30,7 +30,7 @@ from rationale import (
 )
 from rationale.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
 from rationale.methods.engine import Method
-from rationale.tables.frames import as_texts, frame_of, in_order
+from rationale.tables.frames import as_texts, columns_in_order, frame_of
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)
@@ -168,15 +168,15 @@ sys.meta_path.insert(0, Nothing())
 import numpy as np, polars as pl
 from pathlib import Path
 from rationale.tables.files import read_rows
-from rationale.tables.frames import frame_of, in_order
+from rationale.tables.frames import frame_of, columns_in_order
 from rationale.tables.written import write_csv, write_npz
 
 write_csv(Path("a.csv"), ["b", "a"], [[1.5, 2], [3, 4]])
 write_npz(Path("a.npz"), [{"x": np.eye(2)}] * 2)
-assert read_rows(Path("a.csv"), ["a", "b"]).given.tolist() == [[2, 1.5], [4, 3]]
-assert read_rows(Path("a.npz")).given["x"].shape == (4, 2)
+assert read_rows(Path("a.csv"), ["a", "b"]).rows.tolist() == [[2, 1.5], [4, 3]]
+assert read_rows(Path("a.npz")).rows["x"].shape == (4, 2)
 frame = frame_of(pl.DataFrame({"b": [1.5, None], "a": [2, 4]}))
-assert in_order(frame, ["a", "b"], ValueError, missing=True)[0].tolist() == [2, 1.5]
+assert columns_in_order(frame, ["a", "b"], ValueError, missing=True)[0].tolist() == [2, 1.5]
 assert {"pandas", "pyarrow"}.isdisjoint(sys.modules)
 """
 
@@ -291,11 +291,11 @@ def test_cells_are_the_same_in_every_library(kind: str, library: str) -> None:
     assert frame is not None
     assert frame.shape == (3, 3)
     if not all(isinstance(cell, str) for cell in expected):
-        found = in_order(frame, ["last", "cells"], InvalidOptionError, missing=True)
+        found = columns_in_order(frame, ["last", "cells"], InvalidOptionError, missing=True)
         np.testing.assert_array_equal(found, np.transpose([[7, 8, 9], expected]))
         return
     with pytest.raises(InvalidOptionError, match=r"column 'cells' holds .*, not numbers"):
-        in_order(frame, ["cells"], InvalidOptionError, missing=True)
+        columns_in_order(frame, ["cells"], InvalidOptionError, missing=True)
     if expected:
         assert as_texts(frame["cells"]).tolist() == expected
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from rationale.cli.policies import column_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.profiles.policies import Band, Scored, parse_band, population, systematic
+from rationale.profiles.policies import Band, ScoredRows, parse_band, population, systematic
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale.tables.files import Table, read_rows
@@ -39,10 +39,10 @@ def profile(**rules: Any) -> DecisionProfile:
     return DecisionProfile.model_validate({**RULES, **rules})
 
 
-def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> Scored:
+def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> ScoredRows:
     out = np.zeros(len(scores), bool)
     out[list(knocked_out)] = True
-    return Scored(scores, out)
+    return ScoredRows(scores, out)
 
 
 # -- whom the policy names -----------------------------------------------------------------------------
@@ -60,37 +60,37 @@ def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> Scor
 def test_whom_a_policy_names(rules: dict[str, Any], approves: np.ndarray, passes: np.ndarray) -> None:
     given, knocked_out = profile(**rules), [3, 4, 5]
     others = ~np.isin(np.arange(len(SCORES)), knocked_out)
-    approved = population(given, "approved", scored(knocked_out=knocked_out), Band(part=0.1))
+    approved = population(given, "approved", scored(knocked_out=knocked_out), Band(share=0.1))
     assert set(approved) == set(np.flatnonzero(approves & others))
     assert (np.diff(SCORES[approved]) >= 0).all(), "in the order of the scores"
     near = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(width=0.05))
     assert set(near) == set(np.flatnonzero(passes & others & (np.abs(SCORES - 0.3) <= 0.05)))
-    part = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(part=0.1))
+    part = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(share=0.1))
     away, further = np.abs(SCORES[part] - 0.3), np.setdiff1d(np.flatnonzero(passes & others), part)
     assert len(part) >= round(0.1 * (passes & others).sum())
     assert away.max() < np.abs(SCORES[further] - 0.3).min(), "equal scores are near together"
-    everyone = population(given, "all_applicants", scored(knocked_out=knocked_out), Band(part=0.1))
+    everyone = population(given, "all_applicants", scored(knocked_out=knocked_out), Band(share=0.1))
     assert sorted(everyone) == list(range(len(SCORES)))
 
 
 def test_nobody_is_of_it() -> None:
     with pytest.raises(InvalidReferencesError, match=r"no row is approved: .*at most 0\.3, .*0\.5 to 0\.9"):
-        population(profile(), "approved", scored(np.array([0.5, 0.9])), Band(part=0.1))
+        population(profile(), "approved", scored(np.array([0.5, 0.9])), Band(share=0.1))
     with pytest.raises(InvalidReferencesError, match=r"the nearest is 0\.2 away"):
         population(profile(), "near_threshold", scored(np.array([0.1, 0.9])), Band(width=0.05))
     with pytest.raises(InvalidOptionError, match="--policy"):
-        population(profile(), "custom", scored(), Band(part=0.1))
+        population(profile(), "custom", scored(), Band(share=0.1))
 
 
 @pytest.mark.parametrize(
     ("band", "near"),
     [
-        (Band(part=0.001), [0]),  # of five: none, and at least one is taken
-        (Band(part=0.29), [0]),
-        (Band(part=0.31), [0, 1, 2]),  # two, and who is as far away as the second
-        (Band(part=0.6), [0, 1, 2]),
-        (Band(part=0.8), [0, 1, 2, 3]),
-        (Band(part=1.0), [0, 1, 2, 3, 4]),
+        (Band(share=0.001), [0]),  # of five: none, and at least one is taken
+        (Band(share=0.29), [0]),
+        (Band(share=0.31), [0, 1, 2]),  # two, and who is as far away as the second
+        (Band(share=0.6), [0, 1, 2]),
+        (Band(share=0.8), [0, 1, 2, 3]),
+        (Band(share=1.0), [0, 1, 2, 3, 4]),
         (Band(width=0.0625), [0]),  # exactly as wide
         (Band(width=0.125), [0, 1, 2]),
         (Band(width=0.1249), [0]),
@@ -115,10 +115,10 @@ def test_no_band(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "band"),
     [
-        ("10%", Band(part=0.1)),
+        ("10%", Band(share=0.1)),
         (" .05 ", Band(width=0.05)),
-        ("100%", Band(part=1.0)),
-        ("0.5%", Band(part=0.005)),
+        ("100%", Band(share=1.0)),
+        ("0.5%", Band(share=0.005)),
         ("101", Band(width=101)),
     ],
 )
@@ -132,7 +132,7 @@ def test_bands(text: str, band: Band) -> None:
 def test_a_part_of_those_who_pass_is_rounded(part: float, count: int) -> None:
     """The count is rounded to the nearest row, and is at least one."""
     passed = scored(np.arange(1, 11) / 64)
-    assert len(population(profile(), "near_threshold", passed, Band(part=part))) == count
+    assert len(population(profile(), "near_threshold", passed, Band(share=part))) == count
 
 
 @pytest.mark.parametrize("k", [1, 7, 50, 399, 400])

@@ -163,7 +163,7 @@ def test_equal_rows_of_two_inputs_merge_only_together() -> None:
     a, b = np.zeros((3, 2), np.float32), np.array([[1], [2], [1]], np.float32)
     spec = {"a": ((1, 2), np.dtype(np.float32)), "b": ((1, 1), np.dtype(np.float32))}
     prepared = prepare({"a": a, "b": b}, None, spec)
-    assert prepared.given == 3
+    assert prepared.given_rows == 3
     np.testing.assert_array_equal(prepared.arrays["b"], [[1], [2]])
     np.testing.assert_allclose(prepared.weights, [2 / 3, 1 / 3])
 
@@ -303,7 +303,7 @@ def test_nulls_of_a_parquet_file_are_refused_with_the_rows(tmp_path: Path, kind:
 def test_a_missing_category_of_a_parquet_file_is_missing(tmp_path: Path) -> None:
     categories = pa.array([2, None, 1, 3]).dictionary_encode()
     parquet.write_table(pa.table({"a": categories}), tmp_path / "r.parquet")
-    np.testing.assert_array_equal(read_rows(tmp_path / "r.parquet").given, [[2], [np.nan], [1], [3]])
+    np.testing.assert_array_equal(read_rows(tmp_path / "r.parquet").rows, [[2], [np.nan], [1], [3]])
 
 
 def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:

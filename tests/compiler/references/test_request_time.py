@@ -21,7 +21,7 @@ from rationale import (
 )
 from rationale.artifact.entry import check_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.references.request_time import WEIGHTS, for_rows
+from rationale.references.request_time import WEIGHTS, repeat_references
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.tolerances import COMPLETE_32, OPEN_32
@@ -47,7 +47,7 @@ def some(shapes: dict[str, tuple[int, ...]], count: int, seed: int) -> dict[str,
 def explained(made: Compiled, x: dict[str, np.ndarray], r: dict[str, np.ndarray], w: Any = None) -> Any:
     opened = made.manifest.open_references
     assert opened is not None
-    return made.explain({**x, **for_rows(opened, r, w, len(next(iter(x.values()))))})
+    return made.explain({**x, **repeat_references(opened, r, w, len(next(iter(x.values()))))})
 
 
 def assert_alike(open_answer: Any, baked: Any, names: set[str]) -> None:
@@ -89,7 +89,7 @@ def test_what_fills_up_changes_nothing() -> None:
     x, r = rows(N, 5, seed=1), rows(GIVEN, 5, seed=2)
     opened = made.manifest.open_references
     assert opened is not None
-    fed = {name: array.copy() for name, array in for_rows(opened, {"x": r}, None, N).items()}
+    fed = {name: array.copy() for name, array in repeat_references(opened, {"x": r}, None, N).items()}
     before = made.explain({"x": x, **fed})
     fed["x_references"][:, GIVEN:] = 1e3
     after = made.explain({"x": x, **fed})

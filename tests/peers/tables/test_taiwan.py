@@ -18,7 +18,7 @@ from torch import nn
 from rationale import DeepShap, Manifest, compile_model
 from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
 from rationale.evaluate.shapley import compare
-from rationale.references.centroids import balanced, centroids, outputs_of
+from rationale.references.centroids import balanced, make_centroids, outputs_of
 from tests.needs import TAIWAN, need_data
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
@@ -152,7 +152,7 @@ def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
     weights that keep the mean output; attributions beside those by 1,500 clients."""
     model, clients = tmp_path / "credit.onnx", {None: credit.x[:TRAINED].astype(np.float64)}
     model.write_bytes(export(credit.case, "torchscript").SerializeToString())
-    made = centroids(clients, 40)
+    made = make_centroids(clients, 40)
     _, outputs = outputs_of(model, clients, made)
     (probability,) = outputs
     kept = balanced(made, clients, outputs)

@@ -14,7 +14,7 @@ from rationale.conversion.boosters.trees import DOUBLE, SQUARE, Boosted, Leaf, S
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.rows import Features
 from rationale.errors import UnsupportedModelError
-from rationale.tables.frames import shown
+from rationale.tables.frames import quoted
 
 _PLAIN = "regression regression_l1 huber fair quantile mape lambdarank rank_xendcg custom"
 _LINKS = {
@@ -126,7 +126,7 @@ def table_of(model: Any) -> Table:
         coded = [int(i) for i in found.group(1).split(",")] if found else []
         if len(coded) != len(kept):
             raise UnsupportedModelError(
-                f"LightGBM keeps {len(kept)} pandas types of categories, and not which of {shown(names)} "
+                f"LightGBM keeps {len(kept)} pandas types of categories, and not which of {quoted(names)} "
                 "have them: fit it with categorical_feature='auto' and without ordered categories."
             )
         for i, values in zip(coded, kept, strict=True):

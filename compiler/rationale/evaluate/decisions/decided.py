@@ -21,7 +21,7 @@ from rationale.decisions.decide import (
 )
 from rationale.decisions.decided import refusals
 from rationale.decisions.rows import ExplainedRow, explained_rows, values_of
-from rationale.decisions.stability import Codes, codes_of, judged_by
+from rationale.decisions.stability import Codes, codes_of, with_profile
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.explained_model import slices
 from rationale.schema.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
@@ -133,7 +133,7 @@ def decide_file(
         chosen = {tensor: array[by_score] for tensor, array in inputs.items()}
         for number, (one, other) in enumerate(zip(embedded.comparisons, others, strict=True), start=1):
             stage = f"{one.name} ({number} of {len(others)})"
-            other = replace(other, manifest=judged_by(other.manifest, embedded))
+            other = replace(other, manifest=with_profile(other.manifest, embedded))
             for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
                 rows[i] = replace(rows[i], others=(*rows[i].others, _codes(embedded, row, one.name)))
     return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))

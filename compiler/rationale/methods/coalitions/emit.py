@@ -32,7 +32,7 @@ from rationale.methods.outputs import (
 from rationale.methods.players import CoalitionGame
 from rationale.methods.target import Target, made_by, reach_backward
 from rationale.references.reference_set import ReferenceSet
-from rationale.schema.machine import Deployment, in_words
+from rationale.schema.machine import Deployment, format_bytes
 from rationale.schema.manifest import ends_of
 
 MOST_MIXED = 50_000_000  # model rows per explained row: hours for a small network
@@ -95,8 +95,8 @@ def _rows_at_once(model: ir.Model, target: Target, mixed: int, deployment: Deplo
     room = deployment.memory_budget // SHARE
     if each > room:
         raise InvalidOptionError(
-            f"the memory budget of {in_words(deployment.memory_budget)} is too small: the model takes "
-            f"{in_words(each)} for a row. Raise --memory-budget."
+            f"the memory budget of {format_bytes(deployment.memory_budget)} is too small: the model takes "
+            f"{format_bytes(each)} for a row. Raise --memory-budget."
         )
     return int(min(room // each, AT_ONCE, mixed))
 

@@ -118,7 +118,7 @@ async def status(request: Request, model: str) -> ModelStatus:
     entry = plane.repository.entry(model)
     explainer = plane.repository.default_explainer(entry)
     manifest = None if explainer is None else explainer.manifest
-    names = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+    names = manifest.feature_names if manifest else {}
     targets: list[int | str] | str | None = None
     if manifest is not None:
         targets = manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from rationale.errors import ExtensionError, InvalidOptionError
-from rationale.extensions import LRP_RULES, Installed, installed
+from rationale.extensions import LRP_RULES, InstalledExtension, installed
 from rationale.methods.propagation.lrp.rules import NAME, RULES, Group, RelevanceRule, is_own
 from rationale.schema.manifest import Extension
 
@@ -34,7 +34,7 @@ def find(name: str) -> type[RelevanceRule]:
     return _loaded(found[0])
 
 
-def _loaded(one: Installed) -> type[RelevanceRule]:
+def _loaded(one: InstalledExtension) -> type[RelevanceRule]:
     cls = one.load()
     if not isinstance(cls, type) or not issubclass(cls, RelevanceRule):
         raise ExtensionError(f"{one}: {cls!r} is no class derived from rationale.RelevanceRule.")
