@@ -126,11 +126,11 @@ def test_each_need_is_declared_once_and_in_the_docs() -> None:
 def test_a_test_skips_with_the_same_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(needs, "_BY_NAME", {"Rarity": UNKNOWN, "shell": Need("shell", ("sh",), (), "")})
     assert need("shell").endswith("/sh")
-    with pytest.raises(pytest.skip.Exception, match=r"Rarity is missing \(apt-get install rarity-package\)"):
+    with pytest.raises(pytest.skip.Exception, match=r"Rarity .*apt-get install rarity-package"):
         need("Rarity")
     (tmp_path / GERMAN.name).touch()
     assert need_data(tmp_path / GERMAN.name).is_file()
-    with pytest.raises(pytest.skip.Exception, match="RATIONALE_TEST_DATA names its folder"):
+    with pytest.raises(pytest.skip.Exception, match="RATIONALE_TEST_DATA"):
         need_data(tmp_path / "none")
 
 
