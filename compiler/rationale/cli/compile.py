@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="rationale",
-    help="Why did the model decide this? Compiles an ONNX model into one graph that answers with the "
-    "prediction and its explanation, and serves it.",
+    help="Why did the model decide this? Rationale compiles an ONNX model into one graph that answers with "
+    "the prediction and its explanation, and serves it.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -86,7 +86,7 @@ def compile_command(
         if compiled.comparisons:
             kinds = [comparison.name for comparison in compiled.comparisons if comparison.kind == "baseline"]
             kinds += [f"{draws} draws of the references"] * bool(draws)
-            print(f"wrote {len(compiled.comparisons)} comparisons beside: {', '.join(kinds)}")
+            print(f"wrote {len(compiled.comparisons)} comparisons: {', '.join(kinds)}")
 
 
 def _request(values: Mapping[str, Any], method_options: Mapping[str, Any]) -> "CompileRequest":
@@ -141,10 +141,10 @@ app.add_typer(decisions.app, name="decisions", rich_help_panel=Panel.DECIDE)
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def bench_command(context: typer.Context) -> None:
-    """Say how to time explanations beside the plain model, SHAP and captum: from a checkout.
+    """Print the command that times explanations against the plain model, SHAP and captum.
 
     The benchmarks need torch and the peers' libraries, so they are in the repository and not in the wheel.
-    All arguments are those of `python -m benchmarks`.
+    The arguments are those of `python -m benchmarks`.
 
     Example: rationale bench credit --peers ort-forward,shap
     """

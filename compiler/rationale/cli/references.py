@@ -28,62 +28,60 @@ _File = Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.
 _Out = Annotated[
     Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
 ]
-_Centroids = Annotated[int | None, _centroid_option(help="How many centroids, at most.", metavar="K", min=1)]
-_Least = Annotated[
-    int | None, _centroid_option(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
-]
+_Centroids = Annotated[int | None, _centroid_option(help="Most centroids to make.", metavar="K", min=1)]
+_Least = Annotated[int | None, _centroid_option(help="Least rows per centroid. Default: 5.", min=2)]
 _Whole = Annotated[
     bool | None,
     _centroid_option(
         "--round/--no-round",
-        help="Columns of whole numbers stay so (default): one-hot columns become their most frequent "
+        help="Keep columns of whole numbers whole (default): one-hot columns become their most frequent "
         "category.",
     ),
 ]
 _Decision = Annotated[
     Path | None,
     _policy_option(
-        help="A decision profile: its output is the score, its threshold says who passes, and its policy "
-        "whom the references are.",
+        help="A decision profile: its output is the score, its threshold decides who passes, and its "
+        "policy names the population to draw from.",
         metavar="FILE",
     ),
 ]
 _Policy = Annotated[
     str | None,
     _policy_option(
-        help="Instead of the profile's: near_threshold (those who pass by little), all_applicants or "
-        "approved (all who pass).",
+        help="The population, instead of the profile's: near_threshold (those who pass by little), "
+        "all_applicants or approved (all who pass).",
     ),
 ]
 _By = Annotated[
     str | None,
     _policy_option(
-        help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
-        "nearest ones, weighted (pip install kmedoids). whole: every row."
+        help="How to draw. stratified (default): at even steps along the score. medoids: real rows, weighted "
+        "by the rows nearest to them (pip install kmedoids). whole: every row."
     ),
 ]
 _Count = Annotated[
-    int | None, _policy_option(help="How many references. Default: 100, or all.", metavar="K", min=1)
+    int | None, _policy_option(help="Number of references. Default: 100, or all.", metavar="K", min=1)
 ]
 _Band = Annotated[
     str | None,
     _policy_option(
-        help="near_threshold: how near. A difference of scores such as 0.05, or the part of those who "
-        "pass that is nearest. Default: 10%."
+        help="The width of near_threshold: a difference of scores such as 0.05, or the nearest share of "
+        "those who pass. Default: 10%."
     ),
 ]
 _Stratify = Annotated[
     str | None,
     _policy_option(
-        help="stratified: a column, of the model or not, of which each value keeps its share.",
+        help="A column whose values keep their shares in a stratified draw. The model need not take it.",
         metavar="COLUMN",
     ),
 ]
 _Measure = Annotated[
     str | None,
     _policy_option(
-        help="How much attributions and reasons move, by this method: over three draws of K/2, K and 2 K "
-        "references, 100 declines explained by each, and beside 10 K. That costs ten compiles and their "
+        help="Measure how much this method's attributions and reasons move over three draws of K/2, K and "
+        "2 K references, for 100 declines, and against 10 K. That costs ten compiles and their "
         "explanations: a minute for trees, many minutes for permutationshap.",
         metavar="METHOD",
     ),
@@ -91,16 +89,16 @@ _Measure = Annotated[
 _Features = Annotated[
     list[str] | None,
     typer.Option(
-        help="Columns of a table to take, by commas; of several inputs INPUT=A,B,C, repeated for each.",
+        help="Columns of a table to take, by commas; for several inputs INPUT=A,B,C, repeated for each.",
         metavar="[INPUT=]A,B,C",
     ),
 ]
 _Model = Annotated[
     Path | None,
     typer.Option(
-        help="--centroids (ONNX): choose weights that keep its mean output over all rows, the base value "
-        "of explanations. --decision: what scores the rows; a fitted model's file too, as for `rationale "
-        "compile`.",
+        help="With --decision: the model that scores the rows, as `rationale compile` takes it. With "
+        "--centroids: an ONNX model, whose mean output over all rows (the base value of explanations) the "
+        "weights keep.",
         metavar="MODEL",
     ),
 ]
@@ -109,7 +107,7 @@ _AllowPickle = Annotated[
     _policy_option(
         "--allow-pickle",
         envvar=ALLOW_PICKLE,
-        help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
+        help="Read a model from a pickle (.joblib, .pkl), which is a program: only if you trust it.",
     ),
 ]
 _Seed = Annotated[int, typer.Option(help="Seed of draws.", min=0)]
@@ -134,16 +132,16 @@ def references_command(
     allow_pickle: _AllowPickle = False,
     seed: _Seed = 0,
 ) -> None:
-    """Make a reference set from rows: of a decision profile's policy, or centroids that are no one's row.
+    """Make a reference set from rows: a draw by a decision profile's policy, or centroids.
 
-    With --decision the model scores the rows of FILE, and the set is drawn from those that the policy names;
-    its rows are real people's. The base value of explanations is their mean score.
+    With --decision the model scores the rows of FILE, and the command draws the set from the population that
+    the policy names. These are real people's rows. The base value of explanations is their mean score.
 
-    With --centroids the rows are grouped, and the set holds the groups' means, weighted by their sizes: none
-    that equals a row of fewer people than --least is written. The mean output over centroids is not that over
-    the rows: with --model the weights are chosen so that it is.
+    With --centroids the command groups the rows and writes the groups' means, weighted by the groups' sizes.
+    It leaves out a centroid that equals a row of fewer people than --least. The mean output over centroids
+    differs from that over the rows, unless --model chooses weights that keep it.
 
-    Weights are taken by deepshap, treeshap, exactshap, permutationshap and auto.
+    The methods deepshap, treeshap, exactshap, permutationshap and auto take weights.
 
     Example: rationale references applied.csv --decision decision.yaml --model credit.onnx -o near.npz
 

@@ -24,7 +24,7 @@ def _read(repository: str | Path) -> Path:
 Repository = Annotated[
     Path,
     typer.Option(
-        help="The model repository: a folder, or a URL (s3://…), of which a copy is kept.",
+        help="The model repository: a folder, or a URL (s3://…), which is copied first.",
         metavar="FOLDER|URL",
         parser=_read,
     ),

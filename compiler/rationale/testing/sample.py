@@ -79,7 +79,7 @@ class Sample:
             nodes.append(helper.make_node("Concat", [f"s{i}" for i in range(self.outputs)], ["y"], axis=-1))
             output = "y"
         if self.bare:
-            nodes, output = self._around(nodes, output, initializers)
+            nodes, output = self._without_batch_axis(nodes, output, initializers)
         graph = helper.make_graph(
             nodes,
             "sample",

@@ -272,7 +272,7 @@ def call(*arguments: str) -> Result:
 def test_the_command(place: Path) -> None:
     done = call("--compare", "all_applicants=all.csv", "--draws", "2", "--seed", "5")
     assert done.exit_code == 0, done.output
-    assert "wrote 3 comparisons beside: all_applicants, 2 draws of the references" in done.stdout
+    assert "wrote 3 comparisons: all_applicants, 2 draws of the references" in done.stdout
     manifest = Manifest.read(place / "model_repository" / "m_explain" / FILE_NAME)
     assert manifest.decision is not None
     own = compiled(Comparisons({"all_applicants": DeepShap(EVERYBODY)}, 2, seed=5))

@@ -433,13 +433,13 @@ def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSyst
 WRONG = {
     ("--input", "loans", "--save", "loans"): "holds the rows to answer",
     ("--input", "loans", "--html", "a.html", "--save", "to"): "and no --html",
-    ("--input", "loans"): "many files want --save FOLDER",
+    ("--input", "loans"): "--save FOLDER",
     ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",
     ("--input", "loans/*.txt", "--save", "to"): "is a .parquet file that fits the pattern",
     ("--input", "gopher://loans/", "--save", "to"): "gopher",
     ("--input", "loans", "--save", "nonsense://there"): "nonsense",
     ("--input", "loans", "--save", "loans/2026/notes.txt"): "notes.txt",
-    ("--input", "x.csv", "--keep", "id"): "--keep: only with --save FILE",
+    ("--input", "x.csv", "--keep", "id"): "--keep needs --save FILE",
     ("--input", "x.csv", "--keep", "id", "--save", "a.npz"): "has no columns to keep: save .csv",
     ("--input", "x.csv", "--threads", "2"): "only where --input is many files",
 }

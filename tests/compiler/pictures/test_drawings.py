@@ -317,7 +317,7 @@ def test_images_and_layers_are_drawn_in_a_file(tmp_path: Path, wide: int) -> Non
 REFUSED = {
     "another kind": (("--save", "p.png"), r"p\.png: .* must end in .* or \.svg"),
     "a picture as a page": (("--html", "p.svg"), r"--html p\.svg: give a name that ends in \.html"),
-    "columns in a picture": (("--save", "p.svg", "--keep", "a"), "--keep: only with --save FILE of rows"),
+    "columns in a picture": (("--save", "p.svg", "--keep", "a"), "--keep needs --save FILE"),
     "a page in a folder that is a file": (("--html", "x.npy/p.html"), r"--html x\.npy: cannot be written"),
     "a page without its tokenizer": (
         ("--html", "p.html", "--tokenizer", "no.txt"),
@@ -327,7 +327,7 @@ REFUSED = {
     "no tokenizer": (("--save", "p.svg", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),
     "a tokenizer that is no text": (("--save", "p.svg", "--tokenizer", "x.npy"), "not UTF-8 text"),
     "another json": (("--save", "p.svg", "--tokenizer", "other.json"), r"other\.json: no tokenizer\.json"),
-    "a tokenizer without a picture": (("--tokenizer", "vocab.txt"), "--tokenizer: only with --html FILE"),
+    "a tokenizer without a picture": (("--tokenizer", "vocab.txt"), "--tokenizer needs --html FILE"),
 }
 
 
