@@ -17,7 +17,7 @@ from rationale.errors import DriftWarning, RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rationale.schema.manifest import LayerRule, Manifest, Memory, References, Variants
+    from rationale.schema.manifest import LayerRule, Manifest, Memory, References, ChosenVariants
 
 _SHOWN = 3  # base values in a line
 _LONGEST = 40  # characters of a rule
@@ -128,7 +128,7 @@ def shorten_rule(rule: str) -> str:
     return rule if len(rule) <= _LONGEST else f"{rule[: _LONGEST - 1]}…"
 
 
-def _variants_line(variants: "Variants") -> str:
+def _variants_line(variants: "ChosenVariants") -> str:
     """Return the number of each variant in the graph, and the target machine."""
     counts = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
     runtime = f", for {variants.runtime}" * (variants.runtime != "onnxruntime")

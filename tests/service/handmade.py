@@ -20,13 +20,13 @@ from rationale.schema.manifest import (
     EmbeddedProfile,
     ExplainedInput,
     Manifest,
-    Measured,
+    Measurements,
     Memory,
     Method,
     References,
     Spread,
     TensorSpec,
-    Variants,
+    ChosenVariants,
 )
 from rationale.schema.profile import as_profile
 from rationale.schema.request import CompileRequest
@@ -151,10 +151,10 @@ def write_pair_of(
         "ir_version": 10,
         "least_onnxruntime": "1.20",
         "tools": {},
-        "measured": Measured(
+        "measured": Measurements(
             rows=3, outputs_error=0, completeness_gap=0, rows_error=0, nodes=9, model_bytes=1, latency_ms=1
         ),
-        "variants": Variants(provider="cpu", threads=1, taken={}),
+        "variants": ChosenVariants(provider="cpu", threads=1, taken={}),
         "memory": Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     }
     fields |= over

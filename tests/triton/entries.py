@@ -20,12 +20,12 @@ from rationale.schema.manifest import (
     Digests,
     ExplainedInput,
     Manifest,
-    Measured,
+    Measurements,
     Memory,
     Method,
     References,
     TensorSpec,
-    Variants,
+    ChosenVariants,
 )
 from rationale.schema.request import CompileRequest
 
@@ -220,10 +220,10 @@ def make_manifest(linear: Linear) -> Manifest:
         ir_version=IR_VERSION,
         least_onnxruntime="1.18",
         tools={"onnx": onnx.__version__},
-        measured=Measured(
+        measured=Measurements(
             rows=K, outputs_error=0, completeness_gap=0, rows_error=0, nodes=10, model_bytes=1, latency_ms=0.1
         ),
-        variants=Variants(provider="cpu", threads=1, taken={}),
+        variants=ChosenVariants(provider="cpu", threads=1, taken={}),
         memory=Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     )
 

@@ -221,7 +221,7 @@ class _Variables(dict[str, Any]):
 def _missing_variable_class(missing: dict[str, None]) -> type[Undefined]:
     """Return a class for missing variables, which notes their names when a template uses them."""
 
-    class Missing(ChainableUndefined):
+    class MissingVariable(ChainableUndefined):
         __slots__ = ()
 
         def __getattr__(self, name: str) -> "Missing":
@@ -251,7 +251,7 @@ def _missing_variable_class(missing: dict[str, None]) -> type[Undefined]:
             self._note()
             return 0
 
-    return Missing
+    return MissingVariable
 
 
 def _message(error: Exception) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from rationale.graph.tensor import Tensor
 from rationale.schema.machine import Deployment
-from rationale.schema.manifest import Variants as Described
+from rationale.schema.manifest import ChosenVariants as Described
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Variant:
 
 
 @dataclass
-class Variants:
+class ChosenVariants:
     """The choices of one compile.
 
     Attributes:
@@ -79,7 +79,7 @@ class Chooser(Protocol):
     def sizes(self) -> Mapping[str, int]: ...
 
     @property
-    def variants(self) -> Variants: ...
+    def variants(self) -> ChosenVariants: ...
 
 
 class Task:

@@ -36,14 +36,14 @@ def figures(drawn: Iterable[Panel | Overview]) -> list[Element]:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _WidthScale:
     """A scale that maps numbers to percent of the width."""
 
     low: float
     high: float
 
     @classmethod
-    def over(cls, *values: np.ndarray | float | None) -> "_Scale":
+    def over(cls, *values: np.ndarray | float | None) -> "_WidthScale":
         """Return a scale that holds all finite values."""
         every = np.concatenate([np.ravel(v) for v in values if v is not None]).astype(np.float64)
         every = every[np.isfinite(every)]
@@ -75,7 +75,7 @@ def _row(
     )
 
 
-def _bar(scale: _Scale, start: float, stop: float, colour: str) -> Element:
+def _bar(scale: _WidthScale, start: float, stop: float, colour: str) -> Element:
     start_percent, end_percent = sorted((scale.percent(start), scale.percent(stop)))
     top = (_BAR - _THICK) / 2
     width = f"{max(round(end_percent - start_percent, 2), 0.3)}%"
@@ -104,7 +104,7 @@ def _waterfall(panel: Bars) -> list[Element]:
     ends = base + np.cumsum(np.nan_to_num(panel.values.astype(np.float64)))
     starts = np.append(base, ends[:-1])
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
-    scale = _Scale.over(starts, ends + spread, ends - spread, score)
+    scale = _WidthScale.over(starts, ends + spread, ends - spread, score)
     write = writer(panel.values, (base, score))
     rows = [
         _row(
@@ -142,7 +142,7 @@ def _waterfall(panel: Bars) -> list[Element]:
 def _from_zero(panel: Bars) -> list[Element]:
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
     shapley_values = None if panel.shapley is None else panel.shapley.values
-    scale = _Scale.over(0.0, panel.values + spread, panel.values - spread, shapley_values)
+    scale = _WidthScale.over(0.0, panel.values + spread, panel.values - spread, shapley_values)
     write = writer(panel.values)
     return [
         _row(
@@ -163,7 +163,7 @@ def _signed(panel: Bars, i: int, write: Callable[[float], str]) -> str:
     return signed(write, panel.values[i]) + ("" if error is None else f" ± {number(float(f'{error:.1g}'))}")
 
 
-def _extras(panel: Bars, scale: _Scale, i: int, start: float, end: float) -> list[Element]:
+def _extras(panel: Bars, scale: _WidthScale, i: int, start: float, end: float) -> list[Element]:
     """Draw the standard error at a bar's end, and the Shapley value."""
     marks = []
     if panel.errors is not None and np.isfinite(panel.errors[i]):
@@ -176,13 +176,13 @@ def _extras(panel: Bars, scale: _Scale, i: int, start: float, end: float) -> lis
     return marks
 
 
-def _dot(scale: _Scale, value: float) -> Element:
+def _dot(scale: _WidthScale, value: float) -> Element:
     return element("circle", cx=f"{scale.percent(value)}%", cy=_BAR / 2, r=4, fill="currentColor")
 
 
 def _flow(panel: LayerFlow) -> list[Element]:
     """Draw raising sums to the right, lowering sums to the left, and a dot at their total."""
-    scale = _Scale.over(0.0, panel.raising, panel.lowering, panel.total)
+    scale = _WidthScale.over(0.0, panel.raising, panel.lowering, panel.total)
     write = writer([*panel.raising, *panel.lowering])
     rows = []
     for label, raising, lowering in zip(panel.labels, panel.raising, panel.lowering, strict=True):
@@ -216,7 +216,7 @@ class ChartLine:
 
 def lines(title: str, about: str, drawn: Sequence[ChartLine]) -> Element:
     """Draw lines over one axis, with a legend beneath."""
-    scale = _Scale.over(*(values for line in drawn for values in (line.values, *(line.range or ()))))
+    scale = _WidthScale.over(*(values for line in drawn for values in (line.values, *(line.range or ()))))
     paths, rows = [], []
     for i, line in enumerate(drawn):
         colour = _GREY if line.range else _LINES[i % len(_LINES)]
@@ -235,7 +235,7 @@ def lines(title: str, about: str, drawn: Sequence[ChartLine]) -> Element:
     return _figure(title, ends, element("div", chart, class_="chart"), element("ul", *rows))
 
 
-def _points(shares: Iterable[float], values: Iterable[float], scale: _Scale) -> str:
+def _points(shares: Iterable[float], values: Iterable[float], scale: _WidthScale) -> str:
     places = zip(shares, map(scale.percent, values), strict=True)
     return " ".join(f"{1000 * share:.1f},{_CHART * (1 - place / 100):.1f}" for share, place in places)
 
@@ -243,7 +243,7 @@ def _points(shares: Iterable[float], values: Iterable[float], scale: _Scale) -> 
 def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
     """Draw numbers without an effect's sign as grey bars."""
     sizes = np.asarray([size for _, size in numbers])
-    scale, write = _Scale.over(0.0, sizes), writer(sizes)
+    scale, write = _WidthScale.over(0.0, sizes), writer(sizes)
     rows = (
         _row(label, write(size), [_line(scale.percent(0), 0, _BAR), _bar(scale, 0, size, _GREY)])
         for label, size in numbers
@@ -254,7 +254,7 @@ def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Elem
 def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
     """Draw the ranges of scores that approve, decline or go to a person, and the base value."""
     profile, (least, most) = embedded.profile, embedded.output_range
-    scale = _Scale.over(least, most, profile.threshold, base)
+    scale = _WidthScale.over(least, most, profile.threshold, base)
     low, high = profile.refer or (profile.threshold, profile.threshold)
     below, above = (least, low), (high, most)
     approve, decline = (below, above) if profile.adverse == "above" else (above, below)
@@ -292,7 +292,7 @@ def _overview(panel: Overview) -> list[Element]:
 
 
 def _swarm(panel: Overview) -> list[Element]:
-    scale = _Scale.over(0.0, panel.attributions)
+    scale = _WidthScale.over(0.0, panel.attributions)
     rows = []
     for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
         range_ = f"{np.min(attributions):+.2g} … {np.max(attributions):+.2g}"
@@ -301,7 +301,7 @@ def _swarm(panel: Overview) -> list[Element]:
     return rows
 
 
-def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Element:
+def _dots(scale: _WidthScale, attributions: np.ndarray, values: np.ndarray) -> Element:
     """Stack the dots of a column, closer together if there are many.
 
     Dots are round ends of lines of zero length: a few bytes each, and round at every width.

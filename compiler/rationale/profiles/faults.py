@@ -23,7 +23,7 @@ _FAR = 0.1  # of the output's range: a distance from the threshold that no chanc
 
 
 @dataclass(frozen=True)
-class ModelFeatures:
+class ProfiledFeatures:
     """A model's features, as far as a profile may name them.
 
     Attributes:
@@ -45,12 +45,12 @@ class ModelFeatures:
         return key in self.categories[feature] or (not is_text and _number(key) in numbers)
 
 
-def faults_of(profile: DecisionProfile, model: ModelFeatures) -> list[str]:
+def faults_of(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
     """Return all faults of its names, codes, groups, conditions and band; a sentence each."""
     return [fault for check in _CHECKS for fault in check(profile, model)]
 
 
-def remarks_on(profile: DecisionProfile, model: ModelFeatures) -> list[str]:
+def remarks_on(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
     """Return warnings about valid but unusual settings."""
     unused = [code for code in profile.reasons if code not in _codes_used(profile)]
     remarks = []
@@ -112,7 +112,7 @@ def remarks_on_scores(
         )
 
 
-def _groups(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _groups(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     owners: dict[str, list[str]] = {}
     for name, rule in profile.groups.items():
         for member in dict.fromkeys(rule.members):
@@ -128,7 +128,7 @@ def _groups(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
             yield f"feature '{member}' is in {_listed('the group', names)}: leave it in one"
 
 
-def _features(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _features(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     members = {member: name for name, rule in profile.groups.items() for member in rule.members}
     of_knock_outs = {rule.feature for rule in profile.knock_outs}
     unknown = []
@@ -145,7 +145,7 @@ def _features(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
         yield f"features: {_unknown(unknown, model.features)}"
 
 
-def _domain(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _domain(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     for name, rule in profile.features.items():
         has_bounds = rule.least is not None or rule.most is not None
         if rule.least is not None and rule.most is not None and rule.least > rule.most:
@@ -172,7 +172,7 @@ def _number(key: str | float) -> float | None:
     return {"true": 1.0, "false": 0.0}.get(key, number_of(key)) if isinstance(key, str) else key
 
 
-def _codes(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _codes(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     keys = _keys(profile, model)
     uncoded = [key for key in keys if profile.rule(key).reason is None]
     if uncoded and len(uncoded) < len(keys):
@@ -183,7 +183,7 @@ def _codes(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
         yield f"reasons: there is no text of {_listed('the code', untold)}{guess}"
 
 
-def _conditions(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _conditions(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     for i, rule in enumerate(profile.knock_outs):
         where = f"knock_outs.{i} ({rule.feature})"
         if rule.feature in profile.groups:
@@ -220,7 +220,7 @@ def _unmet(rule: Condition, is_text: bool) -> str | None:
     return None
 
 
-def _undisclosed(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _undisclosed(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     members = {member: name for name, rule in profile.groups.items() for member in rule.members}
     named = [*_keys(profile, model), *(rule.feature for rule in profile.knock_outs)]
     for name in profile.never_disclose:
@@ -230,7 +230,7 @@ def _undisclosed(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str
         yield f"never_disclose: {_unknown(unknown, named)}"
 
 
-def _protected(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
+def _protected(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     names = {name.casefold(): name for name in _names(profile, model)}
     used = [names[a.casefold()] for a in _forbidden(profile) if a.casefold() in names]
     if used:
@@ -247,7 +247,7 @@ def _protected(profile: DecisionProfile, model: ModelFeatures) -> Iterator[str]:
         yield f"allow_protected: {_listed('the name', unlisted)} is not under protected{guess}"
 
 
-def _band(profile: DecisionProfile, _: ModelFeatures) -> Iterator[str]:
+def _band(profile: DecisionProfile, _: ProfiledFeatures) -> Iterator[str]:
     if profile.refer is None:
         return
     low, high = profile.refer
@@ -258,7 +258,7 @@ def _band(profile: DecisionProfile, _: ModelFeatures) -> Iterator[str]:
         yield f"refer [{low:g}, {high:g}] {order}"
 
 
-_CHECKS: tuple[Callable[[DecisionProfile, ModelFeatures], Iterator[str]], ...] = (
+_CHECKS: tuple[Callable[[DecisionProfile, ProfiledFeatures], Iterator[str]], ...] = (
     _groups,
     _features,
     _domain,
@@ -270,7 +270,7 @@ _CHECKS: tuple[Callable[[DecisionProfile, ModelFeatures], Iterator[str]], ...] =
 )
 
 
-def _keys(profile: DecisionProfile, model: ModelFeatures) -> list[str]:
+def _keys(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
     """Return the keys of attributions: groups, and features in none."""
     members = {member for rule in profile.groups.values() for member in rule.members}
     return [*profile.groups, *(feature for feature in model.features if feature not in members)]
@@ -282,7 +282,7 @@ def _codes_used(profile: DecisionProfile) -> dict[str, None]:
     return dict.fromkeys(code for code in codes if code is not None)
 
 
-def _names(profile: DecisionProfile, model: ModelFeatures) -> dict[str, None]:
+def _names(profile: DecisionProfile, model: ProfiledFeatures) -> dict[str, None]:
     """Return the names by which an attribute may be known."""
     return dict.fromkeys([*model.features, *model.inputs, *profile.groups])
 

@@ -32,7 +32,7 @@ from rationale.methods.logits import is_probability
 from rationale.methods.references import Referenced, prepare_references
 from rationale.methods.target import Target, check_shapes, reach_backward
 from rationale.profiles.categories import categories_of
-from rationale.profiles.faults import ModelFeatures, faults_of, remarks_on, remarks_on_scores
+from rationale.profiles.faults import ProfiledFeatures, faults_of, remarks_on, remarks_on_scores
 from rationale.profiles.scores import (
     Margin,
     Scorer,
@@ -202,10 +202,10 @@ class _Explained:
     target: Target
     features: Mapping[str, tuple[str, ...] | None]
 
-    def model_features(self) -> ModelFeatures:
+    def model_features(self) -> ProfiledFeatures:
         dtypes = {name: self.lowered.specs[name][1] for name in self.features}
         texts = [name for name, dtype in dtypes.items() if dtype == ir.DataType.STRING]
-        return ModelFeatures(
+        return ProfiledFeatures(
             [feature for names in self.features.values() for feature in names or ()],
             {feature for name in texts for feature in self.features[name] or ()},
             self.inputs,

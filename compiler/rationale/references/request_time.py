@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rationale.schema.manifest import OpenReferences, TensorSpec
+from rationale.schema.manifest import OpenReferenceInputs, TensorSpec
 
 WEIGHTS = "reference_weights"
 
@@ -23,7 +23,7 @@ def names_of_inputs(tensors: Iterable[str]) -> set[str]:
     return {WEIGHTS, *map(references_name, tensors)}
 
 
-def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferences:
+def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferenceInputs:
     """Return the manifest's description of open references.
 
     Args:
@@ -32,11 +32,11 @@ def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> O
     """
     weights = inputs[WEIGHTS]
     named = {name: inputs[references_name(name)] for name in tensors}
-    return OpenReferences(count=weights.shape[0], inputs=named, weights=weights)
+    return OpenReferenceInputs(count=weights.shape[0], inputs=named, weights=weights)
 
 
 def repeat_references(
-    references_spec: OpenReferences,
+    references_spec: OpenReferenceInputs,
     references: Mapping[str, np.ndarray],
     weights: np.ndarray | None,
     rows: int,

@@ -269,7 +269,7 @@ class References(Frozen):
     base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
 
 
-class OpenReferences(Frozen):
+class OpenReferenceInputs(Frozen):
     """References that come with a request: K of them for each row to explain, and their weights."""
 
     count: int = Field(ge=1, description="K: rows that the graph takes; fewer are filled up at weight 0")
@@ -321,7 +321,7 @@ class Digests(Frozen):
     explanation: str
 
 
-class Variants(Frozen):
+class ChosenVariants(Frozen):
     """The emitted variants of operators that have several equal ones, and the machine that they suit."""
 
     provider: str = Field(description="of ONNX Runtime: cpu or cuda")
@@ -332,7 +332,7 @@ class Variants(Frozen):
     taken: dict[str, int] = Field(description='how often each stands in the graph, by "task: variant"')
 
 
-class Measured(Frozen):
+class Measurements(Frozen):
     """The measurements of the check at compile time, on `rows` rows."""
 
     rows: int
@@ -644,7 +644,7 @@ class Manifest(Frozen):
         "Absent if there are none",
     )
     references: References | None
-    open_references: OpenReferences | None = Field(
+    open_references: OpenReferenceInputs | None = Field(
         None, description="where references are inputs of the graph and none are kept in it"
     )
     open_length: OpenLength | None = Field(None, description="where requests choose it")
@@ -661,9 +661,9 @@ class Manifest(Frozen):
     decision: EmbeddedProfile | None = Field(
         None, description="where it was compiled with a decision profile"
     )
-    measured: Measured
+    measured: Measurements
     parity: Parity | None = Field(None, description="None where the model was given as ONNX")
-    variants: Variants
+    variants: ChosenVariants
     memory: Memory
     notes: tuple[str, ...] = Field((), description="what was chosen, and why; nothing is wrong with it")
     warnings: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rationale.errors import InvalidProfileError
-from rationale.profiles.faults import ModelFeatures, faults_of, remarks_on
+from rationale.profiles.faults import ProfiledFeatures, faults_of, remarks_on
 from rationale.schema.profile import DecisionProfile, as_profile
 
 GOOD: Mapping[str, Any] = {
@@ -31,7 +31,7 @@ GOOD: Mapping[str, Any] = {
     },
     "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R09"}],
 }
-FEATURES_OF_MODEL = ModelFeatures(["income", "age", "own", "rent"], inputs=["x"])
+FEATURES_OF_MODEL = ProfiledFeatures(["income", "age", "own", "rent"], inputs=["x"])
 
 
 def written(folder: Path, content: str | bytes) -> Path:
@@ -298,7 +298,7 @@ def test_what_makes_no_sense_or_fits_no_feature(change: dict[str, Any], fault: s
 
 
 def test_conditions_on_text() -> None:
-    model_features = ModelFeatures(FEATURES_OF_MODEL.features, texts={"age"})
+    model_features = ProfiledFeatures(FEATURES_OF_MODEL.features, texts={"age"})
     rules = [
         {"feature": "age", "reason": "R09", key: value}
         for key, value in {"above": 1, "equals": "old"}.items()
@@ -343,7 +343,7 @@ REMARKS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "remark"), REMARKS, ids=range(len(REMARKS)))
 def test_what_is_odd_and_may_be_meant(change: dict[str, Any], remark: str) -> None:
-    features = ModelFeatures(["income", "age", "own", "rent", "re_nt"])
+    features = ProfiledFeatures(["income", "age", "own", "rent", "re_nt"])
     (message,) = remarks_on(as_profile(changed(change)), features)
     assert message.startswith("decision: ")
     assert re.search(remark, message), message
