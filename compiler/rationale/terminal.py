@@ -17,7 +17,7 @@ from rationale.errors import DriftWarning, RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rationale.schema.manifest import LayerRule, Manifest, Memory, References, ChosenVariants
+    from rationale.schema.manifest import ChosenVariants, LayerRule, Manifest, Memory, References
 
 _SHOWN = 3  # base values in a line
 _LONGEST = 40  # characters of a rule

@@ -16,6 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
 from rationale.schema.manifest import (
+    ChosenVariants,
     Digests,
     EmbeddedProfile,
     ExplainedInput,
@@ -26,7 +27,6 @@ from rationale.schema.manifest import (
     References,
     Spread,
     TensorSpec,
-    ChosenVariants,
 )
 from rationale.schema.profile import as_profile
 from rationale.schema.request import CompileRequest

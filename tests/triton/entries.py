@@ -17,6 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from rationale.schema.manifest import (
     FILE_NAME,
+    ChosenVariants,
     Digests,
     ExplainedInput,
     Manifest,
@@ -25,7 +26,6 @@ from rationale.schema.manifest import (
     Method,
     References,
     TensorSpec,
-    ChosenVariants,
 )
 from rationale.schema.request import CompileRequest
 

@@ -49,6 +49,7 @@ from rationale.schema.manifest import (
     Extension,
     LayerRule,
     Manifest,
+    MethodRecord,
     OpenLength,
     Parity,
     Player,
@@ -58,7 +59,6 @@ from rationale.schema.manifest import (
     is_float,
     names_of,
 )
-from rationale.schema.manifest import Method as MethodEntry
 from rationale.schema.outputs import WHOLE
 from rationale.schema.request import CompileRequest, plain
 
@@ -112,7 +112,7 @@ def describe(
     harmless = harmless and adds_up(checked.measured, method.gap)
     manifest = Manifest(
         model="",
-        method=MethodEntry(name=method.name, options=method.options, gap=method.gap),
+        method=MethodRecord(name=method.name, options=method.options, gap=method.gap),
         request=request,
         digests=_digests(selection, references, span, kernels),
         custom_ops=kernels,

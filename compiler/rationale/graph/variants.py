@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from rationale.graph.tensor import Tensor
 from rationale.schema.machine import Deployment
-from rationale.schema.manifest import ChosenVariants as Described
+from rationale.schema.manifest import ChosenVariants
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Variant:
 
 
 @dataclass
-class ChosenVariants:
+class Variants:
     """The choices of one compile.
 
     Attributes:
@@ -61,11 +61,11 @@ class ChosenVariants:
     deployment: Deployment
     taken: Counter[str] = field(default_factory=Counter)
 
-    def describe(self) -> Described:
+    def describe(self) -> ChosenVariants:
         """Return the choices for the manifest."""
         d = self.deployment
         taken = dict(sorted(self.taken.items()))
-        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
+        return ChosenVariants(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
 
     def begin(self) -> None:
         """Forget the choices, before a graph is built (again)."""
@@ -79,7 +79,7 @@ class Chooser(Protocol):
     def sizes(self) -> Mapping[str, int]: ...
 
     @property
-    def variants(self) -> ChosenVariants: ...
+    def variants(self) -> Variants: ...
 
 
 class Task:

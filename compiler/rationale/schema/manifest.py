@@ -222,7 +222,7 @@ class LayerRule(Frozen):
         return f"{self.operator} {self.name}: {self.rule}"
 
 
-class Method(Frozen):
+class MethodRecord(Frozen):
     name: str = Field(description="deepshap, gradient …")
     options: dict[str, Any] = Field(default_factory=dict)
     gap: str | None = Field(
@@ -587,7 +587,7 @@ class EmbeddedProfile(Frozen):
 class Manifest(Frozen):
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
-    method: Method
+    method: MethodRecord
     request: CompileRequest = Field(description="what was asked for, with the names that tables gave")
     digests: Digests
     graphs: dict[str, str] = Field(
