@@ -23,7 +23,7 @@ from rationale.schema.manifest import (
     Manifest,
     Measurements,
     Memory,
-    Method,
+    MethodRecord,
     References,
     Spread,
     TensorSpec,
@@ -135,7 +135,7 @@ def write_pair_of(
     )
     fields: dict[str, Any] = {
         "model": name,
-        "method": Method(name="deepshap"),
+        "method": MethodRecord(name="deepshap"),
         "digests": Digests(model="m" * 64, references="r" * 64, options="o" * 64, explanation="e" * 64),
         "inputs": given,
         "explained": tuple(explained),
@@ -216,7 +216,7 @@ def write_gradient(repository: Path) -> None:
         ),
         {"w": w, "wt": w.T.copy(), **SMALL},
         [("u", "v")],
-        method=Method(name="gradient"),
+        method=MethodRecord(name="gradient"),
     )
 
 

@@ -23,7 +23,7 @@ from rationale.schema.manifest import (
     Manifest,
     Measurements,
     Memory,
-    Method,
+    MethodRecord,
     References,
     TensorSpec,
 )
@@ -197,7 +197,7 @@ def make_manifest(linear: Linear) -> Manifest:
     )
     return Manifest(
         model=linear.name,
-        method=Method(name="deepshap"),
+        method=MethodRecord(name="deepshap"),
         request=CompileRequest(),
         digests=Digests(model="0" * 64, references="1" * 64, options="2" * 64, explanation="3" * 64),
         inputs=(x,),

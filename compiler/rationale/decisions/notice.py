@@ -224,7 +224,7 @@ def _missing_variable_class(missing: dict[str, None]) -> type[Undefined]:
     class MissingVariable(ChainableUndefined):
         __slots__ = ()
 
-        def __getattr__(self, name: str) -> "Missing":
+        def __getattr__(self, name: str) -> "MissingVariable":
             if name.startswith("__"):
                 raise AttributeError(name)
             return type(self)(name=f"{self._undefined_name}.{name}")
