@@ -92,7 +92,7 @@ def explain_command(
                 )
             with progress_bar() as progress:
                 answered = explain_portfolio(repository / name, rows_in, save, columns, threads, progress)
-            print("\n".join(answered))
+            print(answered)
             return
         if keep is not None and html is None and (save is None or picture is not None):
             raise InvalidOptionError("--keep needs --save FILE, a table such as .csv, or --html FILE.")

@@ -102,7 +102,15 @@ def draw_by_policy(request: DrawRequest) -> DrawnSet:
     import numpy as np
 
     from rationale.errors import InvalidOptionError
-    from rationale.profiles.policies import BAND, ScoredRows, check_count, parse_band, passing, population
+    from rationale.profiles.policies import (
+        BAND,
+        ScoredRows,
+        check_count,
+        parse_band,
+        passing,
+        population,
+        score_range,
+    )
     from rationale.schema.profile import as_profile
     from rationale.tables.represented import MeanOutput, StandsFor
 
@@ -137,7 +145,7 @@ def draw_by_policy(request: DrawRequest) -> DrawnSet:
     lines = [
         f"{len(outcomes)} rows: {_outcome_counts(outcomes)}; an applicant passes with a score "
         f"{passing(profile)}",
-        f"{policy}: {len(rows)} rows, scores {_range(applicants.scores[rows])}",
+        f"{policy}: {len(rows)} rows, scores {score_range(applicants.scores[rows])}",
         f"{len(drawn)} references {_describe_draw(request.by, weights)}; mean score {base:.6g} (of {policy} "
         f"{applicants.scores[rows].mean():.6g})",
     ]
@@ -359,7 +367,3 @@ def _outcome_counts(outcomes: "np.ndarray") -> str:
 
     kinds, counts = np.unique(outcomes, return_counts=True)
     return ", ".join(f"{count} {kind}" for kind, count in zip(kinds, counts, strict=True))
-
-
-def _range(scores: "np.ndarray") -> str:
-    return f"{scores.min():.4g} to {scores.max():.4g}"

@@ -89,7 +89,10 @@ class Decision:
 
     def as_json(self) -> dict[str, Any]:
         """Return its members by name; standard errors only if there are any."""
-        members = {**vars(self), "reasons": [_reason_as_json(reason) for reason in self.reasons]}
+        members = {
+            **vars(self),
+            "reasons": [{**vars(reason), "features": [*reason.features]} for reason in self.reasons],
+        }
         members |= {"attributions": {**self.attributions}, "warnings": [*self.warnings]}
         if self.standard_errors is None:
             del members["standard_errors"]
@@ -181,7 +184,7 @@ def ranking(
         by_code.setdefault(profile.rule(key).reason or key, []).append(key)
     order = {code: i for i, code in enumerate(profile.reasons)}
     ranked = [(code, math.fsum(adverse[key] for key in keys), tuple(keys)) for code, keys in by_code.items()]
-    ranked.sort(key=lambda entry: (-entry[1], order.get(entry[0], len(order)), entry[0]))
+    ranked.sort(key=lambda entry: (-entry[1], *_order(order, entry[0])))
     ranks, first = list[int](), 0
     for i, (_, size, _) in enumerate(ranked):  # those that tie with the first of a run have its rank
         first = first if ranked[first][1] - size <= TIE * ranked[0][1] else i
@@ -295,10 +298,6 @@ def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
         raise InvalidOptionError(
             f"{feature!r} holds {text[:80]!r}, and a knock-out looks there for a number or true or false."
         ) from error
-
-
-def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
-    return {**vars(reason), "features": [*reason.features]}
 
 
 def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:

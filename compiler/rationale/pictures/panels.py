@@ -5,7 +5,7 @@ and so do all layers.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -29,6 +29,8 @@ class ExplanationLike(Protocol):
     def __getitem__(self, name: str, /) -> np.ndarray: ...
 
     def __contains__(self, name: object, /) -> bool: ...
+
+    def items(self) -> Iterable[tuple[str, np.ndarray]]: ...
 
 
 @dataclass(frozen=True)

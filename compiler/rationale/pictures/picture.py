@@ -117,15 +117,10 @@ def answer_html(answer: ExplanationLike) -> str:
     lines = [
         ("explained", f"{manifest.explained_output} by {manifest.method.name}"),
         ("rows", f"{count:,}" + f", {targets:,} targets each" * (targets > 1)),
-        ("arrays", ", ".join(f"{name} {list(array.shape)}" for name, array in _arrays(answer))),
+        ("arrays", ", ".join(f"{name} {list(array.shape)}" for name, array in answer.items())),
     ]
     picture = answer_picture(answer, None, TARGETS, TOP, None)
     return fragment([table(lines), *picture.content()])
-
-
-def _arrays(answer: ExplanationLike) -> Iterator[tuple[str, np.ndarray]]:
-    assert isinstance(answer, dict)
-    yield from answer.items()
 
 
 def compiled_html(manifest: Manifest, conversion: str | None) -> str:

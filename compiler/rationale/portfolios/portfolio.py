@@ -17,8 +17,8 @@ def explain_portfolio(
     keep: Sequence[str] = (),
     threads: int | None = None,
     progress: Progress = silent,
-) -> list[str]:
-    """Explain the rows of parquet files with `answer_files`; return the lines to print.
+) -> str:
+    """Explain the rows of parquet files with `answer_files`; return a line about the files.
 
     Args:
         entry: the entry's folder.
@@ -27,7 +27,7 @@ def explain_portfolio(
     Raises:
         InvalidOptionError, InvalidReferencesError, RepositoryError: if it fails; the message names a remedy.
     """
-    return [str(answer_files(rows, save, _RowExplainer(entry, tuple(keep), threads), progress))]
+    return str(answer_files(rows, save, _RowExplainer(entry, tuple(keep), threads), progress))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from rationale.schema.profile import (
     as_category,
     near,
     number_of,
+    quoted_names,
 )
 
-_SHOWN = 8  # names in a sentence
 _USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
 
 _FAR = 0.1  # of the output's range: a distance from the threshold that no chance of a draw explains
@@ -73,7 +73,7 @@ def remarks_on(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
         missing = [as_category(category) for category in model.categories[name] if category not in written]
         if missing:
             remarks.append(
-                f"decision: the profile does not take {_quoted(sorted(missing))} of '{name}', which the "
+                f"decision: the profile does not take {quoted_names(sorted(missing))} of '{name}', which the "
                 "model knows"
             )
     for attribute in _forbidden(profile):
@@ -156,15 +156,15 @@ def _domain(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
             yield f"features.{name} holds text: least and most are of numbers"
         is_number = name in model.features and name not in model.texts
         if is_number and (words := [key for key in rule.categories if _number(key) is None]):
-            yield f"features.{name} holds numbers, so that it never is one of the categories {_quoted(words)}"
+            yield f"features.{name} holds numbers, so that it never is one of the categories {quoted_names(words)}"
         elif name in model.categories and (
             unknown := [key for key in rule.categories if not model.has(name, key)]
         ):
             categories = [as_category(value) for value in sorted(model.categories[name], key=str)]
             guess = near(unknown[0], categories) if len(unknown) == 1 else ""
-            has = f": there are {_quoted(categories)}" if not guess else ""
+            has = f": there are {quoted_names(categories)}" if not guess else ""
             kind = "category" if len(unknown) == 1 else "categories"
-            yield f"features.{name}: the model knows no {kind} {_quoted(unknown)}{guess}{has}"
+            yield f"features.{name}: the model knows no {kind} {quoted_names(unknown)}{guess}{has}"
 
 
 def _number(key: str | float) -> float | None:
@@ -176,7 +176,7 @@ def _codes(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     keys = _keys(profile, model)
     uncoded = [key for key in keys if profile.rule(key).reason is None]
     if uncoded and len(uncoded) < len(keys):
-        yield f"features: no reason code for {_quoted(uncoded)}: give each one, since others have one"
+        yield f"features: no reason code for {quoted_names(uncoded)}: give each one, since others have one"
     if untold := [code for code in _codes_used(profile) if code not in profile.reasons]:
         known_codes = list(profile.reasons)
         guess = near(untold[0], known_codes) if len(untold) == 1 else ""
@@ -299,14 +299,9 @@ def _is_encoding(attribute: str, name: str) -> bool:
 
 def _unknown(names: Sequence[str], choices: Sequence[str]) -> str:
     guesses = near(names[0], choices) if len(names) == 1 else ""
-    has = f": there are {_quoted(choices)}" if not guesses else ""
+    has = f": there are {quoted_names(choices)}" if not guesses else ""
     return f"the model has no {_listed('feature', names)}{guesses}{has}"
 
 
 def _listed(kind: str, names: Sequence[str]) -> str:
-    return f"{kind}{'s' * (len(names) > 1)} {_quoted(names)}"
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
+    return f"{kind}{'s' * (len(names) > 1)} {quoted_names(names)}"

@@ -80,7 +80,7 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     if not len(passed):
         raise InvalidReferencesError(
             f"no row is {policy}: by the profile an applicant passes with a score {passing(profile)}, and "
-            f"{len(rows)} rows have scores of {_range(scored.scores)}. Give other rows, or look at the "
+            f"{len(rows)} rows have scores of {score_range(scored.scores)}. Give other rows, or look at the "
             "profile's output, threshold and adverse side."
         )
     if policy == "approved":
@@ -141,5 +141,6 @@ def check_count(k: int, rows: np.ndarray, policy: str) -> None:
         )
 
 
-def _range(scores: np.ndarray) -> str:
+def score_range(scores: np.ndarray) -> str:
+    """Return the least and the largest score."""
     return f"{scores.min():.4g} to {scores.max():.4g}"

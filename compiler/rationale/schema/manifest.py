@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rationale.errors import RepositoryError
 from rationale.schema.outputs import OUTPUT_KINDS, VALUES, WHOLE
-from rationale.schema.profile import DecisionProfile, near
+from rationale.schema.profile import DecisionProfile, near, quoted_names
 from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
@@ -37,7 +37,7 @@ DATATYPES = {  # OIP's names of the ONNX types that a protocol carries
 }
 
 
-_SHOWN, _LONGEST = 6, 80  # texts in a sentence, and characters of one
+_LONGEST = 80  # characters of a text in a sentence
 FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
 
@@ -450,7 +450,7 @@ class Texts(Frozen):
         shown = _decoded(text)
         return (
             f"is '{shown[:_LONGEST]}', which the model was not trained on and refuses"
-            f"{near(shown, list(self.known))}; it knows {_listed(self.known)}"
+            f"{near(shown, list(self.known))}; it knows {quoted_names(self.known)}"
         )
 
     def warning(self, text: str | bytes) -> str | None:
@@ -462,11 +462,6 @@ class Texts(Frozen):
 
 def _decoded(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" * (len(texts) > _SHOWN)
-    return ", ".join(f"'{text[:_LONGEST]}'" for text in texts[:_SHOWN]) + more
 
 
 class Parity(Frozen):

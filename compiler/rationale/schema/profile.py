@@ -21,7 +21,7 @@ from rationale.errors import InvalidProfileError
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 _LARGEST = 1 << 20  # bytes of a file
-_MOST, _LONGEST = 20, 80  # faults in a message, characters of a value in one
+_MOST, _SHOWN, _LONGEST = 20, 6, 80  # in a message: faults, names of a list, characters of a value
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
@@ -249,6 +249,12 @@ def near(word: str, choices: Sequence[str]) -> str:
     folded = {name.strip().casefold(): name for name in choices}
     matches = get_close_matches(word.strip().casefold(), folded, 1)
     return f" (do you mean '{folded[matches[0]]}'?)" if matches else ""
+
+
+def quoted_names(names: Sequence[str]) -> str:
+    """Return names in quotes: of many, the first and the number of the others."""
+    more = f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+    return ", ".join(f"'{name[:_LONGEST]}'" for name in names[:_SHOWN]) + more
 
 
 # -- a file ----------------------------------------------------------------------------------------------

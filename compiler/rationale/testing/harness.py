@@ -67,8 +67,8 @@ class Harness:
         self._graphs: dict[str, onnx.ModelProto] = {}
 
     def check(self) -> tuple[str, ...]:
-        rule = self._rule()
-        deepshap = rule.kind is not Kind.LOCAL or rule.deeplift_form is not None
+        self._rule()  # raises if there is none
+        deepshap = self._has_deepshap
         exact, smooth = self.sample.float64, self.sample.float64 and self.sample.smooth
         checks = {
             "completeness": (self.completeness, deepshap),
