@@ -15,7 +15,7 @@ from rationale.artifact.comparisons import Compared
 from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import Undecided, cells_in, decide_inputs
+from rationale.decisions.decided import Undecided, decide_inputs, find_knock_out_cells
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -217,7 +217,7 @@ class Compiled:
         beside = {rule.feature for rule in manifest.decision.profile.knock_outs}
         beside -= {spec.name for spec in manifest.inputs}
         inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
-        return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
+        return list(decide_inputs(manifest, self.run, inputs, find_knock_out_cells(manifest, inputs, x)))
 
     def rules(self) -> tuple[LayerRule, ...]:
         """Return the rule of LRP, AttnLRP or CP-LRP that each operator got, from the inputs to the output.

@@ -106,8 +106,8 @@ def draw_by_policy(request: DrawRequest) -> DrawnSet:
         BAND,
         ScoredRows,
         check_count,
+        describe_passing,
         parse_band,
-        passing,
         population,
         score_range,
     )
@@ -144,7 +144,7 @@ def draw_by_policy(request: DrawRequest) -> DrawnSet:
     base = float(np.average(applicants.scores[drawn], weights=weights))
     lines = [
         f"{len(outcomes)} rows: {_outcome_counts(outcomes)}; an applicant passes with a score "
-        f"{passing(profile)}",
+        f"{describe_passing(profile)}",
         f"{policy}: {len(rows)} rows, scores {score_range(applicants.scores[rows])}",
         f"{len(drawn)} references {_describe_draw(request.by, weights)}; mean score {base:.6g} (of {policy} "
         f"{applicants.scores[rows].mean():.6g})",
@@ -190,7 +190,7 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[S
     from rationale.errors import InvalidModelError, InvalidReferencesError
     from rationale.from_files import read_model
     from rationale.profiles.policies import knocked_out
-    from rationale.profiles.scores import scores_of
+    from rationale.profiles.scores import score_rows
     from rationale.tables.files import read_rows
 
     if not request.model.is_file():
@@ -215,7 +215,7 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[S
         names = None if converted.by_column else converted.columns
     elif read.labelled:
         names = None
-    scores = scores_of(model, rows, profile)
+    scores = score_rows(model, rows, profile)
     values = dict[str, Sequence[Any]]()
     for feature in {rule.feature for rule in profile.knock_outs}:
         cells = column_of(request.file, table, feature)
@@ -257,8 +257,8 @@ def _draw_rows(
     """Draw the indices [K] of the set, and weights [K] if they are not equal."""
     from rationale.errors import InvalidOptionError
     from rationale.evaluate.decisions.decided import plain
-    from rationale.profiles.policies import systematic
-    from rationale.references.centroids import keeping_means
+    from rationale.profiles.policies import draw_systematic
+    from rationale.references.centroids import weights_keeping_means
     from rationale.references.medoids import medoids
 
     if request.by == "whole":
@@ -267,11 +267,11 @@ def _draw_rows(
         chosen, shares = medoids(applicants.model_scores.feeds, rows, count, seed)
         population_scores = applicants.scores[rows]
         off = (applicants.scores[chosen] - population_scores.mean()) / (population_scores.std() or 1)
-        return chosen, keeping_means(shares, off[:, None])
+        return chosen, weights_keeping_means(shares, off[:, None])
     strata = None if request.stratify is None else column_of(request.file, applicants.table, request.stratify)
     if request.stratify is not None and strata is None:
         raise InvalidOptionError(f"--stratify {request.stratify!r}: {request.file} has no such column.")
-    return systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
+    return draw_systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
 
 
 def _measure_draws(
@@ -287,7 +287,7 @@ def _measure_draws(
     from rationale.compile import compile_model
     from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
     from rationale.methods.methods import make_method
-    from rationale.profiles.policies import systematic
+    from rationale.profiles.policies import draw_systematic
     from rationale.schema.methods import WEIGHTS
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
@@ -297,7 +297,7 @@ def _measure_draws(
         declined = np.sort(np.random.default_rng(request.seed).choice(declined, DECLINES, replace=False))
     count = min(request.count or COUNT, len(rows))
     sizes = sorted({size for size in (count // 2, count, 2 * count) if 0 < size <= len(rows)})
-    many = systematic(rows, min(len(rows), MANY * count), request.seed)
+    many = draw_systematic(rows, min(len(rows), MANY * count), request.seed)
     feeds, seeds = applicants.feeds(declined), range(request.seed, request.seed + DRAWS)
     lines = [
         f"{len(declined)} declines, {request.measure}, {DRAWS} draws: how far attributions move (in parts of "

@@ -263,11 +263,11 @@ def _keep_mean_outputs(
     model: Path, table: "Table", groups: "Centroids"
 ) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
     """Return weights that keep the model's mean outputs, those means, and lines and warnings about them."""
-    from rationale.references.centroids import balanced, outputs_of
-    from rationale.tables.represented import MeanOutput, StandsFor, shifts
+    from rationale.references.centroids import balance_weights, outputs_of
+    from rationale.tables.represented import MeanOutput, StandsFor, shift_warnings
 
     digest, outputs = outputs_of(model, table.arrays, groups)
-    weighted = balanced(groups, table.arrays, outputs)
+    weighted = balance_weights(groups, table.arrays, outputs)
     means = {o.name: MeanOutput(mean=tuple(o.mean), spread=tuple(o.spread)) for o in outputs}
     stands_for = StandsFor(rows=len(next(iter(table.arrays.values()))), model=digest, outputs=means)
     lines, warnings = [], list[str]()
@@ -278,7 +278,7 @@ def _keep_mean_outputs(
             for a, b, full in zip(after[:SHOWN], before[:SHOWN], o.mean[:SHOWN], strict=True)
         ]
         lines.append(f"mean of {o.name}: {', '.join(numbers)}")
-        warnings += shifts(o.name, range(len(after)), after, means[o.name], stands_for.rows)
+        warnings += shift_warnings(o.name, range(len(after)), after, means[o.name], stands_for.rows)
     return weighted, stands_for, lines, warnings
 
 

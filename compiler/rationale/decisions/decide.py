@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rationale.decisions.domain import outside
+from rationale.decisions.domain import domain_faults
 from rationale.decisions.rows import ExplainedRow
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.manifest import EmbeddedProfile
@@ -112,15 +112,15 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
     profile = embedded.profile
     if not math.isfinite(row.score):
         raise NoReasonsError(f"nothing is decided: the score is {row.score}")
-    hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
+    hit = [rule for rule in profile.knock_outs if meets_condition(rule, values.get(rule.feature))]
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
-    warnings = (*outside(profile, values, with_value=False),) if profile.outside == "warn" else ()
+    warnings = (*domain_faults(profile, values, with_value=False),) if profile.outside == "warn" else ()
     if hit:
-        reasons = _knocked_out(profile, hit, values)
+        reasons = _knock_out_reasons(profile, hit, values)
     elif outcome != "approve":
         _check_gap(embedded, row)
-        reasons = principal(profile, row, values)
+        reasons = principal_reasons(profile, row, values)
         if not reasons:
             warnings += (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
     _check_disclosure(profile, reasons)
@@ -146,7 +146,7 @@ def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
     return "decline" if is_adverse else "approve"
 
 
-def principal(
+def principal_reasons(
     profile: DecisionProfile, row: ExplainedRow, values: Mapping[str, Any]
 ) -> tuple[PrincipalReason, ...]:
     """Return the largest adverse attributions; those that share a code are one reason, their sum."""
@@ -154,7 +154,7 @@ def principal(
     sizes = [size for _, size, _ in ranked]
     total = math.fsum(sizes)
     reasons = []
-    for i in _chosen(profile, [(code, size / total) for code, size, _ in ranked]):
+    for i in _principal_indices(profile, [(code, size / total) for code, size, _ in ranked]):
         code, size, features = ranked[i]
         is_last = i + 1 == len(ranked)
         lead = size - (0.0 if is_last else sizes[i + 1])
@@ -199,7 +199,7 @@ def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
     return order.get(code, len(order)), code
 
 
-def _chosen(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
+def _principal_indices(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
     """Yield the indices of the principal ones, by (code, share): the first, and one more on inquiries."""
     large = [i for i, (_, share) in enumerate(shares) if not i or share >= profile.least_share]
     yield from large[: profile.max_reasons]
@@ -216,7 +216,7 @@ def _reason(
     feature = features[0]
     value = _value(profile, feature, values)
     text = profile.reasons.get(code)
-    wording = profile.title(feature) if text is None else worded(text, value)
+    wording = profile.title(feature) if text is None else reason_wording(text, value)
     return PrincipalReason(
         code, wording, feature, value, None, None, features, *_describe_value(profile, feature, value)
     )
@@ -244,7 +244,7 @@ def _describe_value(profile: DecisionProfile, key: str, value: Any) -> tuple[Any
     return (units or None, labels or None, text) if group else (units.get(key), labels.get(key), text)
 
 
-def _knocked_out(
+def _knock_out_reasons(
     profile: DecisionProfile, hit: list[KnockOut], values: Mapping[str, Any]
 ) -> tuple[PrincipalReason, ...]:
     """Return a reason for each code, in the profile's order. None is left out: each declines by itself."""
@@ -260,15 +260,15 @@ def _value(profile: DecisionProfile, key: str, values: Mapping[str, Any]) -> Any
     return values.get(key)
 
 
-def worded(text: ReasonText, value: Any) -> str:
+def reason_wording(text: ReasonText, value: Any) -> str:
     """Return the text for this value."""
     missing = all(each is None for each in value.values()) if isinstance(value, dict) else value is None
     if missing:
         return text.missing or text.text
-    return next((wording.text for wording in text.when if fits(wording, value)), text.text)
+    return next((wording.text for wording in text.when if meets_condition(wording, value)), text.text)
 
 
-def fits(rule: KnockOut | Wording, value: Any) -> bool:
+def meets_condition(rule: KnockOut | Wording, value: Any) -> bool:
     """Tell whether a value meets a condition; a missing value meets none."""
     if value is None or isinstance(value, dict):
         return False

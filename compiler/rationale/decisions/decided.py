@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from rationale.decisions.decide import Decision, NoReasonsError, decide, read_cell
-from rationale.decisions.domain import outside
-from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
+from rationale.decisions.domain import domain_faults
+from rationale.decisions.rows import Tensors, explained_rows, feature_values, profile_of
 from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import Manifest
 from rationale.tables.frames import frame_of, quoted
@@ -38,7 +38,7 @@ class Undecided:
         return {"fault": self.fault}
 
 
-def decided_rows(
+def decide_rows(
     manifest: Manifest, answers: Tensors, values: Sequence[Mapping[str, Any]], inputs: Tensors
 ) -> Iterator[Decision | Undecided]:
     """Yield the decision on each row.
@@ -69,12 +69,12 @@ def refusals(
     """Yield rows that get no decision, and the reason, for each value that the model or the profile refuses.
 
     Args:
-        inputs, values: see `decided_rows`.
+        inputs, values: see `decide_rows`.
     """
     yield from manifest.refused_texts(inputs)
     profile = profile_of(manifest).profile
     if profile.outside == "refuse":
-        yield from ((i, fault) for i, row in enumerate(values) for fault in outside(profile, row))
+        yield from ((i, fault) for i, row in enumerate(values) for fault in domain_faults(profile, row))
 
 
 def decision_answer(manifest: Manifest, decision: Decision) -> dict[str, Any]:
@@ -100,9 +100,10 @@ def decide_inputs(
     Args:
         run: a function that runs the combined graph.
         inputs: rows by input, [N, …] each.
-        knock_out_cells: cells of the columns that knock-outs read and the model does not; see `cells_of`.
+        knock_out_cells: cells of the columns that knock-outs read and the model does not; see
+            `read_knock_out_cells`.
     """
-    for i, features in enumerate(values_of(manifest, inputs)):
+    for i, features in enumerate(feature_values(manifest, inputs)):
         values = {**features, **{name: cells[i] for name, cells in knock_out_cells.items()}}
         row = {name: rows[i : i + 1] for name, rows in inputs.items()}
         if faults := [fault for _, fault in refusals(manifest, row, [values])]:
@@ -117,22 +118,22 @@ def decide_inputs(
                 f"output '{infinite}' is not finite: the row lies outside of what the model can compute"
             )
         else:
-            yield from decided_rows(manifest, answers, [values], row)
+            yield from decide_rows(manifest, answers, [values], row)
 
 
 def knock_out_columns(manifest: Manifest, inputs: Tensors) -> set[str]:
     """Return the features that knock-outs read and the model does not take."""
-    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    known = feature_values(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
     return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
 
 
-def cells_of(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
+def read_knock_out_cells(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
     """Return cells of a table in the types that knock-outs compare. Raise InvalidOptionError for odd ones."""
     rules = profile_of(manifest).profile.knock_outs
     return {name: [read_cell(cell, name, rules) for cell in columns[name]] for name in names}
 
 
-def cells_in(manifest: Manifest, inputs: Tensors, rows: Any) -> dict[str, list[Any]]:
+def find_knock_out_cells(manifest: Manifest, inputs: Tensors, rows: Any) -> dict[str, list[Any]]:
     """Return the cells of the columns that knock-outs read and the model does not.
 
     Raises:
@@ -148,7 +149,7 @@ def cells_in(manifest: Manifest, inputs: Tensors, rows: Any) -> dict[str, list[A
             f"the rows: columns {quoted(missing)} are missing, by which knock-outs decline. Give a table "
             "that has them, with empty cells where they are not known."
         )
-    return cells_of(manifest, {name: _cells(table[name]) for name in names}, names)
+    return read_knock_out_cells(manifest, {name: _cells(table[name]) for name in names}, names)
 
 
 def _cells(column: Any) -> list[Any]:

@@ -8,7 +8,9 @@ from rationale.schema.profile import DecisionProfile, FeatureRule, as_category, 
 _LONGEST = 80  # characters of a value in a sentence
 
 
-def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True) -> Iterator[str]:
+def domain_faults(
+    profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True
+) -> Iterator[str]:
     """Yield a sentence for each feature whose value the profile does not accept.
 
     A missing value (None) is accepted: the `missing` text of a reason covers it.

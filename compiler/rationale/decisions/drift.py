@@ -18,7 +18,7 @@ SCORE = ""  # the score's key; no feature has it
 _SAME = 1e-6  # of the largest value: nearer ones are equal but for rounding
 
 
-def classes_of(
+def drift_classes(
     rows: Sequence[ExplainedRow], weights: np.ndarray | None, keys: Sequence[str]
 ) -> dict[str, Classes]:
     """Return deciles of the references' attributions by feature or group, and of their scores under SCORE.
@@ -64,7 +64,7 @@ def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
     return Classes(bounds=tuple(bounds), shares=tuple(np.add.reduceat(mass, firsts)))
 
 
-def stability(classes: Classes, counts: np.ndarray) -> float:
+def stability_index(classes: Classes, counts: np.ndarray) -> float:
     """Return Σ (p − q) ln(p/q).
 
     Args:

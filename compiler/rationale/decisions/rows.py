@@ -21,7 +21,7 @@ class ExplainedRow:
     """One row of an answer.
 
     Attributes:
-        score: the number that is compared with the threshold; see `scores_in`.
+        score: the number that is compared with the threshold; see `decision_scores`.
         explained_value: the sum of base value and attributions: the score, or its margin.
         attributions: attributions by feature or group.
         gap: explained_value − base_value − Σ attributions.
@@ -41,7 +41,7 @@ def profile_of(manifest: Manifest) -> EmbeddedProfile:
     return manifest.decision
 
 
-def keys_of(manifest: Manifest) -> tuple[str, ...]:
+def attribution_keys(manifest: Manifest) -> tuple[str, ...]:
     """Return the features and groups that get attributions, in the order of the answers."""
     return tuple(
         key
@@ -77,7 +77,7 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
     ]
 
 
-def values_of(
+def feature_values(
     manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """Return the features of each row as plain values, None for a missing one.
@@ -127,7 +127,7 @@ def score_index(index: int | None, elements: int) -> int:
     return index if index is not None else int(elements == 2)
 
 
-def score_at(manifest: Manifest) -> tuple[str, int]:
+def score_location(manifest: Manifest) -> tuple[str, int]:
     """Return the tensor that holds the score, and the score's index in its row.
 
     If the entry does not decide, or decides by an inner tensor, this is the explained value.
@@ -139,7 +139,7 @@ def score_at(manifest: Manifest) -> tuple[str, int]:
     return manifest.explained_value, 0
 
 
-def margin_at(manifest: Manifest) -> str | None:
+def margin_output(manifest: Manifest) -> str | None:
     """Return the output whose Sigmoid is the score; None if the score is the model's own answer."""
     embedded = profile_of(manifest)
     return manifest.explained_value if embedded.profile.space == "margin" else embedded.margin
@@ -157,7 +157,7 @@ def logit(score: float) -> np.float64:
         return np.float64(np.log(score) - np.log1p(-score))
 
 
-def scores_in(profile: DecisionProfile, scores: np.ndarray, margins: np.ndarray | None) -> list[float]:
+def decision_scores(profile: DecisionProfile, scores: np.ndarray, margins: np.ndarray | None) -> list[float]:
     """Return the scores of rows; if margins are known, their Sigmoids in float64.
 
     So a margin is compared with the bound's own: one that is equal to it, as its type rounds that, has the
@@ -177,13 +177,13 @@ def scores_in(profile: DecisionProfile, scores: np.ndarray, margins: np.ndarray 
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
-    profile, margin = profile_of(manifest).profile, margin_at(manifest)
+    profile, margin = profile_of(manifest).profile, margin_output(manifest)
     scores = tensors[manifest.explained_value][:, 0]
     if profile.tensor in tensors:  # else an inner tensor, the explained one
         output = tensors[profile.tensor].reshape(len(scores), -1)
         scores = output[:, score_index(profile.index, output.shape[1])]
     margins = tensors.get(margin) if margin else None  # a comparison's graph has none
-    return scores_in(profile, scores, None if margins is None else margins[:, 0])
+    return decision_scores(profile, scores, None if margins is None else margins[:, 0])
 
 
 def _by_name(

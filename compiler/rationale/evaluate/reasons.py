@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.decide import outcome_of, principal
-from rationale.decisions.rows import explained_rows, keys_of, profile_of
+from rationale.decisions.decide import outcome_of, principal_reasons
+from rationale.decisions.rows import attribution_keys, explained_rows, profile_of
 from rationale.evaluate.explained_model import slices
 from rationale.evaluate.shapley import Reasons, Sampled
 
@@ -22,14 +22,16 @@ def compare_reasons(
         sampled: the Shapley values of each row.
     """
     manifest = compiled.manifest
-    profile, keys = profile_of(manifest).profile, keys_of(manifest)
+    profile, keys = profile_of(manifest).profile, attribution_keys(manifest)
     pairs = []
     for part in slices(len(sampled), manifest.measured.max_batch):
         answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
         for row, due in zip(explained_rows(manifest, answer), sampled[part], strict=True):
             if outcome_of(profile, row.score) == "decline":
                 other = replace(row, attributions=dict(zip(keys, due.values[0].tolist(), strict=True)))
-                codes = ([reason.code for reason in principal(profile, one, {})] for one in (row, other))
+                codes = (
+                    [reason.code for reason in principal_reasons(profile, one, {})] for one in (row, other)
+                )
                 pairs.append(tuple(codes))
     if not pairs:
         return Reasons(0, None, None)

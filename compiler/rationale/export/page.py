@@ -17,7 +17,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import check_table, open_entry, read_table
 from rationale.artifact.folder import write
 from rationale.artifact.repository import check_name
-from rationale.decisions.rows import keys_of, margin_at, score_at
+from rationale.decisions.rows import attribution_keys, margin_output, score_location
 from rationale.distribution import version
 from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
@@ -65,7 +65,7 @@ def export_page(
     references = compiled.manifest.references
     feature_spreads = _spreads_of(ranges, compiled) if ranges else references.spreads if references else ()
     facts = describe_page(compiled, feature_spreads)
-    page = page_of(facts, compiled.model.SerializeToString(), runtime)
+    page = build_page(facts, compiled.model.SerializeToString(), runtime)
     write(out.parent, {out.name: page}, "--html")
     return list(_summary(out, page, compiled.manifest, runtime))
 
@@ -103,7 +103,7 @@ def describe_page(compiled: Compiled, feature_spreads: Sequence[Spread]) -> dict
     """Return the facts of an entry that the page needs, as JSON."""
     manifest = compiled.manifest
     embedded = manifest.decision
-    keys, position = keys_of(manifest), 0
+    keys, position = attribution_keys(manifest), 0
     attributed = []
     for item in manifest.attributed:
         count = int(np.prod(item.tensor.shape, dtype=int))
@@ -141,8 +141,8 @@ def describe_page(compiled: Compiled, feature_spreads: Sequence[Spread]) -> dict
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
             "others": manifest.other_values,
-            **dict(zip(("score", "element"), score_at(manifest), strict=True)),
-            "margin": None if embedded is None else margin_at(manifest),
+            **dict(zip(("score", "element"), score_location(manifest), strict=True)),
+            "margin": None if embedded is None else margin_output(manifest),
             "classes": _classes_at(manifest),
         },
         "decided": None
@@ -183,7 +183,7 @@ def _probes_of(probes: Probes | None) -> dict[str, Any] | None:
 # -- the page ----------------------------------------------------------------------------------------------
 
 
-def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
+def build_page(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
     """Return the page: a policy, a style, data blocks and one script."""
     modules_text = "\n".join(bundle_modules("main.js").values())
     script = f"\n{runtime.script}\n{{\n{modules_text}}}\n"  # a block keeps its names apart from the runtime's

@@ -15,7 +15,7 @@ from rationale.methods.engine import Method, Selection
 from rationale.methods.players import choose_players
 from rationale.methods.target import Target
 from rationale.references.reference_set import OpenReferences, map_rows
-from rationale.schema.manifest import elements
+from rationale.schema.manifest import default_names
 from rationale.schema.request import CompileRequest, FeatureNames
 from rationale.tables.frames import (
     are_default_labels,
@@ -43,7 +43,7 @@ def named(selection: Selection, request: CompileRequest) -> Selection:
     if request.groups:
         rows = {name: tuple(lowered.specs[name][0][1:]) for name in target.inputs}
         known = features_of(target.inputs, rows, names)
-        features = {i: given or elements(i, math.prod(rows[i])) for i, given in known.items()}
+        features = {i: given or default_names(i, math.prod(rows[i])) for i, given in known.items()}
         target = replace(target, players=choose_players(request.groups, features))
     return replace(selection, target=target, method=method, feature_names=names)
 
@@ -128,7 +128,7 @@ def _names_of(name: str, row: Sequence[int], given: Sequence[str] | None) -> tup
         return tuple(given)
     if len(row) != 1 or count > NAMED_FEATURES:
         return None
-    return elements(name, count)
+    return default_names(name, count)
 
 
 @dataclass(frozen=True)

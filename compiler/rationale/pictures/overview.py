@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.pictures.panels import ExplanationLike, element_name, is_table, short, titles
+from rationale.pictures.panels import ExplanationLike, element_name, is_table, shorten_name, titles
 from rationale.schema.manifest import Attributed, Manifest
 
 DOTS = 300  # most rows with a dot for each feature; fewer if there are many features
@@ -104,7 +104,7 @@ def _titles(answer: ExplanationLike) -> list[str]:
 def _labels(answer: ExplanationLike, tables: Sequence[Attributed]) -> list[str]:
     sizes = [answer[e.attributions][0, 0].size for e in tables]
     return [
-        short(name)
+        shorten_name(name)
         for e, size in zip(tables, sizes, strict=True)
         for name in titles(answer.manifest, e, size)
     ]

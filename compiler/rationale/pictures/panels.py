@@ -172,7 +172,7 @@ def _concepts(
     """Yield panels of the inputs' contributions to each of the most relevant channels."""
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
-        heading = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
+        heading = f"{title}: channel {channel} of {shorten_name(concepts.tensor.name)}, {share:+.4g}"
         inputs = (e.attributed(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
         each = [_tensor_attributions(answer, e, (i, j, c)) for e in inputs]
         yield from panels(heading, each, top, vocabulary)
@@ -185,10 +185,10 @@ def flow(title: str, answer: ExplanationLike, i: int, j: int) -> LayerFlow:
     layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
     each = [a.astype(np.float64) for a in (np.concatenate(inputs), *layers)]
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
-    names = [short(e.tensor.name) for e in manifest.explained]
+    names = [shorten_name(e.tensor.name) for e in manifest.explained]
     return LayerFlow(
         title,
-        (", ".join(names), *(short(layer.tensor.name) for layer in manifest.layers)),
+        (", ".join(names), *(shorten_name(layer.tensor.name) for layer in manifest.layers)),
         np.asarray([a[a > 0].sum() for a in each]),
         np.asarray([a[a < 0].sum() for a in each]),
         float(answer[manifest.explained_value][i, j]) - base,
@@ -197,7 +197,7 @@ def flow(title: str, answer: ExplanationLike, i: int, j: int) -> LayerFlow:
 
 def element_name(manifest: Manifest, element: object) -> str:
     """Name the explained output; of several elements, name the class or the index, too."""
-    output = short(manifest.explained_output)
+    output = shorten_name(manifest.explained_output)
     if math.prod(manifest.explained_shape) == 1:
         return output
     if named := manifest.class_name(element):
@@ -318,17 +318,19 @@ def _labels(item: TensorAttributions) -> list[str]:
     """Return a label "name = value" for each feature."""
     names = item.names or item.explained.names(item.attributions.size)
     if item.values is None or item.values.size != len(names):
-        return [short(name) for name in names]
-    return [f"{short(n)} = {shown(v)}" for n, v in zip(names, item.values.reshape(-1), strict=True)]
+        return [shorten_name(name) for name in names]
+    return [
+        f"{shorten_name(n)} = {format_value(v)}" for n, v in zip(names, item.values.reshape(-1), strict=True)
+    ]
 
 
-def shown(value: str | float) -> str:
+def format_value(value: str | float) -> str:
     if isinstance(value, str):
-        return short(value)
+        return shorten_name(value)
     return "missing" if math.isnan(value) else number(value, 6)
 
 
-def short(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Shorten a long name by cutting its middle."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
 

@@ -126,7 +126,7 @@ def _table(
 ) -> Any:
     """Return lines, and kept columns of the batch that they are about, as a record batch."""
     omitted = ["id"] if numbered else ["id", "row"]
-    answer = with_kept(batch_of(manifest, lines).drop_columns(omitted), batch, keep)
+    answer = with_kept(decision_batch(manifest, lines).drop_columns(omitted), batch, keep)
     digests = {DIGEST: manifest.digests.explanation, PROFILE: profile_of(manifest).digest}
     return answer.replace_schema_metadata(digests)
 
@@ -148,7 +148,7 @@ def reason_numbers(manifest: Manifest) -> range:
     return range(1, most_reasons(profile_of(manifest).profile) + 1)
 
 
-def schema_of(manifest: Manifest) -> Any:
+def decision_schema(manifest: Manifest) -> Any:
     """Return the schema of decisions as a table.
 
     A value that is no number is a text: a category's, or those of a group's members as JSON.
@@ -162,12 +162,12 @@ def schema_of(manifest: Manifest) -> Any:
     return pa.schema({**kinds, "warnings": pa.list_(text), "fault": text})
 
 
-def batch_of(manifest: Manifest, lines: Sequence[Line]) -> Any:
+def decision_batch(manifest: Manifest, lines: Sequence[Line]) -> Any:
     """Return lines, with the number of each one's `row`, as a record batch."""
     import pyarrow as pa
 
     rows = [_columns(line, _typed_reason) for line in lines]
-    return pa.RecordBatch.from_pylist(rows, schema=schema_of(manifest))
+    return pa.RecordBatch.from_pylist(rows, schema=decision_schema(manifest))
 
 
 def _columns(line: Line, reason_cells: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept:
     _WRITERS[path.suffix.lower()](path, manifest, lines, kept)
 
 
-def own_columns(manifest: Manifest) -> list[str]:
+def decision_columns(manifest: Manifest) -> list[str]:
     """Return the names of all columns that a file of decisions of any kind may have."""
     return [*_csv_columns(manifest), *(f"reason_{k}_value_text" for k in reason_numbers(manifest))]
 
@@ -238,7 +238,7 @@ def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept: 
 
     def table_of(group: list[Line]) -> Any:
         rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
-        return with_kept(batch_of(manifest, group), rows, list(kept))
+        return with_kept(decision_batch(manifest, group), rows, list(kept))
 
     write_parquet(path, map(table_of, batched(lines, ROW_GROUP)), table_of([]).schema)
 

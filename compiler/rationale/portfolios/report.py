@@ -10,8 +10,8 @@ from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
 from rationale.artifact.folder import whole, write
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import Undecided, decided_rows, refusals
-from rationale.decisions.rows import values_of
+from rationale.decisions.decided import Undecided, decide_rows, refusals
+from rationale.decisions.rows import feature_values
 from rationale.errors import InvalidOptionError
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import element, page, table
@@ -168,11 +168,11 @@ def _decisions(answer: Explanation) -> list[Element]:
     manifest, inputs = answer.manifest, answer.inputs
     if manifest.decision is None or _unread_features(manifest):
         return []
-    values = values_of(manifest, inputs)
+    values = feature_values(manifest, inputs)
     faults: dict[int, list[str]] = {}
     for i, fault in refusals(manifest, inputs, values):
         faults.setdefault(i, []).append(fault)
-    decided = decided_rows(manifest, answer, values, inputs)
+    decided = decide_rows(manifest, answer, values, inputs)
     return [_decision(decision, faults.get(i, ())) for i, decision in enumerate(decided)]
 
 

@@ -26,7 +26,9 @@ _KEYS = {
 }
 
 
-def categories_of(lowered: Lowered, features: Mapping[str, tuple[str, ...] | None]) -> dict[str, Categories]:
+def known_categories(
+    lowered: Lowered, features: Mapping[str, tuple[str, ...] | None]
+) -> dict[str, Categories]:
     """Return the categories that the model knows, by feature.
 
     A feature with any other reader, such as a sum, has none.

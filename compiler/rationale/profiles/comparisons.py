@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rationale.decisions.stability import DRAWS
 from rationale.errors import InvalidOptionError
 from rationale.methods.engine import Method
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale.references.reference_set import OpenReferences
 from rationale.schema.machine import Deployment
 from rationale.schema.manifest import Manifest
@@ -52,7 +52,7 @@ class Comparisons:
 
     def methods(self, method: Method) -> Iterator[tuple[str, Literal["baseline", "draw"], Method]]:
         """Yield name, kind and method of each. Raise InvalidOptionError if there is nothing to draw from."""
-        drawn = draws(method.reference_set, method.reference_weights, self.draws, self.seed)
+        drawn = bootstrap_samples(method.reference_set, method.reference_weights, self.draws, self.seed)
         for name, other in self.baselines.items():
             yield name, "baseline", other
         for i, rows in enumerate(drawn, start=1):

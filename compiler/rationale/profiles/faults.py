@@ -45,12 +45,12 @@ class ProfiledFeatures:
         return key in self.categories[feature] or (not is_text and _number(key) in numbers)
 
 
-def faults_of(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
+def profile_faults(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
     """Return all faults of its names, codes, groups, conditions and band; a sentence each."""
     return [fault for check in _CHECKS for fault in check(profile, model)]
 
 
-def remarks_on(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
+def profile_remarks(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
     """Return warnings about valid but unusual settings."""
     unused = [code for code in profile.reasons if code not in _codes_used(profile)]
     remarks = []
@@ -83,7 +83,7 @@ def remarks_on(profile: DecisionProfile, model: ProfiledFeatures) -> list[str]:
     return remarks
 
 
-def remarks_on_scores(
+def score_remarks(
     profile: DecisionProfile, scores: np.ndarray, weights: np.ndarray, spread: float
 ) -> Iterator[str]:
     """Yield warnings about the references' scores, compared with threshold and policy.
@@ -156,7 +156,10 @@ def _domain(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
             yield f"features.{name} holds text: least and most are of numbers"
         is_number = name in model.features and name not in model.texts
         if is_number and (words := [key for key in rule.categories if _number(key) is None]):
-            yield f"features.{name} holds numbers, so that it never is one of the categories {quoted_names(words)}"
+            yield (
+                f"features.{name} holds numbers, so that it never is one of the categories "
+                f"{quoted_names(words)}"
+            )
         elif name in model.categories and (
             unknown := [key for key in rule.categories if not model.has(name, key)]
         ):

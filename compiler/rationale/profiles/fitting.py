@@ -13,14 +13,14 @@ import onnx
 import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.drift import classes_of
+from rationale.decisions.drift import drift_classes
 from rationale.decisions.rows import (
     ENDS,
     ExplainedRow,
+    attribution_keys,
     explained_rows,
-    keys_of,
-    score_at,
     score_index,
+    score_location,
     sigmoid,
 )
 from rationale.errors import InvalidOptionError
@@ -31,20 +31,20 @@ from rationale.methods.feature_names import by_name, features_of
 from rationale.methods.logits import is_probability
 from rationale.methods.references import Referenced, prepare_references
 from rationale.methods.target import Target, check_shapes, reach_backward
-from rationale.profiles.categories import categories_of
-from rationale.profiles.faults import ProfiledFeatures, faults_of, remarks_on, remarks_on_scores
+from rationale.profiles.categories import known_categories
+from rationale.profiles.faults import ProfiledFeatures, profile_faults, profile_remarks, score_remarks
 from rationale.profiles.scores import (
     Margin,
     Scorer,
+    bounds_near_ends,
+    deciding_margin,
     margin_behind,
-    margin_on,
-    near_ends,
     transform_of,
     trees_behind,
 )
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Classes, EmbeddedProfile
-from rationale.schema.profile import DecisionProfile, faulty, near
+from rationale.schema.profile import DecisionProfile, near, profile_error
 from rationale.schema.request import CompileRequest
 
 MOST_ROWS = 1000  # references to explain: more would not improve deciles
@@ -118,13 +118,13 @@ class FittedProfile:
 
     def _check_score(self, compiled: Compiled) -> None:
         profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
-        answer, (tensor, index) = compiled.run(compiled.sample), score_at(manifest)
+        answer, (tensor, index) = compiled.run(compiled.sample), score_location(manifest)
         score, explained = answer[tensor].reshape(-1)[index], answer[manifest.explained_value][0, 0]
         if profile.space == "margin":
             explained = sigmoid(explained)
         if abs(explained - score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
             return
-        raise faulty(
+        raise profile_error(
             self.where,
             [
                 f"'{profile.output}' is {score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
@@ -162,7 +162,7 @@ def apply_profile(
         *faults,
     ]
     model_features = explained.model_features()
-    faults += faults_of(profile, model_features)
+    faults += profile_faults(profile, model_features)
     output_range, scores, margin, transform = None, None, None, ""
     if score is not None:
         transform = transform_of(lowered, score.tensor)
@@ -172,15 +172,15 @@ def apply_profile(
         (method, request), fault = _with_settings(profile, lowered, method, request, score)
         faults += more + fault
     if faults:
-        raise faulty(where, faults)
+        raise profile_error(where, faults)
     assert output_range is not None
     assert score is not None
-    remarks = [*remarks_on(profile, model_features), *_gap_remarks(profile, method)]
+    remarks = [*profile_remarks(profile, model_features), *_gap_remarks(profile, method)]
     if margin is None:
         remarks += _end_remarks(profile, lowered, request, score)
     if scores is not None:
         spread = output_range[1] - output_range[0]
-        remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
+        remarks += score_remarks(profile, scores, explained.weights(len(scores)), spread)
     margin = margin if profile.space == "output" else None  # in the other space it is the explained value
     return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where, margin)
 
@@ -209,7 +209,7 @@ class _Explained:
             [feature for names in self.features.values() for feature in names or ()],
             {feature for name in texts for feature in self.features[name] or ()},
             self.inputs,
-            categories_of(self.lowered, self.features),
+            known_categories(self.lowered, self.features),
         )
 
     @property
@@ -401,7 +401,7 @@ def _reference_scores(
     rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
         return None, None
-    margin = margin_on(lowered, profile, rows)
+    margin = deciding_margin(lowered, profile, rows)
     return Scorer(lowered, profile, margin)(rows)[1], margin
 
 
@@ -448,7 +448,7 @@ def _end_remarks(
 ) -> Iterator[str]:
     """Yield a remark on bounds so near 0 or 1 that the model's own probabilities cannot tell their sides."""
     dtype, _ = _row_type(lowered, score.tensor)
-    close = near_ends(profile)
+    close = bounds_near_ends(profile)
     if profile.space == "margin" or dtype == ir.DataType.DOUBLE or not close:
         return
     if not is_probability(lowered.source, score.tensor):
@@ -481,4 +481,4 @@ def classes_of_references(compiled: Compiled, method: Method) -> dict[str, Class
     for block in np.array_split(chosen, -(-len(chosen) // manifest.measured.max_batch)):
         rows += explained_rows(manifest, compiled.run({name: array[block] for name, array in inputs.items()}))
     chosen_weights = None if weights is None else np.asarray(weights, np.float64)[chosen]
-    return classes_of(rows, chosen_weights, keys_of(manifest))
+    return drift_classes(rows, chosen_weights, attribution_keys(manifest))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import fits, outcome_of
+from rationale.decisions.decide import meets_condition, outcome_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.schema.profile import DecisionProfile
 
@@ -79,9 +79,9 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     passed = np.asarray(rows[scored.outcomes(without_referral)[rows] == "approve"])
     if not len(passed):
         raise InvalidReferencesError(
-            f"no row is {policy}: by the profile an applicant passes with a score {passing(profile)}, and "
-            f"{len(rows)} rows have scores of {score_range(scored.scores)}. Give other rows, or look at the "
-            "profile's output, threshold and adverse side."
+            f"no row is {policy}: by the profile an applicant passes with a score "
+            f"{describe_passing(profile)}, and {len(rows)} rows have scores of {score_range(scored.scores)}. "
+            "Give other rows, or look at the profile's output, threshold and adverse side."
         )
     if policy == "approved":
         return passed
@@ -98,7 +98,7 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     return near
 
 
-def passing(profile: DecisionProfile) -> str:
+def describe_passing(profile: DecisionProfile) -> str:
     """Describe the scores that pass."""
     side = "most" if profile.adverse == "above" else "least"
     return f"of at {side} {profile.threshold:g}"
@@ -113,11 +113,11 @@ def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Seque
     declined = np.zeros(count, bool)
     for rule in profile.knock_outs:
         if rule.feature in values:
-            declined |= [fits(rule, value) for value in values[rule.feature]]
+            declined |= [meets_condition(rule, value) for value in values[rule.feature]]
     return declined
 
 
-def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None = None) -> np.ndarray:
+def draw_systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None = None) -> np.ndarray:
     """Draw K of the rows, at even steps from a random start.
 
     Args:

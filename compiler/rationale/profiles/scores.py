@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rationale.decisions.rows import ENDS, SIGMOID_ERROR, score_index, scores_in, sigmoid
+from rationale.decisions.rows import ENDS, SIGMOID_ERROR, decision_scores, score_index, sigmoid
 from rationale.errors import InvalidProfileError, InvalidReferencesError, UnsupportedModelError
 from rationale.graph.nodes import Nodes
 from rationale.graph.runtime.session import Run, Runner
@@ -18,7 +18,7 @@ from rationale.lowering import Lowered, lower
 from rationale.methods.logits import closing
 from rationale.methods.trees.ensembles import with_scores_behind
 from rationale.references.reference_set import check_count, check_rows, unnamed_error, whole_number_error
-from rationale.schema.manifest import ends_of
+from rationale.schema.manifest import contrast_ends
 from rationale.schema.profile import DecisionProfile
 from rationale.trees.ensemble import Ensemble
 from rationale.trees.read import is_ensemble, read_ensemble
@@ -47,7 +47,7 @@ class ModelScores:
     index: int
 
 
-def scores_of(
+def score_rows(
     model: str | Path | onnx.ModelProto, rows: Mapping[str | None, np.ndarray], profile: DecisionProfile
 ) -> ModelScores:
     """Run a model on rows, for the scores of a profile.
@@ -74,7 +74,7 @@ def scores_of(
             f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
             f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
         )
-    margin = margin_on(lowered, profile, feeds)
+    margin = deciding_margin(lowered, profile, feeds)
     _, scores = Scorer(lowered, profile, margin)(feeds)
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
@@ -146,7 +146,7 @@ class Scorer:
         answers, margins = self.answers(rows)
         index = score_index(self._profile.index, answers.shape[1])
         answered = answers[:, min(index, answers.shape[1] - 1)]
-        return answers, np.array(scores_in(self._profile, answered, margins), np.float64)
+        return answers, np.array(decision_scores(self._profile, answered, margins), np.float64)
 
     def answers(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
         """Return [N, m], the profile's output, flattened, and [N], the margins, if they are known."""
@@ -197,7 +197,9 @@ class Margin:
         op = Nodes(model.graph, self.name)
         (value,) = (v for node in model.graph for v in node.outputs if v.name == tensor)
         row = op.Flatten(value, axis=1)
-        first, against = ends_of(self.element) if isinstance(self.element, str) else (self.element, None)
+        first, against = (
+            contrast_ends(self.element) if isinstance(self.element, str) else (self.element, None)
+        )
         margin = op.Gather(row, [first], axis=1)
         if against is not None:
             margin = op.Sub(margin, op.Gather(row, [against], axis=1))
@@ -227,13 +229,15 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
     return Margin(behind, index, closing_operator is None) if operator in ("Sigmoid", "LOGISTIC") else None
 
 
-def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]) -> Margin | None:
+def deciding_margin(
+    lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]
+) -> Margin | None:
     """Return the margin that a profile decides by; None if none is needed or known.
 
     Args:
         rows: rows for a test: the score must be the Sigmoid of the margin on most of them.
     """
-    if profile.space == "output" and not near_ends(profile):
+    if profile.space == "output" and not bounds_near_ends(profile):
         return None
     first, _ = Scorer(lowered, profile).answers({name: array[:1] for name, array in rows.items()})
     elements = first.shape[1]
@@ -255,7 +259,7 @@ def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.
     return None
 
 
-def near_ends(profile: DecisionProfile) -> list[float]:
+def bounds_near_ends(profile: DecisionProfile) -> list[float]:
     """Return the bounds so near 0 or 1 that probabilities of float32 cannot tell their sides."""
     bounds = [profile.threshold, *(n for n in profile.refer or () if n not in (0, 1))]
     return [n for n in bounds if min(abs(n), abs(n - 1)) <= ENDS]

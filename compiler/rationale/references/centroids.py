@@ -261,7 +261,7 @@ def _answers(run: Runner, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     }
 
 
-def balanced(
+def balance_weights(
     centroids: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Sequence[Output]
 ) -> Centroids:
     """Return the same centroids, with other weights.
@@ -272,7 +272,7 @@ def balanced(
     a form that has a solution even if no weights keep every mean. The function takes the smallest tolerance
     whose weights are worth at least half as many equal ones as the shares are; else it keeps the shares.
     """
-    weights = keeping_means(
+    weights = weights_keeping_means(
         centroids.weights, np.concatenate([o.shift(np.eye(len(centroids.weights))) for o in outputs], axis=1)
     )
     if weights is centroids.weights:
@@ -281,8 +281,8 @@ def balanced(
     return replace(centroids, weights=weights, moved=moved)
 
 
-def keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return [k]: the weights of `balanced`, or the shares themselves.
+def weights_keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Return [k]: the weights of `balance_weights`, or the shares themselves.
 
     Args:
         off: [k, m], each one's outputs less the means to keep, in standard deviations.

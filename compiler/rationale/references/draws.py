@@ -12,7 +12,7 @@ from rationale.references.reference_set import Baseline, OpenReferences, map_row
 from rationale.tables.frames import frame_of
 
 
-def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
+def bootstrap_samples(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
     """Draw bootstrap samples: as many rows as there are, with replacement, by their weights.
 
     Readers merge equal rows, so that a draw costs less than the set.

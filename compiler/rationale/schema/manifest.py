@@ -46,13 +46,13 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
-def ends_of(contrast: str) -> tuple[int, int]:
+def contrast_ends(contrast: str) -> tuple[int, int]:
     """Parse "1-0": the element that counts, and the one that it is contrasted with."""
     first, _, second = contrast.partition("-")
     return int(first), int(second)
 
 
-def elements(tensor: str, count: int) -> tuple[str, ...]:
+def default_names(tensor: str, count: int) -> tuple[str, ...]:
     """Name features without names: x[0], x[1] and so on."""
     return tuple(f"{tensor}[{i}]" for i in range(count))
 
@@ -66,10 +66,10 @@ def in_digits(number: Any) -> str:
 
 def names_of(tensor: str, feature_names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
     """Return the names of a tensor's features, as explanations and decisions have them."""
-    return feature_names or ((tensor,) if count == 1 else elements(tensor, count))
+    return feature_names or ((tensor,) if count == 1 else default_names(tensor, count))
 
 
-def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+def unique_names(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
     """Return tensors with names of their features, if no other tensor's features share one."""
     uses = Counter(feature for names in named.values() for feature in names or ())
     return {
@@ -125,7 +125,7 @@ class Attributed(Frozen):
 
     def names(self, count: int) -> tuple[str, ...]:
         """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
-        return self.feature_names or elements(self.tensor.name, count)
+        return self.feature_names or default_names(self.tensor.name, count)
 
 
 class ExplainedInput(Frozen):
@@ -154,7 +154,7 @@ class ExplainedInput(Frozen):
     @property
     def given_names(self) -> tuple[str, ...] | None:
         """Names of a table's features, if someone gave them; None for defaults such as x[0]."""
-        made_up = elements(self.tensor.name, len(self.feature_names or ()))
+        made_up = default_names(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
     def attributed(
@@ -691,7 +691,7 @@ class Manifest(Frozen):
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:
         """The input and the flat index of each feature that an instance can name."""
-        named = unshared(self.feature_names)
+        named = unique_names(self.feature_names)
         inputs = {spec.name for spec in self.inputs}
         return {
             feature: (tensor, index)

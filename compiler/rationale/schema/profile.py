@@ -165,7 +165,7 @@ class DecisionProfile(_Strict):
         return self._output()[1]
 
     def _output(self) -> tuple[str, int | None]:
-        return element_in(self.output)
+        return parse_output(self.output)
 
     def rule(self, key: str) -> ExplainedRule:
         """Return the rule of a feature or group; an empty one if the profile has none."""
@@ -196,7 +196,7 @@ def number_of(key: str) -> float | None:
         return None
 
 
-def element_in(output: str) -> tuple[str, int | None]:
+def parse_output(output: str) -> tuple[str, int | None]:
     """Return the tensor and the index of "probabilities[1]"; None for the index if there is none."""
     match = _OUTPUT.fullmatch(output)
     if match is None:
@@ -221,7 +221,7 @@ def as_profile(profile: DecisionProfile | Mapping[str, Any] | str | Path) -> Dec
         members, faults = _read(Path(profile))
     if not isinstance(members, Mapping):
         fault = f"a profile is a mapping of keys such as output and threshold, not {_yaml_text(members)}"
-        raise faulty(where, [fault])
+        raise profile_error(where, [fault])
     try:
         parsed = DecisionProfile.model_validate(dict(members))
         _ = parsed.digest
@@ -232,11 +232,11 @@ def as_profile(profile: DecisionProfile | Mapping[str, Any] | str | Path) -> Dec
     except ValidationError as error:
         faults += _messages(error)
     if faults:
-        raise faulty(where, faults)
+        raise profile_error(where, faults)
     return parsed
 
 
-def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
+def profile_error(where: str, faults: Sequence[str]) -> InvalidProfileError:
     """Return one error for all faults."""
     numbered = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
     first = f", of which the first {_MOST}" * (len(faults) > _MOST)

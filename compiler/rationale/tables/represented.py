@@ -72,10 +72,12 @@ class StandsFor(BaseModel):
         elements = {t: b for t, b in zip(manifest.targets, base, strict=True) if isinstance(t, int)}
         if not elements:  # contrasts alone
             return ()
-        return shifts(manifest.explained_output, list(elements), list(elements.values()), output, self.rows)
+        return shift_warnings(
+            manifest.explained_output, list(elements), list(elements.values()), output, self.rows
+        )
 
 
-def shifts(
+def shift_warnings(
     name: str, elements: Sequence[int], base: Sequence[float], output: MeanOutput, rows: int
 ) -> tuple[str, ...]:
     """Warn of the element whose base value is farthest from its mean over all rows, if one is far."""

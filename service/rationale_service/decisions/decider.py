@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decided import Undecided, decided_rows, decision_answer, refusals
-from rationale.decisions.drift import SCORE, stability
-from rationale.decisions.rows import profile_of, values_of
+from rationale.decisions.decided import Undecided, decide_rows, decision_answer, refusals
+from rationale.decisions.drift import SCORE, stability_index
+from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut
 from rationale_service.decisions.stability import demand_comparisons, with_survival
@@ -108,7 +108,7 @@ class _Window:
         if len(self) < LEAST:
             return dict.fromkeys(self.classes, 0.0)
         counted = zip(self.classes.items(), self._counts, strict=True)
-        return {key: stability(one, row[: len(one.shares)]) for (key, one), row in counted}
+        return {key: stability_index(one, row[: len(one.shares)]) for (key, one), row in counted}
 
 
 class Decider:
@@ -271,7 +271,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
     inputs = to_tensors(form, own, faults)
     faults.report()
     bounded = any(rule.is_bounded for rule in profile.features.values())
-    values = values_of(manifest, inputs, rows) if bounded else ()
+    values = feature_values(manifest, inputs, rows) if bounded else ()
     for i, fault in refusals(manifest, inputs, values):
         faults.note(f"instances[{i}]: {fault}")
     faults.report()
@@ -312,8 +312,8 @@ async def decisions_of(
     for start in range(0, len(instances), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         of_graph, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
-        values = values_of(manifest, given, instances[part])
-        for i, decided in enumerate(decided_rows(manifest, of_graph, values, given), start):
+        values = feature_values(manifest, given, instances[part])
+        for i, decided in enumerate(decide_rows(manifest, of_graph, values, given), start):
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:

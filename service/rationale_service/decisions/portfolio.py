@@ -19,9 +19,9 @@ from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
     Line,
-    batch_of,
     check_decisions,
-    own_columns,
+    decision_batch,
+    decision_columns,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
@@ -112,7 +112,7 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
     deciding = Deciding.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
-    check_kept(keep, own_columns(deciding.manifest))
+    check_kept(keep, decision_columns(deciding.manifest))
     return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
 
 
@@ -238,7 +238,7 @@ class _Decisions:
     stage: str = "deciding"
 
     def schema(self, rows_schema: Any) -> Any:
-        own = with_kept(batch_of(self._manifest, []), empty_batch(rows_schema), self.keep).schema
+        own = with_kept(decision_batch(self._manifest, []), empty_batch(rows_schema), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
@@ -254,7 +254,7 @@ class _Decisions:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            yield with_kept(batch_of(self._manifest, lines), batch, self.keep)
+            yield with_kept(decision_batch(self._manifest, lines), batch, self.keep)
             first = last + 1
 
     @property

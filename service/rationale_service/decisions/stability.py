@@ -6,7 +6,7 @@ from typing import Any
 
 from rationale.decisions.decide import NoReasonsError
 from rationale.decisions.rows import explained_rows, profile_of
-from rationale.decisions.stability import Codes, codes_of, survival, with_profile
+from rationale.decisions.stability import Codes, reason_codes, reason_survival, with_profile
 from rationale.schema.manifest import Comparison, Manifest
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
@@ -51,7 +51,7 @@ async def with_survival(
                 zip(attributed, explained_rows(with_profile(own, decided), answers), strict=True)
             ):
                 try:
-                    codes_by_row[i].append((one, codes_of(decided, row, one.name)))
+                    codes_by_row[i].append((one, reason_codes(decided, row, one.name)))
                 except NoReasonsError as error:
                     raise UndecidedError(f"instances[{i}]: {error}") from error
                 if place % _AT_ONCE == _AT_ONCE - 1:
@@ -68,7 +68,11 @@ def _is_attributed(reason: Mapping[str, Any]) -> bool:
 
 
 def _with(reason: Mapping[str, Any], found: Sequence[tuple[Comparison, Codes]]) -> dict[str, Any]:
-    return {**reason, "survival": survival(reason["code"], found)} if _is_attributed(reason) else {**reason}
+    return (
+        {**reason, "survival": reason_survival(reason["code"], found)}
+        if _is_attributed(reason)
+        else {**reason}
+    )
 
 
 def _served(plane: DataPlane, manifest: Manifest, one: Comparison) -> tuple[Entry, Manifest]:

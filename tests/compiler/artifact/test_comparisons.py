@@ -31,7 +31,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.errors import RepositoryError
 from rationale.graph.runtime.session import Runner
 from rationale.methods.engine import Method
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale.schema.machine import Deployment
 from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale_service.cli.main import app
@@ -92,7 +92,7 @@ def test_a_draw_is_of_as_many_rows_of_the_same_references(tmp_path: Path) -> Non
     (outputs,) = ReferenceEvaluator(mlp()).run(None, {"x": NEAR})
     expected = [
         outputs[[np.flatnonzero((row == NEAR).all(1))[0] for row in draw], 1].mean()
-        for draw in draws(NEAR, None, DRAWS, 3)
+        for draw in bootstrap_samples(NEAR, None, DRAWS, 3)
     ]
     made.write(tmp_path, "m")
     manifest = Manifest.read(tmp_path / "m_explain" / FILE_NAME)
@@ -110,7 +110,7 @@ def test_a_draw_stands_in_the_order_of_the_rows() -> None:
     """So that two draws of the same rows are equal, whatever order chance had."""
     order = np.arange(6)[:, None].astype(np.float32)
     kinds = {"array": order, "table": pd.DataFrame(order, columns=["a"]), "inputs": {"x": order, "y": -order}}
-    found = {kind: draws(given, [1, 1, 1, 1, 1, 3], 9, 5) for kind, given in kinds.items()}
+    found = {kind: bootstrap_samples(given, [1, 1, 1, 1, 1, 3], 9, 5) for kind, given in kinds.items()}
     assert len({tuple(draw[:, 0]) for draw in found["array"]}) > 1
     for array, table, inputs in zip(*found.values(), strict=True):
         assert (np.diff(array[:, 0]) >= 0).all()
@@ -135,13 +135,13 @@ def test_columns_that_a_fitted_model_does_not_read_are_passed_over() -> None:
 
 
 def test_draws_are_in_the_order_of_the_rows() -> None:
-    for drawn in draws(np.arange(20.0)[:, None], None, 5, seed=1):
+    for drawn in bootstrap_samples(np.arange(20.0)[:, None], None, 5, seed=1):
         assert (np.diff(drawn[:, 0]) >= 0).all()
 
 
 def test_draws_follow_the_weights() -> None:
     weights = np.array([0.0, 1, 2, 3, 2, 1])
-    drawn = np.concatenate(draws(np.arange(K)[:, None], weights, 2000, 0))
+    drawn = np.concatenate(bootstrap_samples(np.arange(K)[:, None], weights, 2000, 0))
     share = np.bincount(drawn[:, 0], minlength=K) / len(drawn)
     np.testing.assert_allclose(share, weights / weights.sum(), atol=0.015)  # four standard errors
     assert share[0] == 0
@@ -149,7 +149,7 @@ def test_draws_follow_the_weights() -> None:
 
 def test_draws_of_several_inputs_keep_rows_together() -> None:
     a = np.arange(K)[:, None]
-    for draw in draws({"a": a, "b": a * 10}, None, 3, 0):
+    for draw in bootstrap_samples({"a": a, "b": a * 10}, None, 3, 0):
         assert draw["a"].shape == (K, 1)
         np.testing.assert_array_equal(draw["a"] * 10, draw["b"])
 
@@ -175,7 +175,7 @@ def test_draws_of_covers() -> None:
         trees, TreeShap(covers=table), decision=profile, comparisons=Comparisons(draws=2, seed=1)
     )
     assert [one.manifest.method for one in made.comparisons] == [made.manifest.method] * 2
-    for one, rows_of in zip(made.comparisons, draws(table, None, 2, 1), strict=True):
+    for one, rows_of in zip(made.comparisons, bootstrap_samples(table, None, 2, 1), strict=True):
         due = compile_model(trees, TreeShap(covers=rows_of), targets=[0])
         assert one.manifest.digests.references == due.manifest.digests.references
         assert one.manifest.references == due.manifest.references

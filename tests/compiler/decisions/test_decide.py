@@ -17,13 +17,13 @@ from rationale.decisions.decide import (
     Decision,
     NoReasonsError,
     decide,
-    fits,
+    meets_condition,
     ranking,
     read_cell,
-    worded,
+    reason_wording,
 )
 from rationale.decisions.rows import ExplainedRow
-from rationale.decisions.stability import codes_of
+from rationale.decisions.stability import reason_codes
 from rationale.errors import InvalidOptionError
 from rationale.portfolios.decisions import most_reasons
 from rationale.schema.manifest import EmbeddedProfile
@@ -274,13 +274,13 @@ def test_attributions_that_do_not_add_up_give_no_reasons(gap: float) -> None:
     with pytest.raises(NoReasonsError, match=r"\b0\.0001\b.*\(tolerance\)"):
         decide_by(explained(gap=gap, income=0.5))
     with pytest.raises(NoReasonsError, match=r"\bdraw 1\b.*\b0\.0001\b"):
-        codes_of(decided(), explained(gap=gap, income=0.5), "draw 1")
+        reason_codes(decided(), explained(gap=gap, income=0.5), "draw 1")
 
 
 @pytest.mark.parametrize("gap", [1e-4, -1e-4, None])
 def test_attributions_that_add_up(gap: float | None) -> None:
     row = explained(gap=gap, income=0.5)
-    assert codes(decide_by(row)) == [*codes_of(decided(), row, "draw 1")] == ["R01"]
+    assert codes(decide_by(row)) == [*reason_codes(decided(), row, "draw 1")] == ["R01"]
 
 
 def test_a_principal_reason_that_may_not_be_disclosed() -> None:
@@ -341,7 +341,7 @@ def test_cells_are_read_as_knock_outs_ask(cell: Any, equals: Any, expected: Any)
     ],
 )
 def test_a_text_depends_on_the_value(value: Any, text: str) -> None:
-    assert worded(as_profile(PROFILE).reasons["R01"], value) == text
+    assert reason_wording(as_profile(PROFILE).reasons["R01"], value) == text
 
 
 @pytest.mark.parametrize(
@@ -360,14 +360,14 @@ def test_a_condition_at_its_ends(condition: Any, meet: list[Any], remaining: lis
     reason = ReasonText.model_validate({"text": "else", "when": [{"text": "meets", **condition}]})
     for value in (*meet, *remaining):
         is_met = value in meet and value is not None
-        assert fits(rule, value) is is_met, value
-        assert isinstance(value, dict) or worded(reason, value) == ("meets" if is_met else "else")
+        assert meets_condition(rule, value) is is_met, value
+        assert isinstance(value, dict) or reason_wording(reason, value) == ("meets" if is_met else "else")
 
 
 @pytest.mark.parametrize(("value", "fits"), [(True, True), (False, False), ("yes", False), (None, False)])
 def test_a_flag_s_text(value: Any, fits: bool) -> None:
     reason = ReasonText.model_validate({"text": "else", "when": [{"equals": 1, "text": "flagged"}]})
-    assert worded(reason, value) == ("flagged" if fits else "else")
+    assert reason_wording(reason, value) == ("flagged" if fits else "else")
 
 
 # --- a value in words ------------------------------------------------------------------------------------

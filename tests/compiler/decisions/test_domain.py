@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rationale.decisions.decide import decide
-from rationale.decisions.domain import outside
+from rationale.decisions.domain import domain_faults
 from rationale.schema.profile import DecisionProfile, FeatureRule
 from tests.compiler.decisions.test_decide import VALUES, decided, explained
 
@@ -48,7 +48,7 @@ DOMAINS: list[tuple[FeatureRule, Any, str | None]] = [
 @pytest.mark.parametrize(("rule", "value", "fault"), DOMAINS, ids=range(len(DOMAINS)))
 def test_which_values_a_feature_takes(rule: FeatureRule, value: Any, fault: str | None) -> None:
     profile = DecisionProfile(output="p", threshold=0.5, adverse="above", features={"f": rule})
-    warnings = [*outside(profile, {"f": value})]
+    warnings = [*domain_faults(profile, {"f": value})]
     assert len(warnings) == (fault is not None)
     assert fault is None or re.search(fault, warnings[0]), warnings
     assert rule.is_bounded is not rule.open

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rationale.errors import InvalidProfileError
-from rationale.profiles.faults import ProfiledFeatures, faults_of, remarks_on
+from rationale.profiles.faults import ProfiledFeatures, profile_faults, profile_remarks
 from rationale.schema.profile import DecisionProfile, as_profile
 
 GOOD: Mapping[str, Any] = {
@@ -56,8 +56,8 @@ def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
     profile = as_profile(written(tmp_path, "﻿" + yaml.safe_dump(dict(GOOD), sort_keys=False)))
     assert profile == as_profile(GOOD) == as_profile(profile)
     assert (profile.tensor, profile.index) == ("score", 1)
-    assert not faults_of(profile, FEATURES_OF_MODEL)
-    assert not remarks_on(profile, FEATURES_OF_MODEL)
+    assert not profile_faults(profile, FEATURES_OF_MODEL)
+    assert not profile_remarks(profile, FEATURES_OF_MODEL)
 
 
 def test_the_digest_is_of_what_it_says_and_in_which_order() -> None:
@@ -293,7 +293,7 @@ SENSE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "fault"), SENSE, ids=range(len(SENSE)))
 def test_what_makes_no_sense_or_fits_no_feature(change: dict[str, Any], fault: str) -> None:
-    faults = faults_of(as_profile(changed(change)), FEATURES_OF_MODEL)
+    faults = profile_faults(as_profile(changed(change)), FEATURES_OF_MODEL)
     assert any(re.search(fault, item) for item in faults), faults
 
 
@@ -303,11 +303,11 @@ def test_conditions_on_text() -> None:
         {"feature": "age", "reason": "R09", key: value}
         for key, value in {"above": 1, "equals": "old"}.items()
     ]
-    (fault,) = faults_of(as_profile(changed({"knock_outs": rules})), model_features)
+    (fault,) = profile_faults(as_profile(changed({"knock_outs": rules})), model_features)
     assert "knock_outs.0 (age) is never met: the feature holds text" in fault
-    (fault,) = faults_of(as_profile(changed({"features.age.type": "number"})), model_features)
+    (fault,) = profile_faults(as_profile(changed({"features.age.type": "number"})), model_features)
     assert "features.age holds text: its type is category, not number" in fault
-    (fault,) = faults_of(as_profile(changed({"features.age.most": 3})), model_features)
+    (fault,) = profile_faults(as_profile(changed({"features.age.most": 3})), model_features)
     assert fault == "features.age holds text: least and most are of numbers"
 
 
@@ -326,7 +326,7 @@ FINE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", FINE, ids=range(len(FINE)))
 def test_what_is_fine(change: dict[str, Any]) -> None:
-    assert not faults_of(as_profile(changed(change)), FEATURES_OF_MODEL)
+    assert not profile_faults(as_profile(changed(change)), FEATURES_OF_MODEL)
 
 
 REMARKS: list[tuple[dict[str, Any], str]] = [
@@ -344,6 +344,6 @@ REMARKS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "remark"), REMARKS, ids=range(len(REMARKS)))
 def test_what_is_odd_and_may_be_meant(change: dict[str, Any], remark: str) -> None:
     features = ProfiledFeatures(["income", "age", "own", "rent", "re_nt"])
-    (message,) = remarks_on(as_profile(changed(change)), features)
+    (message,) = profile_remarks(as_profile(changed(change)), features)
     assert message.startswith("decision: ")
     assert re.search(remark, message), message

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from rationale import Compiled, DeepShap, TreeShap, compile_model
-from rationale.decisions.decide import Decision, fits
+from rationale.decisions.decide import Decision, meets_condition
 from rationale.decisions.decided import Undecided, decide_inputs
 from rationale.decisions.rows import (
+    attribution_keys,
     explained_rows,
-    keys_of,
+    feature_values,
     profile_of,
     score_index,
     shortest,
-    values_of,
 )
-from rationale.decisions.stability import survival
+from rationale.decisions.stability import reason_survival
 from rationale.schema.manifest import Comparison
 from rationale.schema.profile import FeatureRule
 from tests.compiler.models import parsed, rows, two_inputs
@@ -41,7 +41,7 @@ def test_each_row_is_told_by_its_names(compiled: Compiled) -> None:
     manifest = compiled.manifest
     records = explained_rows(manifest, answer)
     assert len(records) == 3
-    assert set(keys_of(manifest)) == {"g", "a0", "a2", "b1", "b2", "b3"}
+    assert set(attribution_keys(manifest)) == {"g", "a0", "a2", "b1", "b2", "b3"}
     players = [player.name for player in manifest.players]
     for i, row in enumerate(records):
         assert row.score == answer["y"][i, 1]
@@ -61,7 +61,7 @@ def test_each_row_is_told_by_its_names(compiled: Compiled) -> None:
 def test_features_that_have_no_names_are_told_by_their_places() -> None:
     profile = {"output": "y[1]", "threshold": 0.5, "adverse": "above"}
     compiled = compile_model(two_inputs(), DeepShap(REFERENCES), decision=profile)
-    answer, row_values = compiled.explain(INPUTS), values_of(compiled.manifest, INPUTS)
+    answer, row_values = compiled.explain(INPUTS), feature_values(compiled.manifest, INPUTS)
     for i, row in enumerate(explained_rows(compiled.manifest, answer)):
         for name, of_input in INPUTS.items():
             for j, value in enumerate(of_input[i]):
@@ -72,10 +72,10 @@ def test_features_that_have_no_names_are_told_by_their_places() -> None:
 
 def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compiled) -> None:
     inputs = {"a": np.array([[0.1, 0.52, np.nan]], np.float32), "b": np.ones((1, 4), np.float32)}
-    (values,) = values_of(compiled.manifest, inputs)
+    (values,) = feature_values(compiled.manifest, inputs)
     assert values == {"a0": 0.1, "a1": 0.52, "a2": None, "b0": 1, "b1": 1, "b2": 1, "b3": 1}
     written = {"a0": 0.1000000001, "a2": None, "b": [1, 1, 1, 1], "beside": "a word"}
-    (values,) = values_of(compiled.manifest, inputs, [written])
+    (values,) = feature_values(compiled.manifest, inputs, [written])
     assert (values["a0"], values["a1"], values["beside"]) == (0.1000000001, 0.52, "a word")
     assert "b" not in values
 
@@ -96,7 +96,7 @@ def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compi
 )
 def test_a_value_of_a_tensor_as_an_answer_shows_it(compiled: Compiled, value: Any, expected: Any) -> None:
     inputs = {"a": np.array([[value, value, value]], object), "b": np.ones((1, 4), np.float32)}
-    (values,) = values_of(compiled.manifest, inputs)
+    (values,) = feature_values(compiled.manifest, inputs)
     actual = [values[name] for name in ("a0", "a1", "a2")]
     assert actual == [expected] * 3
     assert {type(each) for each in actual} == {type(expected)}
@@ -107,8 +107,8 @@ def test_a_value_is_known_by_its_input_s_name_too() -> None:
     row_values = {name: a[:2, None] for name, a in (("age", AGE), ("housing", HOUSING), ("code", CODE))}
     profile = {"output": "y[0]", "threshold": 0, "adverse": "above"}
     manifest = compile_model(model(), TreeShap(row_values), decision=profile).manifest
-    assert keys_of(manifest) == ("age[0]", "housing[0]", "code[0]")
-    for values, age, housing in zip(values_of(manifest, row_values), AGE, HOUSING, strict=False):
+    assert attribution_keys(manifest) == ("age[0]", "housing[0]", "code[0]")
+    for values, age, housing in zip(feature_values(manifest, row_values), AGE, HOUSING, strict=False):
         assert values["age"] == values["age[0]"] == float(str(age))
         assert values["housing"] == values["housing[0]"] == housing
 
@@ -130,10 +130,10 @@ def test_an_input_s_name_is_no_other_tensor_s_feature(inputs: str) -> None:
     manifest = compile_model(model, method, feature_names=names, decision=profile).manifest
     row_values = {"age": np.array([[5]], np.float32), "b": np.array([[1, 40, 2]], np.float32)}
     written = {"years": 5, "income": 1, "age": 40, "debt": 2}
-    for (values,) in (values_of(manifest, row_values), values_of(manifest, row_values, [written])):
+    for (values,) in (feature_values(manifest, row_values), feature_values(manifest, row_values, [written])):
         assert values == written
         (rule,) = profile_of(manifest).profile.knock_outs
-        assert not fits(rule, values[rule.feature])
+        assert not meets_condition(rule, values[rule.feature])
 
 
 def test_a_row_is_refused_by_all_that_is_wrong_with_it(compiled: Compiled) -> None:
@@ -182,7 +182,7 @@ def test_what_stays_of_a_reason(kinds: str, expected: dict[str, Any]) -> None:
         )
         for i, kind in enumerate(kinds)
     ]
-    assert survival("R1", actual) == expected
+    assert reason_survival("R1", actual) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
-from rationale.decisions.rows import ExplainedRow, logit, scores_in
+from rationale.decisions.rows import ExplainedRow, decision_scores, logit
 from rationale.export.page import FILES, bundle_modules
 from rationale.pictures.browser import FILES as SHARED
 from rationale.schema.manifest import EmbeddedProfile
@@ -149,10 +149,10 @@ def in_node(
 
 def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]) -> dict[str, Any]:
     """Return what the page has to say, where the gateway answers it or refuses."""
-    from rationale.decisions.domain import outside
+    from rationale.decisions.domain import domain_faults
 
     refused = {"decision": None, "reasons": [], "warned": False, "problem": True}
-    if decided.profile.outside == "refuse" and any(outside(decided.profile, values)):
+    if decided.profile.outside == "refuse" and any(domain_faults(decided.profile, values)):
         return refused  # by the gateway, before it decides
     if np.isnan(row.score):
         return refused
@@ -196,7 +196,7 @@ def test_a_margin_that_is_a_bound_s_scores_that_bound(tmp_path: Path) -> None:
         margins = np.array([np.nextafter(m, m + by) for m in reference for by in (-1, 0, 1)], dtype)
         answered = 1 / (1 + np.exp(-margins.astype(float)))
         answered[-1] = 0.9  # a model that clips
-        wanted_value = scores_in(profile, answered, margins)
+        wanted_value = decision_scores(profile, answered, margins)
         message = profile.model_dump(mode="json")
         arguments = [margins.astype(float).tolist(), dtype == np.float32, message, answered.tolist()]
         command = [need("Node.js"), "--input-type=module", "-e", script, str(module), json.dumps(arguments)]

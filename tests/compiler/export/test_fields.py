@@ -8,7 +8,7 @@ import pytest
 
 from rationale import DeepShap, compile_model
 from rationale.export.fields import Range, fields, range_of
-from rationale.export.page import bundle_modules, page_of
+from rationale.export.page import build_page, bundle_modules
 from rationale.export.web import WebRuntime
 from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models
@@ -81,7 +81,7 @@ def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
 
 def test_no_text_ends_its_element() -> None:
     facts = {"name": "</title><script>", "output": "<!--</script>{{SCRIPT}}"}
-    page = page_of(facts, b"graph", WebRuntime("1.30.0", "const ort = {};", b"wasm")).decode()
+    page = build_page(facts, b"graph", WebRuntime("1.30.0", "const ort = {};", b"wasm")).decode()
     assert page.count("<script") == 4
     assert page.count("</script>") == 4
     assert page.count("const ort = {};") == 1

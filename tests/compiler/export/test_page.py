@@ -13,7 +13,7 @@ from rationale import compile_model
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry
 from rationale.decisions.decide import decide
-from rationale.decisions.rows import explained_rows, keys_of, values_of
+from rationale.decisions.rows import attribution_keys, explained_rows, feature_values
 from rationale.export.page import export_page
 from rationale.schema.outputs import OUTPUT_KINDS
 from tests.compiler.export.conftest import MOST_MS
@@ -73,7 +73,9 @@ def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0)
         return None if name is None else float(answer[name][0, target])
 
     flat = [answer[e.attributions][0, target].reshape(-1) for e in manifest.attributed]
-    keys = [key.replace("\u202e", "\\u202e") for key in keys_of(manifest)]  # which would turn a name round
+    keys = [
+        key.replace("\u202e", "\\u202e") for key in attribution_keys(manifest)
+    ]  # which would turn a name round
     expected = dict(zip(keys, np.concatenate(flat).tolist(), strict=True))
     expected["explained value"] = number(manifest.explained_value)
     expected |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
@@ -200,7 +202,7 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
         inputs = inputs_of(facts_of(page), values)
         answer = compiled.explain(inputs)
         instance = {k: v for k, v in values.items() if v is not None}
-        (message,) = values_of(compiled.manifest, inputs, [instance])
+        (message,) = feature_values(compiled.manifest, inputs, [instance])
         records = decide(decided, explained_rows(compiled.manifest, answer)[0], message)
         expect(page.locator(".outcome")).to_have_text(OUTCOMES[records.decision])
         assert page.locator("#reasons li").evaluate_all(

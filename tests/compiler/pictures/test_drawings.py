@@ -25,7 +25,7 @@ from rationale.pictures.panels import (
     bars,
     panels,
     panels_of,
-    short,
+    shorten_name,
 )
 from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Word, read_vocabulary
@@ -264,7 +264,7 @@ def test_a_table_is_drawn_in_a_file(place: Path) -> None:
     assert (place / "p.svg").read_bytes() == (place / "q.svg").read_bytes()
     root, texts = drawn_in(place / "p.svg")
     for name in HOSTILE:
-        assert sum(text.startswith(f"{short(name)} = ") for text in texts) == 3, "of three targets"
+        assert sum(text.startswith(f"{shorten_name(name)} = ") for text in texts) == 3, "of three targets"
     gaps = texts.count("not explained (completeness gap)")
     assert len(root.findall(f"{SVG}svg")) == 3 * (len(HOSTILE) + 2) + gaps, "base value and score, a bar each"
     tops = [float(row.get("y", 0)) for row in root.findall(f"{SVG}svg")]

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from rationale import DeepShap, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
-from rationale.references.centroids import Output, balanced, make_centroids, outputs_of
+from rationale.references.centroids import Output, balance_weights, make_centroids, outputs_of
 from rationale.tables.files import read_rows
-from rationale.tables.represented import MeanOutput, shifts
+from rationale.tables.represented import MeanOutput, shift_warnings
 from rationale_service.cli.main import app
 from tests.compiler.models import NAMES, mlp, parsed, rows, two_inputs
 
@@ -190,7 +190,7 @@ def test_weights_keep_mean_outputs() -> None:
     groups = make_centroids(population, 20)
     _, outputs = outputs_of(CREDIT / "credit.onnx", population, groups)
     before = {o.name: np.abs(o.shift(groups.weights)).max() for o in outputs}
-    balanced_centroids = balanced(groups, population, outputs)
+    balanced_centroids = balance_weights(groups, population, outputs)
     assert {o.name for o in outputs} == {"default_probability", "score_logit"}
     assert before["default_probability"] > 0.05
     assert max(np.abs(o.shift(balanced_centroids.weights)).max() for o in outputs) < 1e-5
@@ -209,7 +209,7 @@ def test_a_mean_that_no_weights_keep_leaves_many_centroids_of_weight() -> None:
     centroids = make_centroids(population, 12)
     random = np.random.default_rng(0)
     beyond = Output("y", np.full(3, 9.0), np.ones(3), random.standard_normal((len(centroids.weights), 3)))
-    balanced_centroids = balanced(centroids, population, [beyond])
+    balanced_centroids = balance_weights(centroids, population, [beyond])
     assert 1 / (balanced_centroids.weights**2).sum() >= 0.5 / (centroids.weights**2).sum()
     assert np.isfinite(balanced_centroids.weights).all()
 
@@ -328,7 +328,7 @@ def test_a_base_value_that_shifts_is_that_of_the_farthest_element(
     base: list[float], message: str | None
 ) -> None:
     output = MeanOutput(mean=(9, 9, 9, 0.5, 9, 20.0), spread=(9, 9, 9, 1.0, 9, 2.0))
-    warnings = shifts("y", [3, 5], base, output, 40)
+    warnings = shift_warnings("y", [3, 5], base, output, 40)
     assert len(warnings) == (message is not None)
     assert all((message or "") in text for text in warnings)
 
@@ -336,4 +336,4 @@ def test_a_base_value_that_shifts_is_that_of_the_farthest_element(
 @pytest.mark.parametrize(("away", "is_told"), [(0.0, False), (0.009, False), (0.011, True), (-5.0, True)])
 def test_an_output_that_is_the_same_for_all_rows_shifts_by_its_own_unit(away: float, is_told: bool) -> None:
     output = MeanOutput(mean=(2.0,), spread=(0.0,))
-    assert bool(shifts("y", [0], [2.0 + away], output, 40)) is is_told
+    assert bool(shift_warnings("y", [0], [2.0 + away], output, 40)) is is_told

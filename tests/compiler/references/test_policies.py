@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from rationale.cli.policies import column_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.profiles.policies import Band, ScoredRows, parse_band, population, systematic
+from rationale.profiles.policies import Band, ScoredRows, draw_systematic, parse_band, population
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale.tables.files import Table, read_rows
@@ -141,11 +141,11 @@ def test_deciles_and_values_keep_their_shares(k: int) -> None:
     order = np.argsort(SCORES, kind="stable")
     place = np.empty(len(SCORES), int)
     place[order] = np.arange(len(SCORES))
-    drawn = systematic(order, k, seed=1)
+    drawn = draw_systematic(order, k, seed=1)
     assert len(set(drawn)) == k
     in_decile = np.bincount(place[drawn] * DECILES // len(SCORES), minlength=DECILES)
     assert np.abs(in_decile - k / DECILES).max() < 1 + 1e-9
-    by_value = systematic(order, k, seed=1, strata=strata)
+    by_value = draw_systematic(order, k, seed=1, strata=strata)
     men = sum(strata[i] == "m" for i in by_value)
     assert len(set(by_value)) == k
     assert abs(men - k * strata.count("m") / len(strata)) < 1 + 1e-9
@@ -156,8 +156,10 @@ def test_strata_of_any_kind_stand_together_as_their_texts() -> None:
     kinds = [10, 9, 2.5, None, float("nan"), "a", True, np.datetime64("2026-01-01")]
     strata = [kinds[i * 5 % len(kinds)] for i in range(40)]
     order = np.argsort(-np.arange(40))
-    drawn = systematic(order, 16, seed=2, strata=strata)
-    np.testing.assert_array_equal(drawn, systematic(order, 16, seed=2, strata=[str(item) for item in strata]))
+    drawn = draw_systematic(order, 16, seed=2, strata=strata)
+    np.testing.assert_array_equal(
+        drawn, draw_systematic(order, 16, seed=2, strata=[str(item) for item in strata])
+    )
     assert sorted(str(strata[i]) for i in drawn) == sorted(str(kind) for kind in kinds * 2)
 
 
@@ -165,9 +167,9 @@ def test_each_row_is_as_likely_and_a_seed_is_a_draw() -> None:
     order = np.arange(23)
     counts = np.zeros(23)
     for seed in range(2000):
-        counts[systematic(order, 5, seed)] += 1
+        counts[draw_systematic(order, 5, seed)] += 1
     assert np.abs(counts / 2000 - 5 / 23).max() < 5 * np.sqrt(5 / 23 * 18 / 23 / 2000)  # standard errors
-    np.testing.assert_array_equal(systematic(order, 5, 3), systematic(order, 5, 3))
+    np.testing.assert_array_equal(draw_systematic(order, 5, 3), draw_systematic(order, 5, 3))
 
 
 # -- the command, on a pipeline of words and numbers ---------------------------------------------------

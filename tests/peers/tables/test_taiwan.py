@@ -18,7 +18,7 @@ from torch import nn
 from rationale import DeepShap, Manifest, compile_model
 from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
 from rationale.evaluate.shapley import compare
-from rationale.references.centroids import balanced, make_centroids, outputs_of
+from rationale.references.centroids import balance_weights, make_centroids, outputs_of
 from tests.needs import TAIWAN, need_data
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
@@ -155,7 +155,7 @@ def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
     made = make_centroids(clients, 40)
     _, outputs = outputs_of(model, clients, made)
     (probability,) = outputs
-    kept = balanced(made, clients, outputs)
+    kept = balance_weights(made, clients, outputs)
     by_size, by_weight = (made.weights @ probability.centroids, kept.weights @ probability.centroids)
     assert (round(float(by_size[0]), 2), round(float(probability.mean[0]), 2)) == (0.19, 0.23)
     assert by_weight == pytest.approx(probability.mean, rel=1e-5)

@@ -33,7 +33,7 @@ from rationale.methods.players import CoalitionGame
 from rationale.methods.target import Target, made_by, reach_backward
 from rationale.references.reference_set import ReferenceSet
 from rationale.schema.machine import Deployment, format_bytes
-from rationale.schema.manifest import ends_of
+from rationale.schema.manifest import contrast_ends
 
 MOST_MIXED = 50_000_000  # model rows per explained row: hours for a small network
 AT_ONCE = 1024  # mixed rows per call: larger calls are slower, since they do not fit the caches
@@ -323,7 +323,7 @@ class _Chunk:
         op, target = self.nodes, self.mixing.target
         if winner is not None:
             return op.Gather(y, winner, axis=1)
-        ends = [ends_of(t) if isinstance(t, str) else (t, None) for t in target.elements]
+        ends = [contrast_ends(t) if isinstance(t, str) else (t, None) for t in target.elements]
         first = op.Gather(y, [i for i, _ in ends], axis=1)
         if all(i is None for _, i in ends):
             return first

@@ -26,7 +26,7 @@ from rationale.evaluate.decisions.measures import (
 )
 from rationale.evaluate.decisions.moved import Moved
 from rationale.evaluate.decisions.report import tables
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale_service.cli.main import app
 from tests.compiler.decisions.linear import (
     BANKRUPT,
@@ -97,7 +97,7 @@ def test_outcomes(done: Report) -> None:
 
 
 def test_how_often_each_reason_comes_and_stays(done: Report) -> None:
-    drawn = draws(NEAR, None, DRAWS, SEED)
+    drawn = bootstrap_samples(NEAR, None, DRAWS, SEED)
     own = {i: codes(X[i], NEAR) for i in BY_SCORE}
     others = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
     found = {one.code: one for one in done.reasons}
