@@ -44,15 +44,15 @@ class Squares(Gradient):
         return [kind.name for kind in KINDS]
 
     def emit_output(self, kind: str, walked: Walked) -> Mapping[str, Tensor]:
-        op, own = walked.op, dict(walked.by_output(walked.attribute))
+        op, expected = walked.op, dict(walked.by_output(walked.attribute))
         if kind == "square":
-            return {name: op.Mul(value, value) for name, value in own.items()}
+            return {name: op.Mul(value, value) for name, value in expected.items()}
         if kind == "largest":
-            ((_, value),) = own.items()
+            ((_, value),) = expected.items()
             return {WHOLE: op.ReduceMax(value, [1], keepdims=0)}
         return {
             name: op.Mul(op.reshape(value, (1, 3, 1)), op.reshape(value, (1, 1, 3)))
-            for name, value in own.items()
+            for name, value in expected.items()
             if name != GROUPS
         }
 
@@ -99,8 +99,8 @@ def test_tables_and_apis_have_it(squares: Compiled, tmp_path) -> None:
 def test_groups_have_theirs_together() -> None:
     grouped = compile_model(parsed(MODEL), Squares(), groups={"ab": ["x[0]", "x[1]"]})
     answer = grouped.explain(X)
-    both = EFFECTS[:, :2].sum(axis=1) ** 2
-    np.testing.assert_allclose(answer["group_square"][:, 0, 0], both, rtol=1e-5)
+    expected = EFFECTS[:, :2].sum(axis=1) ** 2
+    np.testing.assert_allclose(answer["group_square"][:, 0, 0], expected, rtol=1e-5)
 
 
 def test_a_manifest_of_unknown_kinds_is_refused(squares: Compiled, tmp_path, monkeypatch) -> None:

@@ -47,10 +47,10 @@ def calls(folder: Path) -> list[str]:
 def test_what_is_missing_is_installed_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert system.main(["test"]) == 0
     assert calls(folder) == ["update", "install tool-data tool-package"]
-    said = capsys.readouterr().out.splitlines()
-    assert "installing" in said[0]
-    assert said[0].endswith("tool-data tool-package")
-    assert len(said) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert "installing" in lines[0]
+    assert lines[0].endswith("tool-data tool-package")
+    assert len(lines) == 2
     assert system.main(["test"]) == 0
     assert capsys.readouterr().out == ""
     assert len(calls(folder)) == 2
@@ -62,9 +62,9 @@ def test_a_package_that_cannot_be_installed_stops_no_other(
     monkeypatch.setattr(system, "NEEDS", (UNKNOWN, TOOL))
     assert system.main(["test"]) == 0
     assert TOOL.find() == str(folder / "tool")
-    said = capsys.readouterr().out
-    assert "could not install rarity-package: see" in said
-    assert said.endswith(f"missing: Rarity; {ADVICE} rarity-package)\n")
+    message = capsys.readouterr().out
+    assert "could not install rarity-package: see" in message
+    assert message.endswith(f"missing: Rarity; {ADVICE} rarity-package)\n")
 
 
 @pytest.mark.parametrize("why", ["SYSTEM=0", "not root", "no apt-get"])
@@ -79,8 +79,8 @@ def test_the_system_is_left_alone(
     else:
         monkeypatch.setenv("PATH", str(folder / "nothing"))
     assert system.main(["test"]) == 0
-    wanted = f"[system] missing: Tool, Rarity; {ADVICE} tool-package tool-data rarity-package)\n"
-    assert capsys.readouterr().out == wanted
+    expected = f"[system] missing: Tool, Rarity; {ADVICE} tool-package tool-data rarity-package)\n"
+    assert capsys.readouterr().out == expected
     assert calls(folder) == []
 
 
@@ -162,8 +162,8 @@ def summary(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     options = ("-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", os.devnull)
     left_out = ("-m", "not full and not slow")
     command = [sys.executable, "-m", "pytest", *options, *left_out, *arguments, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.returncode, [line for line in done.stdout.splitlines() if "left out" in line]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return result.returncode, [line for line in result.stdout.splitlines() if "left out" in line]
 
 
 def test_the_summary_counts_what_was_left_out_by_reason(tmp_path: Path) -> None:

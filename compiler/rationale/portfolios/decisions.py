@@ -205,9 +205,9 @@ def check_decisions(save: Path) -> None:
     check_kind(save, _WRITERS)
 
 
-def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept: KeptColumns) -> None:
+def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
     """Write lines, and kept columns beside them: a row for each, or as .jsonl whole answers."""
-    _WRITERS[path.suffix.lower()](path, manifest, lines, kept)
+    _WRITERS[path.suffix.lower()](path, manifest, lines, kept_columns)
 
 
 def decision_columns(manifest: Manifest) -> list[str]:
@@ -220,31 +220,33 @@ def _csv_columns(manifest: Manifest) -> list[str]:
     return ["row", "id", "decision", *NUMBERS, *reasons, "warnings", "fault"]
 
 
-def _write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept: KeptColumns) -> None:
-    names = [*_csv_columns(manifest), *kept]
-    rows = ({**_columns(line, _plain_reason), **_kept_cells(kept, line)} for line in lines)
+def _write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+    names = [*_csv_columns(manifest), *kept_columns]
+    rows = ({**_columns(line, _plain_reason), **_kept_cells(kept_columns, line)} for line in lines)
     texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
     write_csv(path, names, ([row.get(name) for name in names] for row in texts))
 
 
-def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept: KeptColumns) -> None:
-    write_json_lines(path, ({**line, "kept": _kept_cells(kept, line)} if kept else line for line in lines))
+def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+    write_json_lines(
+        path, ({**line, "kept": _kept_cells(kept_columns, line)} if kept_columns else line for line in lines)
+    )
 
 
-def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept: KeptColumns) -> None:
+def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
     import pyarrow as pa
 
-    columns = pa.record_batch([pa.array(column) for column in kept.values()], list(kept))
+    columns = pa.record_batch([pa.array(column) for column in kept_columns.values()], list(kept_columns))
 
     def table_of(group: list[Line]) -> Any:
         rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
-        return with_kept(decision_batch(manifest, group), rows, list(kept))
+        return with_kept(decision_batch(manifest, group), rows, list(kept_columns))
 
     write_parquet(path, map(table_of, batched(lines, ROW_GROUP)), table_of([]).schema)
 
 
-def _kept_cells(kept: KeptColumns, line: Line) -> dict[str, Any]:
-    return {name: column[line["row"]] for name, column in kept.items()}
+def _kept_cells(kept_columns: KeptColumns, line: Line) -> dict[str, Any]:
+    return {name: column[line["row"]] for name, column in kept_columns.items()}
 
 
 _WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], KeptColumns], None]] = {

@@ -49,13 +49,13 @@ def explain_file(
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
-    kept = read_columns(file, keep, count)
+    kept_columns = read_columns(file, keep, count)
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
     answers = _collecting(
         explained_batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
     )
-    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept)}"]
+    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept_columns)}"]
     for _ in answers:  # the rest, unsaved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
