@@ -296,7 +296,8 @@ def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
         return float(text)
     except ValueError as error:
         raise InvalidOptionError(
-            f"{feature!r} holds {text[:80]!r}, and a knock-out looks there for a number or true or false."
+            f"{feature!r} holds {text[:80]!r}, and its knock-out compares numbers: give a number, true or "
+            "false."
         ) from error
 
 

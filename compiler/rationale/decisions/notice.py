@@ -61,7 +61,7 @@ def notice(
     if clashes:
         raise InvalidOptionError(f"variables: {', '.join(clashes)} is filled from the decision: leave it out")
     if answer["decision"] == "approve":
-        raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
+        raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
     judged = _judgment(answer, variables, person_declined=person_declined)
     reasons = _check_specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
     missing: dict[str, None] = {}
@@ -188,7 +188,7 @@ def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
                 "code with a text in the decision profile"
             )
         if reason.get("tied") or reason.get("uncertain"):
-            yield f"'{reason['text']}' is not told apart from the reason after it"
+            yield f"'{reason['text']}' is as large as the next reason, within rounding or its standard error"
     yield from answer.get("warnings", ())
 
 

@@ -196,8 +196,8 @@ def _numbered_batches(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, 
 
 def _no_batches_error(batch: Any) -> InvalidOptionError:
     return InvalidOptionError(
-        f"a {type(batch).__name__} where Arrow record batches are due: a table of pandas, polars, pyarrow or "
-        "DuckDB is taken as well."
+        f"a {type(batch).__name__} is not an Arrow record batch: give record batches, or a table of pandas, "
+        "polars, pyarrow or DuckDB."
     )
 
 

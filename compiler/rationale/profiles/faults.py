@@ -99,9 +99,8 @@ def score_remarks(
     if beyond > _FAR * spread:
         yield (
             f"decision: the references stand on the declining side: '{profile.output}' is {mean:g} on "
-            f"average, {profile.adverse} {threshold:g}, and {declined:.0%} of them would be declined. Is "
-            "output or adverse the other way round? Else reasons come from a base that declines by itself: "
-            "give references whose mean passes"
+            f"average, {profile.adverse} {threshold:g}, and {declined:.0%} of them would be declined. Check "
+            "output and adverse. If both are right, give references whose mean score passes"
         )
     elif policy == "approved" and declined:
         yield f"decision: the references are 'approved', and the profile declines {declined:.1%} of them"

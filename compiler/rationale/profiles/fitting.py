@@ -304,8 +304,8 @@ def _gap_remarks(profile: DecisionProfile, method: Method) -> Iterator[str]:
         )
     if method.reference_set is None:
         yield (
-            f"decision: no references are given, so that {method.name} compares applicants with nobody of "
-            f"the policy '{profile.references.policy}'"
+            f"decision: the policy is '{profile.references.policy}', and {method.name} has no references to "
+            "compare applicants with: give some"
         )
 
 

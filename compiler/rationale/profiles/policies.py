@@ -69,8 +69,8 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     """
     if policy == "custom":
         raise InvalidOptionError(
-            "the policy custom says nothing of whom to compare with: give --policy near_threshold, "
-            "all_applicants or approved, or put one of them into the decision profile."
+            "the policy custom names no population: give --policy near_threshold, all_applicants or "
+            "approved, or put one of them into the decision profile."
         )
     rows = np.asarray(np.argsort(scored.scores, kind="stable"))
     if policy == "all_applicants":

@@ -202,7 +202,7 @@ def _check_text(name: str, array: np.ndarray) -> None:
     if positions:
         value, position = array[positions[0]], [int(i) for i in positions[0]]
         raise InvalidReferencesError(
-            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, where texts are due. Write "
+            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, which is no text. Write "
             "numbers as for training, or drop such rows."
         )
 

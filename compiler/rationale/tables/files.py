@@ -168,8 +168,8 @@ def read_columns(path: Path, columns: Sequence[str], count: int) -> dict[str, li
     cells = read_rows(path, list(columns), frozenset(columns)).arrays[None]
     if cells.shape != (count, len(columns)):
         raise InvalidReferencesError(
-            f"{path}: has {len(cells)} rows of {cells.shape[1]} columns, and {count} rows of "
-            f"{', '.join(columns)} are due: give a header, and a cell for each row."
+            f"{path}: has {len(cells)} rows of {cells.shape[1]} columns, not {count} rows of "
+            f"{', '.join(columns)}: give a header, and a cell for each row."
         )
     return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
@@ -270,8 +270,8 @@ def _read_lines(source: TableFile, lines: Iterator[str]) -> Table:
         line = reader.line_num
         if len(row) != len(first):
             raise InvalidReferencesError(
-                f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
-                "write the file again."
+                f"{source.name}: line {line} has {len(row)} cells, not {len(first)}. Repair it, or write the "
+                "file again."
             )
         for j, i in enumerate(positions):
             if j in words:

@@ -134,7 +134,7 @@ def test_a_title_in_place_of_a_reason_is_warned_of(mark: str) -> None:
     reasons = [{"code": "income", "text": "Income", "features": ["income"], mark: True}]
     first, second = notice(altered(reasons=reasons), LENDER).warnings
     assert "income" in first
-    assert "not told apart" in second
+    assert "'Income'" in second
 
 
 def test_a_template_of_ones_own(tmp_path: Path) -> None:

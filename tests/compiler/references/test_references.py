@@ -204,8 +204,8 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
 
 CSV = {
     "words": ("a,b\n1,2\n3,red\n", "line 3, column 'b': 'red' is not a number. .*--features"),
-    "ragged": ("a,b\n1,2\n3\n", "line 3 has 1 cells where 2 are due"),
-    "ragged after blank lines": ("1,2\n\n\n3\n", "line 4 has 1 cells where 2 are due"),
+    "ragged": ("a,b\n1,2\n3\n", "line 3 .*1 .*2"),
+    "ragged after blank lines": ("1,2\n\n\n3\n", "line 4 .*1 .*2"),
     "semicolons": ("a;b\n1;2\n", "line 2 is divided by ';': write the file with commas"),
     "tabs": ("a\tb\n1\t2\n", "divided by '\\\\t': write the file with commas"),
     "nothing": ("", "empty: at least one row"),

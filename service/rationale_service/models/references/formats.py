@@ -220,7 +220,7 @@ def _texts(named: str, array: Array) -> Array:
         raise InvalidInputError(f"{named} hold bytes that are not UTF-8") from error
     odd = next((text for text in texts if not isinstance(text, str)), None)
     if odd is not None:
-        raise InvalidInputError(f"{named} hold {str(odd)[:80]}, where texts are due")
+        raise InvalidInputError(f"{named} hold {str(odd)[:80]}, which is no text")
     return np.array(texts, np.str_).reshape(array.shape)
 
 
