@@ -17,47 +17,50 @@ _FLAGS = {"0": "no", "1": "yes"}
 
 
 class FormField(Frozen):
-    """One feature: what the model takes, what the profile says of it, how the references are spread.
+    """One feature: the values that the model takes, the profile's texts, the spread of the references.
 
-    The API's answer, the console and exported pages read this description alone. What is not known is absent.
+    The API's answer, the console and exported pages read this description alone. Unknown members are absent.
     """
 
     name: str
-    input: str | None = Field(None, description="of the model; absent where only a knock-out looks at it")
+    input: str | None = Field(
+        None, description="the model's input; absent for a feature that only knock-outs test"
+    )
     kind: Kind
-    title: str | None = Field(None, description="of the decision profile")
-    unit: str | None = Field(None, description="of the decision profile")
-    missing: bool = Field(description="whether null may be sent, for a missing value")
-    integer: bool = Field(False, description="whether the model takes whole numbers alone")
-    whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
+    title: str | None = Field(None, description="title in the decision profile")
+    unit: str | None = Field(None, description="unit in the decision profile")
+    missing: bool = Field(description="whether null may stand for a missing value")
+    integer: bool = Field(False, description="whether the model takes only whole numbers")
+    whole: bool | None = Field(None, description="whether its numbers are whole, if that is known")
     least: float | None = Field(
-        None, description="of the decision profile, else of the references, else around what knock-outs name"
+        None,
+        description="least value of the decision profile, else of the references, else near knock-outs",
     )
-    most: float | None = Field(None, description="likewise")
+    most: float | None = Field(None, description="largest value, from the same source")
     quantiles: tuple[float, ...] | None = Field(
-        None, description="over the references that have a number, at 0, 5 … 100%"
+        None, description="quantiles of the references' numbers at 0, 5 … 100%"
     )
-    missing_share: float | None = Field(None, description="of the references without a value")
+    missing_share: float | None = Field(None, description="share of the references without a value")
     categories: tuple[Category, ...] | None = Field(
-        None, description="values of a text, and the share of the references that has each"
+        None, description="values of a text, each with its share of the references"
     )
     choices: tuple[Value, ...] | None = Field(
         None,
-        description="the values to choose from: categories of the decision profile, else texts that the "
-        "references or the model have; absent if others may be written",
+        description="the values to choose from: categories of the decision profile, else texts of the "
+        "references or the model; absent if other values are allowed",
     )
     value_labels: dict[str, str] | None = Field(
-        None, description="of the decision profile: its values (1, true), and what they are called"
+        None, description="labels in the decision profile by value (1, true)"
     )
     splits: tuple[float, ...] | None = Field(
         None,
-        description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
-        "otherwise; from one to the next they answer the same",
+        description="ascending numbers at which the answer of trees that read it directly may change; "
+        "between two of them the answer is the same",
     )
     begin: Value | None = Field(
         None,
         description="a typical value: the references' median or most frequent text; absent if most of them "
-        "lack one, and where only a knock-out looks at it",
+        "lack one, or only knock-outs test the feature",
     )
 
 

@@ -1,8 +1,8 @@
-"""`1/probes.json`: rows that an entry answers before it is trusted, with the answers that are due.
+"""`1/probes.json`: rows that an entry answers before it is trusted, with the expected answers.
 
 The compiler writes them next to the graph. Whoever loads the entry (a check, the gateway, an exported page)
-runs the rows and compares: another runtime, another processor or a damaged file shows itself there, and not
-in somebody's decision. `inputs` is a request of the Open Inference Protocol, and `outputs` is its answer.
+runs the rows and compares. So another runtime, another processor or a damaged file shows itself before a
+decision. `inputs` is a request of the Open Inference Protocol, and `outputs` is its answer.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ class ProbeInput(Frozen):
 
 
 class ProbeOutput(Frozen):
-    """An output's due answer: [N, positions], flat; null is a number that is not finite."""
+    """An output's expected answer: [N, positions], flat; null is a number that is not finite."""
 
     name: str
     datatype: str
     positions: tuple[int, ...] | None = Field(
-        None, description="elements of a row that are compared; None: all of them"
+        None, description="compared elements of a row; None: all of them"
     )
-    scale: float = Field(gt=0, description="range of the output, by which a difference is divided")
+    scale: float = Field(gt=0, description="range of the output; differences are divided by it")
     data: list[Any]
 
     @property
@@ -61,7 +61,7 @@ class ProbeOutput(Frozen):
         return ROUNDINGS * _EPSILON[self.datatype] * largest
 
     def difference(self, answer: np.ndarray) -> float:
-        """Return the largest difference of an answer [N, …] from the due one, over the range.
+        """Return the largest difference of an answer [N, …] from the expected one, over the range.
 
         For texts, and numbers that are no floats, return the share of elements that differ.
         """
@@ -87,12 +87,12 @@ class ProbeOutput(Frozen):
 
 
 class ProbeDifference(Frozen):
-    """The difference of answers from those that are due, in the output in which it is largest."""
+    """The largest difference of answers from the expected ones, and its output."""
 
-    value: float = Field(description="of the output's range")
+    value: float = Field(description="difference as a share of the output's range")
     output: str
-    limit: float = Field(description="above which the entry is broken")
-    warned: float = Field(description="above which the user is told")
+    limit: float = Field(description="difference above which the entry is broken")
+    warned: float = Field(description="difference above which the user gets a warning")
 
     @property
     def is_broken(self) -> bool:
@@ -111,17 +111,17 @@ class ProbeDifference(Frozen):
 
 
 class Probes(Frozen):
-    """Rows and due answers of one entry."""
+    """Rows and expected answers of one entry."""
 
     version: Literal[1] = 1
     source: Literal["fitted model", "reference evaluator", "runtime"] = Field(
-        description="where the model's own outputs come from; all others are of `runtime`"
+        description="source of the model's own outputs; all others come from `runtime`"
     )
-    runtime: str = Field(description="what ran the graph when it was compiled: version and processor")
+    runtime: str = Field(description="runtime of the compile: version and processor")
     kernels: float = Field(
         0.0,
-        description="largest difference between two ways in which that runtime computes these answers, of an "
-        "output's range: large where layers are quantised",
+        description="largest difference between two computations of these answers by that runtime, as a "
+        "share of an output's range; large for quantised layers",
     )
     files: dict[str, str] = Field({}, description="SHA-256 of each other file in the folder")
     inputs: tuple[ProbeInput, ...]
@@ -137,7 +137,7 @@ class Probes(Frozen):
         return {tensor.name: tensor.array for tensor in self.inputs}
 
     def compare(self, answers: Mapping[str, np.ndarray]) -> ProbeDifference:
-        """Compare answers, by output, with those that are due; an output without an answer is left out."""
+        """Compare answers, by output, with the expected ones; leave out an output without an answer."""
         differences = {o.name: o.difference(answers[o.name]) for o in self.outputs if o.name in answers}
         output = max(differences, key=lambda name: differences[name], default="")
         return ProbeDifference(

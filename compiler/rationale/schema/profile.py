@@ -38,7 +38,7 @@ class _Strict(BaseModel):
 class ExplainedRule(_Strict):
     """The texts of a feature, or of a group, and its reason."""
 
-    title: Text | None = Field(None, description="for people; by default the feature's name")
+    title: Text | None = Field(None, description="title for people; by default the feature's name")
     unit: Text | None = None
     type: Literal["number", "category", "flag"] | None = None
     reason: Text | None = Field(None, description="code of its reason")
@@ -49,8 +49,8 @@ class FeatureRule(ExplainedRule):
 
     least: Number | None = None
     most: Number | None = None
-    categories: dict[str, Text] = Field({}, description="its values, and what they are called")
-    open: Flag = Field(False, description="values beside the categories are taken")
+    categories: dict[str, Text] = Field({}, description="labels by value")
+    open: Flag = Field(False, description="whether it accepts values beside the categories")
 
     def label(self, value: Any) -> str | None:
         """Return the title of a value, if it is one of its categories; texts have to be equal."""
@@ -73,7 +73,7 @@ class GroupRule(ExplainedRule):
 
 
 class Condition(_Strict):
-    """A condition on a value: above, below, between both (the ends are not in it), or equal."""
+    """A condition on a value: above, below, between both (without the ends), or equal."""
 
     above: Number | None = None
     below: Number | None = None
@@ -90,10 +90,10 @@ class ReasonText(_Strict):
     """A reason as an applicant reads it."""
 
     text: Text
-    missing: Text | None = Field(None, description="instead, where the value is missing")
-    when: tuple[Wording, ...] = Field((), description="instead, where the first of these fits")
+    missing: Text | None = Field(None, description="text if the value is missing")
+    when: tuple[Wording, ...] = Field((), description="texts for some values; the first that fits counts")
     inquiry: Flag = Field(
-        False, description="on inquiries: it may stand as one more than the greatest number, FCRA 609(f)(9)"
+        False, description="reason about inquiries, which may exceed max_reasons by one, FCRA 609(f)(9)"
     )
 
 

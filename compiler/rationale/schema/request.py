@@ -21,7 +21,7 @@ Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
 Groups = Mapping[str, Sequence[str]]
 Progress = Callable[[str, int, int], None]
-"""Called with a stage, how much of it is done, and how much it is."""
+"""A function of a stage, the finished part of it, and the whole."""
 
 
 def silent(*_: object) -> None:
@@ -62,7 +62,7 @@ class CompileRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: str = Field("deepshap", description=f"how to explain: {', '.join(METHODS)}")
+    method: str = Field("deepshap", description=f"explanation method: {', '.join(METHODS)}")
     options: dict[str, Any] = Field(
         {}, description="options of the method, by their Python names; None means not given"
     )
@@ -123,14 +123,14 @@ class CompileRequest(BaseModel):
 
     @field_validator("concepts", mode="before")
     @classmethod
-    def _of_a_layer(cls, value: Any) -> Any:
+    def _check_concepts(cls, value: Any) -> Any:
         if value is not None and not isinstance(value, Concepts | dict):
             raise InvalidOptionError(f"concepts {value!r}: give Concepts(layer, count).")
         return value
 
     @field_validator("sizes", mode="before")
     @classmethod
-    def _spans(cls, value: Any) -> Any:
+    def _lengths(cls, value: Any) -> Any:
         """Return a length, or a pair: the least and the most."""
         sizes = plain(value)
         pairs = sizes.items() if isinstance(sizes, dict) else ()
