@@ -260,14 +260,14 @@ def test_other_columns_to_keep_are_another_answer(repository: Path, loans: Path)
 def test_progress_is_told_over_all_files(repository: Path, loans: Path) -> None:
     seen: list[tuple[int, int]] = []
 
-    def progress(_: str, result: int, total: int) -> None:
-        seen.append((result, total))
+    def progress(_: str, explained: int, total: int) -> None:
+        seen.append((explained, total))
 
     portfolio.explain_portfolio(
         repository / "m", str(loans), str(loans.parent / "reasons"), progress=progress
     )
-    result = [item for item, _ in seen]
-    assert result == sorted(result)
+    counts = [count for count, _ in seen]
+    assert counts == sorted(counts)
     assert seen[-1] == (3 * N + 3, 3 * N + 3)
 
 
@@ -325,8 +325,8 @@ def test_answers_and_what_engines_leave_behind_are_no_rows(repository: Path, loa
     for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet"):
         (loans / name).parent.mkdir(exist_ok=True)
         (loans / name).write_bytes(b"no parquet")
-    for result in ("wrote 3 files", "wrote 0 files with 0 rows"):
-        assert result in explain(repository, "--input", loans, "--save", loans / "reasons").output
+    for line in ("wrote 3 files", "wrote 0 files with 0 rows"):
+        assert line in explain(repository, "--input", loans, "--save", loans / "reasons").output
 
 
 def test_a_name_with_brackets_is_a_file(repository: Path, loans: Path) -> None:
@@ -417,10 +417,10 @@ def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSyst
         parquet.write_table(table(N, seed=i), f"loans/2026/part-{i}.parquet", filesystem=s3)
     command = [sys.executable, "-m", "rationale", "explain", "m", "--repository", str(repository)]
     command += ["--input", "s3://loans/2026/*.parquet", "--save", "s3://reasons/2026"]
-    for result in (f"wrote 2 files with {2 * N} rows", "wrote 0 files with 0 rows"):
-        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (outcome.returncode, outcome.stderr) == (0, "")
-        assert outcome.stdout.startswith(f"{result} to s3://reasons/2026")
+    for line in (f"wrote 2 files with {2 * N} rows", "wrote 0 files with 0 rows"):
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout.startswith(f"{line} to s3://reasons/2026")
     answer = parquet.read_table("reasons/2026/part-1.parquet", filesystem=s3)
     expected = compiled.explain(rows(N, FEATURES, seed=1))
     np.testing.assert_allclose(
