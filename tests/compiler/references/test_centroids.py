@@ -78,11 +78,11 @@ def test_small_groups_join_others() -> None:
 
 
 def test_the_same_seed_makes_the_same_set() -> None:
-    centroids, two, other = (make_centroids({None: mixed()}, 10, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(centroids.arrays[None], two.arrays[None])
+    first, second, other = (make_centroids({None: mixed()}, 10, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.arrays[None], second.arrays[None])
     assert (
-        centroids.arrays[None].shape != other.arrays[None].shape
-        or (centroids.arrays[None] != other.arrays[None]).any()
+        first.arrays[None].shape != other.arrays[None].shape
+        or (first.arrays[None] != other.arrays[None]).any()
     )
 
 
