@@ -162,14 +162,9 @@ def summary(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     options = ("-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", os.devnull)
     left_out = ("-m", "not full and not slow")
     command = [sys.executable, "-m", "pytest", *options, *left_out, *arguments, str(folder)]
-<<<<<<< HEAD
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return result.returncode, [line for line in result.stdout.splitlines() if "left out" in line]
-=======
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take seconds to load
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=alone)
-    return done.returncode, [line for line in done.stdout.splitlines() if "left out" in line]
->>>>>>> main
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=alone)
+    return result.returncode, [line for line in result.stdout.splitlines() if "left out" in line]
 
 
 def test_the_summary_counts_what_was_left_out_by_reason(tmp_path: Path) -> None:
