@@ -131,4 +131,4 @@ def test_a_contrast_is_evaluated(tmp_path: Path) -> None:
     assert flows
     for flow in flows:  # the bias of the last layer is kept there
         assert flow.labels == ("x", "z1", "y")
-        np.testing.assert_allclose(flow.raising[-1] + flow.lowering[-1], flow.due, rtol=1e-5)
+        np.testing.assert_allclose(flow.raising[-1] + flow.lowering[-1], flow.total, rtol=1e-5)
