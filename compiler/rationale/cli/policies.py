@@ -4,17 +4,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from rationale.compile import compile_model
+from rationale.conversion.convert import convert
+from rationale.conversion.parity import ANY
+from rationale.decisions.decide import read_cell
+from rationale.errors import InvalidModelError, InvalidOptionError, InvalidReferencesError
+from rationale.evaluate.decisions.decided import plain
+from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
+from rationale.from_files import read_model
+from rationale.methods.methods import make_method
+from rationale.profiles.policies import (
+    BAND,
+    ScoredRows,
+    check_count,
+    describe_passing,
+    draw_systematic,
+    knocked_out,
+    parse_band,
+    population,
+    score_range,
+)
+from rationale.profiles.scores import ModelScores, score_rows
+from rationale.references.centroids import weights_keeping_means
+from rationale.references.medoids import medoids
+from rationale.schema.methods import WEIGHTS, takers
+from rationale.schema.profile import NAMED_BY_REGULATION_B, POLICIES, DecisionProfile, as_profile
+from rationale.tables.files import Columns, Table, read_rows
+from rationale.tables.represented import MeanOutput, StandsFor
 from rationale.terminal import console, progress_bar
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from rationale.profiles.scores import ModelScores
-    from rationale.schema.profile import DecisionProfile
-    from rationale.tables.files import Columns, Table
-    from rationale.tables.represented import StandsFor
 
 COUNT, FEW = 100, 20  # default rows of a set, and the least without a warning
 DRAWS, DECLINES = 3, 100  # draws of each size, and declines that each explains
@@ -35,16 +56,12 @@ class DrawRequest:
     band: str | None = None
     stratify: str | None = None
     measure: str | None = None
-    features: "Columns" = None
+    features: Columns = None
     seed: int = 0
     allow_pickle: bool = False
 
     def check(self) -> None:
         """Check the options that need no file; raise InvalidOptionError."""
-        from rationale.errors import InvalidOptionError
-        from rationale.schema.methods import WEIGHTS, takers
-        from rationale.schema.profile import POLICIES
-
         if self.by not in BY:
             raise InvalidOptionError(f"--by {self.by!r}: choose {', '.join(BY)}.")
         if self.policy is not None and self.policy not in POLICIES:
@@ -70,17 +87,17 @@ class ScoredApplicants:
         names: names of the features of the only input, if it has several; for the compile.
     """
 
-    table: "Table"
+    table: Table
     model: Any
     names: Any
-    model_scores: "ModelScores"
-    knocked_out: "np.ndarray"
+    model_scores: ModelScores
+    knocked_out: np.ndarray
 
     @cached_property
-    def scores(self) -> "np.ndarray":
+    def scores(self) -> np.ndarray:
         return self.model_scores.scores
 
-    def feeds(self, rows: "np.ndarray") -> dict[str, "np.ndarray"]:
+    def feeds(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         return {name: array[rows] for name, array in self.model_scores.feeds.items()}
 
 
@@ -92,28 +109,13 @@ class DrawnSet:
         table: its rows, with weights if they are not equal, and the population that they stand for.
     """
 
-    table: "Table"
+    table: Table
     lines: list[str]
     warnings: list[str]
 
 
 def draw_by_policy(request: DrawRequest) -> DrawnSet:
     """Return the set; raise RationaleError."""
-    import numpy as np
-
-    from rationale.errors import InvalidOptionError
-    from rationale.profiles.policies import (
-        BAND,
-        ScoredRows,
-        check_count,
-        describe_passing,
-        parse_band,
-        population,
-        score_range,
-    )
-    from rationale.schema.profile import as_profile
-    from rationale.tables.represented import MeanOutput, StandsFor
-
     request.check()
     band = parse_band(request.band or BAND)
     profile = as_profile(request.decision)
@@ -158,12 +160,8 @@ def draw_by_policy(request: DrawRequest) -> DrawnSet:
     return DrawnSet(_table(applicants.table, drawn, weights, stands_for), lines, warnings)
 
 
-def _table(
-    table: "Table", rows: "np.ndarray", weights: "np.ndarray | None", stands_for: "StandsFor"
-) -> "Table":
+def _table(table: Table, rows: np.ndarray, weights: np.ndarray | None, stands_for: StandsFor) -> Table:
     """Return rows of a table; columns of texts next to numbers become arrays [K, 1] by their names."""
-    from rationale.tables.files import Table
-
     arrays = {name: array[rows] for name, array in table.arrays.items()}
     columns = table.columns
     if None in arrays and arrays[None].dtype == object:
@@ -172,7 +170,7 @@ def _table(
     return Table({name: _typed(array) for name, array in arrays.items()}, columns, weights, stands_for)
 
 
-def _typed(array: "np.ndarray") -> "np.ndarray":
+def _typed(array: np.ndarray) -> np.ndarray:
     """Return objects as numbers or texts."""
     if array.dtype != object:
         return array
@@ -180,19 +178,8 @@ def _typed(array: "np.ndarray") -> "np.ndarray":
     return array.astype(str if are_words else float)
 
 
-def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[ScoredApplicants, list[str]]:
+def read_applicants(request: DrawRequest, profile: DecisionProfile) -> tuple[ScoredApplicants, list[str]]:
     """Return the rows of the file with their scores, and warnings; raise RationaleError."""
-    import numpy as np
-
-    from rationale.conversion.convert import convert
-    from rationale.conversion.parity import ANY
-    from rationale.decisions.decide import read_cell
-    from rationale.errors import InvalidModelError, InvalidReferencesError
-    from rationale.from_files import read_model
-    from rationale.profiles.policies import knocked_out
-    from rationale.profiles.scores import score_rows
-    from rationale.tables.files import read_rows
-
     if not request.model.is_file():
         raise InvalidModelError(f"{request.model}: cannot be read: no such file.")
     read = read_model(request.model, request.features, allow_pickle=request.allow_pickle)
@@ -230,11 +217,8 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[S
     return ScoredApplicants(table, model, names, scores, np.asarray(declined)), warnings
 
 
-def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
+def column_of(file: Path, table: Table, name: str) -> Sequence[Any] | None:
     """Return the cells of a column, which the model need not read; None if the file has no such column."""
-    from rationale.errors import InvalidReferencesError
-    from rationale.tables.files import read_rows
-
     if name in table.arrays:
         values = table.arrays[name].reshape(table.count, -1)
         return list(values[:, 0]) if values.shape[1] == 1 else None
@@ -252,15 +236,9 @@ def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
 
 
 def _draw_rows(
-    request: DrawRequest, applicants: ScoredApplicants, rows: "np.ndarray", count: int, seed: int
-) -> "tuple[np.ndarray, np.ndarray | None]":
+    request: DrawRequest, applicants: ScoredApplicants, rows: np.ndarray, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Draw the indices [K] of the set, and weights [K] if they are not equal."""
-    from rationale.errors import InvalidOptionError
-    from rationale.evaluate.decisions.decided import plain
-    from rationale.profiles.policies import draw_systematic
-    from rationale.references.centroids import weights_keeping_means
-    from rationale.references.medoids import medoids
-
     if request.by == "whole":
         return rows, None
     if request.by == "medoids":
@@ -276,20 +254,12 @@ def _draw_rows(
 
 def _measure_draws(
     request: DrawRequest,
-    profile: "DecisionProfile",
+    profile: DecisionProfile,
     applicants: ScoredApplicants,
-    rows: "np.ndarray",
-    outcomes: "np.ndarray",
+    rows: np.ndarray,
+    outcomes: np.ndarray,
 ) -> tuple[list[str], list[str]]:
     """Return a table of answers by K, which shows how far they move, and warnings."""
-    import numpy as np
-
-    from rationale.compile import compile_model
-    from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
-    from rationale.methods.methods import make_method
-    from rationale.profiles.policies import draw_systematic
-    from rationale.schema.methods import WEIGHTS
-
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):
         return [], ["nothing was measured: the scores decline no row, and there are no reasons."]
@@ -308,7 +278,7 @@ def _measure_draws(
     with progress_bar() as progress:
         compiled_sets = 0
 
-        def answer(drawn: "np.ndarray", weights: "np.ndarray | None") -> Answer:
+        def answer(drawn: np.ndarray, weights: np.ndarray | None) -> Answer:
             nonlocal compiled_sets
             options = {} if weights is None else {WEIGHTS: weights}
             method = make_method(str(request.measure), applicants.feeds(drawn), options)
@@ -332,11 +302,9 @@ def _measure_draws(
 
 
 def _set_warnings(
-    profile: "DecisionProfile", policy: str, outcomes: "np.ndarray", drawn: "np.ndarray"
+    profile: DecisionProfile, policy: str, outcomes: np.ndarray, drawn: np.ndarray
 ) -> list[str]:
     """Return warnings for a user of the set."""
-    from rationale.schema.profile import NAMED_BY_REGULATION_B
-
     warnings = list[str]()
     declared = profile.references.policy
     if policy != declared:
@@ -362,8 +330,7 @@ def _describe_draw(by: str, weights: Any) -> str:
     return "are all of them" if by == "whole" else "drawn along the score, of equal weight"
 
 
-def _outcome_counts(outcomes: "np.ndarray") -> str:
-    import numpy as np
+def _outcome_counts(outcomes: np.ndarray) -> str:
 
     kinds, counts = np.unique(outcomes, return_counts=True)
     return ", ".join(f"{count} {kind}" for kind, count in zip(kinds, counts, strict=True))
