@@ -331,6 +331,5 @@ def _describe_draw(by: str, weights: Any) -> str:
 
 
 def _outcome_counts(outcomes: np.ndarray) -> str:
-
     kinds, counts = np.unique(outcomes, return_counts=True)
     return ", ".join(f"{count} {kind}" for kind, count in zip(kinds, counts, strict=True))

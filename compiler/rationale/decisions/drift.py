@@ -28,14 +28,14 @@ def drift_classes(
         weights: K weights; None for equal ones.
         keys: names of features and groups; those with the MOST_KEYS largest attributions are taken.
     """
-    w = np.full(len(rows), 1 / len(rows)) if weights is None else weights / weights.sum()
+    shares = np.full(len(rows), 1 / len(rows)) if weights is None else weights / weights.sum()
     values = {key: np.array([row.attributions[key] for row in rows]) for key in keys}
-    by_size = sorted(keys, key=lambda key: -float(w @ np.abs(values[key])))
+    by_size = sorted(keys, key=lambda key: -float(shares @ np.abs(values[key])))
     same = _SAME * max((float(np.abs(each).max()) for each in values.values()), default=0.0)
     scores = np.array([row.score for row in rows])
     watched = {*by_size[:MOST_KEYS]}
-    classes = {key: deciles(values[key], w, same) for key in keys if key in watched}
-    return {SCORE: deciles(scores, w, _SAME * float(np.abs(scores).max())), **classes}
+    classes = {key: deciles(values[key], shares, same) for key in keys if key in watched}
+    return {SCORE: deciles(scores, shares, _SAME * float(np.abs(scores).max())), **classes}
 
 
 def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:

@@ -114,13 +114,13 @@ def prepare(
         }
     arrays = _by_name(references, list(inputs))
     checked = {name: _check(name, arrays[name], *inputs[name], missing) for name in inputs}
-    w = _check_weights(weights, check_count(checked))
+    shares = _check_weights(weights, check_count(checked))
     digest = hashlib.sha256()
     for name, array in checked.items():
         digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
-    digest.update(b"" if w is None else w.tobytes())
-    merged, merged_weights, given_count = _merge(checked, w)
-    effective = float(given_count if w is None else 1 / (w**2).sum())
+    digest.update(b"" if shares is None else shares.tobytes())
+    merged, merged_weights, given_count = _merge(checked, shares)
+    effective = float(given_count if shares is None else 1 / (shares**2).sum())
     return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
 
 
@@ -141,14 +141,14 @@ def _examples(
     """Return K rows such as may come: the examples over and over, or normal draws without any."""
     if weights is not None:
         raise InvalidOptionError("open references: weights come with the references, in each request.")
-    k, random = int(references.count), np.random.default_rng(0)
+    count, random = int(references.count), np.random.default_rng(0)
     if references.examples is None:
-        drawn = {name: random.standard_normal((k, *row[1:])) for name, (row, _) in inputs.items()}
+        drawn = {name: random.standard_normal((count, *row[1:])) for name, (row, _) in inputs.items()}
         examples = prepare(drawn, None, inputs)
     else:
         examples = prepare(references.examples, None, inputs)
-    arrays = {name: a[np.arange(k) % len(a)] for name, a in examples.arrays.items()}
-    return ReferenceSet(arrays, None, k, float(k), "", is_open=True)
+    arrays = {name: array[np.arange(count) % len(array)] for name, array in examples.arrays.items()}
+    return ReferenceSet(arrays, None, count, float(count), "", is_open=True)
 
 
 def _by_name(
@@ -263,17 +263,17 @@ def _check_weights(weights: npt.ArrayLike | None, count: int) -> np.ndarray | No
     if weights is None:
         return None
     try:
-        w = np.asarray(weights, np.float64)
+        shares = np.asarray(weights, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidReferencesError(f"weights must be {count} numbers: {error}.") from error
-    if w.shape != (count,):
+    if shares.shape != (count,):
         raise InvalidReferencesError(
-            f"weights have shape {list(w.shape)}; {count} references need [{count}]."
+            f"weights have shape {list(shares.shape)}; {count} references need [{count}]."
         )
-    if not np.isfinite(w).all() or (w < 0).any() or not w.any():
+    if not np.isfinite(shares).all() or (shares < 0).any() or not shares.any():
         raise InvalidReferencesError("weights must be finite, not negative, and not all zero.")
-    w = w / w.max()  # first, since their sum may overflow
-    return np.asarray(w / w.sum())
+    shares = shares / shares.max()  # first, since their sum may overflow
+    return np.asarray(shares / shares.sum())
 
 
 def _merge(
@@ -317,9 +317,11 @@ def spreads(
         labels = names.get(tensor) or ()
         if len(labels) != columns.shape[1]:
             continue
-        w = np.full(len(array), 1 / len(array)) if weights is None else weights
+        shares = np.full(len(array), 1 / len(array)) if weights is None else weights
         describe = _words if array.dtype.kind in "US" else _numbers
-        described += [Spread(feature=label, **describe(columns[:, i], w)) for i, label in enumerate(labels)]
+        described += [
+            Spread(feature=label, **describe(columns[:, i], shares)) for i, label in enumerate(labels)
+        ]
     return tuple(described)
 
 

@@ -53,8 +53,8 @@ def repeat_references(
     count = len(next(iter(references.values())))
     missing = references_spec.count - count
     assert 0 < count <= references_spec.count
-    w = np.ones(count) if weights is None else np.asarray(weights, np.float64)
-    fed = {references_spec.weights.name: np.pad(w / w.sum(), (0, missing))}
+    shares = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    fed = {references_spec.weights.name: np.pad(shares / shares.sum(), (0, missing))}
     for name, spec in references_spec.inputs.items():
         fed[spec.name] = np.concatenate([references[name], *[references[name][-1:]] * missing])
     dtypes = {
