@@ -297,18 +297,18 @@ def evaluate_command(
     """
     with reporting_errors():
         from rationale.artifact.folder import check_folder
-        from rationale.evaluate.evaluate import Settings, evaluate
-        from rationale.evaluate.report import notes, show, show_shapley, write_report
+        from rationale.evaluate.evaluate import EvaluationSettings, evaluate
+        from rationale.evaluate.report import notes, shapley_table, summary_table, write_report
 
         if out is not None:
             check_folder(out)
-        settings = Settings(rows, seed, shapley=shapley, evaluations=evaluations)
+        settings = EvaluationSettings(rows, seed, shapley=shapley, evaluations=evaluations)
         with progress_bar() as progress:
             evaluation = evaluate(repository, names, input_file, references or (), settings, progress)
-        console().print(show(evaluation))
-        if (shapley_table := show_shapley(evaluation)) is not None:
+        console().print(summary_table(evaluation))
+        if (comparison := shapley_table(evaluation)) is not None:
             console().print()
-            console().print(shapley_table)
+            console().print(comparison)
         for note in notes(evaluation):
             print(note, file=sys.stderr)
         if out is not None:

@@ -13,8 +13,8 @@ from rationale.conversion.convert import convert
 from rationale.conversion.parity import ANY
 from rationale.decisions.decide import read_cell
 from rationale.errors import InvalidModelError, InvalidOptionError, InvalidReferencesError
-from rationale.evaluate.decisions.decided import plain
-from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
+from rationale.evaluate.decisions.decided import plain_cell
+from rationale.evaluate.draws import ExplainedRows, explain_rows, mean_distance, mean_distance_of_draws
 from rationale.from_files import read_model
 from rationale.methods.methods import make_method
 from rationale.profiles.policies import (
@@ -249,7 +249,7 @@ def _draw_rows(
     strata = None if request.stratify is None else column_of(request.file, applicants.table, request.stratify)
     if request.stratify is not None and strata is None:
         raise InvalidOptionError(f"--stratify {request.stratify!r}: {request.file} has no such column.")
-    return draw_systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
+    return draw_systematic(rows, count, seed, strata and [plain_cell(cell) for cell in strata]), None
 
 
 def _measure_draws(
@@ -278,7 +278,7 @@ def _measure_draws(
     with progress_bar() as progress:
         compiled_sets = 0
 
-        def answer(drawn: np.ndarray, weights: np.ndarray | None) -> Answer:
+        def answer(drawn: np.ndarray, weights: np.ndarray | None) -> ExplainedRows:
             nonlocal compiled_sets
             options = {} if weights is None else {WEIGHTS: weights}
             method = make_method(str(request.measure), applicants.feeds(drawn), options)
@@ -287,13 +287,13 @@ def _measure_draws(
             )
             compiled_sets += 1
             progress("explaining declines", compiled_sets, DRAWS * len(sizes) + 1)
-            return answer_of(compiled, feeds)
+            return explain_rows(compiled, feeds)
 
         by_many = answer(many, None)
         for size in sizes:
             answers = [answer(*_draw_rows(request, applicants, rows, size, seed)) for seed in seeds]
             base = [each.base_value for each in answers]
-            moves = (from_draw_to_draw(answers), move((by_many, each) for each in answers))
+            moves = (mean_distance_of_draws(answers), mean_distance((by_many, each) for each in answers))
             lines.append(
                 f"{size:5d}  {f'{min(base):.5g} to {max(base):.5g}':25}"
                 + "".join(f"{f'{each.mean:.1%}':14}{f'{each.differ:.0%}':10}" for each in moves).rstrip()

@@ -13,9 +13,9 @@ def _read(repository: str | Path) -> Path:
     if isinstance(repository, Path) or "://" not in repository:
         return Path(repository)
     with reporting_errors():
-        from rationale.artifact.remote import pulled
+        from rationale.artifact.remote import pull_once
 
-        folder, warnings = pulled(repository)
+        folder, warnings = pull_once(repository)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return folder

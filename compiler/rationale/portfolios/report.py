@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
-from rationale.artifact.folder import whole, write
+from rationale.artifact.folder import atomic_file, write
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decide_rows, refusals
 from rationale.decisions.rows import feature_values
@@ -106,7 +106,7 @@ def draw_file(
         for i in range(here):
             drawn += figures(panels_of(answer, i, first + i, min(top, MOST_BARS), vocabulary, TARGETS))
         first += here
-    with whole(out) as partial_file:
+    with atomic_file(out) as partial_file:
         partial_file.write_bytes(svg(drawn))
     return f"wrote {out}: {shown:,} of {count:,} row{'s' * (count > 1)}"
 
