@@ -97,10 +97,11 @@ def describe(
     outputs = engine.outputs(selection)
     lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
     combined = graph.edges
-    every = {v.name: tensor_spec(v) for v in combined.graph.input}
-    opened = describe_open(every, target.tensors) if references and references.is_open else None
-    reference_names = opened.names if opened else set()
-    inputs = {name: spec for name, spec in every.items() if name not in reference_names}
+    graph_inputs = {v.name: tensor_spec(v) for v in combined.graph.input}
+    is_open = references is not None and references.is_open
+    open_references = describe_open(graph_inputs, target.tensors) if is_open else None
+    reference_names = open_references.names if open_references else set()
+    inputs = {name: spec for name, spec in graph_inputs.items() if name not in reference_names}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     inner = {s.name: inner_spec(lowered.specs, s.tensor, _row_of(lowered, s, shapes)) for s in target.leaves}
     specs = {**inner, **inputs}
@@ -140,8 +141,8 @@ def describe(
         completeness_gap=GAP if method.gap else None,
         completeness_gap_standard_error=outputs.of_kind(GAP_ERROR).get(WHOLE),
         other_outputs={kind: dict(names) for kind, names in outputs.by_kind.items() if kind not in _MEMBERS},
-        references=None if opened else _references(combined, target, referenced, names, checked),
-        open_references=opened,
+        references=None if open_references else _references(combined, target, referenced, names, checked),
+        open_references=open_references,
         open_length=_open_length(span, combined) if span else None,
         stopped=tuple(Stopped(**asdict(stop)) for stop in target.stops),
         points=method.rows_per_target(references.count if references else 1),
@@ -223,8 +224,8 @@ def _may_miss(spec: TensorSpec, missing: Missing, references: ReferenceSet | Non
 def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ...]:
     if target.players is None:
         return ()
-    each = zip(target.players.names, target.players.members, strict=True)
-    return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
+    members = zip(target.players.names, target.players.members, strict=True)
+    return tuple(Player(name=name, features=features, kind=kind) for name, features in members)
 
 
 def _splits(
@@ -302,11 +303,11 @@ def _digests(
         options["custom_ops"] = [library.sha256 for library in kernels]
     if references and references.is_open:
         options["open_references"] = references.count
-    chosen = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    options_digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
     model = selection.lowered.digest
-    parts = [model, references.digest or None if references else None, chosen]
-    whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Digests(model=model, references=parts[1], options=chosen, explanation=whole)
+    parts = [model, references.digest or None if references else None, options_digest]
+    explanation = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Digests(model=model, references=parts[1], options=options_digest, explanation=explanation)
 
 
 def _extensions(selection: Selection) -> tuple[Extension, ...]:

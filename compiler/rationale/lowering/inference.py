@@ -182,8 +182,8 @@ def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
     """
     spans = {name: size for name, size in sizes.items() if isinstance(size, tuple)}
     for name, ends in spans.items():
-        whole = len(ends) == 2 and all(isinstance(n, int | np.integer) and n >= 1 for n in ends)
-        if not whole or ends[1] < ends[0] + 2:
+        are_lengths = len(ends) == 2 and all(isinstance(n, int | np.integer) and n >= 1 for n in ends)
+        if not are_lengths or ends[1] < ends[0] + 2:
             raise InvalidOptionError(
                 f"length {name!r} must span three whole numbers or more, from 1 on, such as (1, 128), "
                 f"not {ends!r}."
@@ -223,7 +223,7 @@ def _default_input(model: ir.Model) -> ir.Value | None:
     """Return the input to which an array without a name belongs."""
     inputs = list(model.graph.inputs)
     floats = [v for v in inputs if v.dtype is not None and v.dtype.is_floating_point()]
-    for chosen in (floats, inputs):
-        if len(chosen) == 1:
-            return chosen[0]
+    for candidates in (floats, inputs):
+        if len(candidates) == 1:
+            return candidates[0]
     return None

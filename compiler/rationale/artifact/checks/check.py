@@ -194,8 +194,8 @@ def demand(measured: Measurements, gap: Gap | None, ended: bool = False) -> tupl
         )
     if ended and gap is Gap.ROUNDING:
         missed = measured.completeness_gap
-        more = (f"attributions miss the output's difference by {missed:.1e} of it",)
-        return (*messages, *more) if missed > GAP_WARNING else messages
+        warning = (f"attributions miss the output's difference by {missed:.1e} of it",)
+        return (*messages, *warning) if missed > GAP_WARNING else messages
     return (*messages, *_JUDGES[gap](measured, measured.completeness_gap))
 
 

@@ -60,7 +60,7 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     explain = _value(EXPLAIN, ir.DataType.BOOL, ["N", 1])
     answers = [_value(str(v.name), _dtype(v), list(v.shape or ())) for v in branch.outputs]
     _explain_requested_rows(branch, outer, explain, lowered.batched)
-    closed = _zeros(explain, answers)
+    no_explanation = _zeros(explain, answers)
     outer.inputs.append(explain)
     op = Nodes(outer, "one_shot")
     explained = op.Identity(explain)
@@ -68,7 +68,7 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     explained.dtype, explained.shape = ir.DataType.BOOL, ir.Shape(["N", 1])
     requested = op.Cast(explain, to=ir.DataType.INT32.value)
     any_requested = op.Cast(op.ReduceMax(requested, keepdims=0), to=ir.DataType.BOOL.value)
-    branches = {"then_branch": branch, "else_branch": closed}
+    branches = {"then_branch": branch, "else_branch": no_explanation}
     outer.append(ir.node("If", [any_requested], branches, outputs=answers, name=EXPLAIN))
     outer.outputs.extend([*answers, explained])
     for domain, version in branch.opset_imports.items():

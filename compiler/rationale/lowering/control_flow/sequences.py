@@ -118,8 +118,8 @@ def _split(op: Rewriting, node: ir.Node, _: Sequences) -> Result:
         return None
     sizes = sizes_input.const_value.numpy()
     if sizes.ndim == 0:
-        each = int(sizes)
-        sizes = np.asarray([min(each, size - start) for start in range(0, size, each)])
+        length = int(sizes)
+        sizes = np.asarray([min(length, size - start) for start in range(0, size, length)])
     return op.split(x, [int(n) for n in sizes], axis=axis)
 
 
