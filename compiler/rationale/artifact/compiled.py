@@ -22,9 +22,9 @@ from rationale.graph.runtime.session import (
     Run,
     Runner,
     SerializedGraph,
-    explaining,
     kernels_of,
     outline,
+    with_open_gate,
 )
 from rationale.pictures.picture import (
     TARGETS,
@@ -175,7 +175,7 @@ class Compiled:
             CheckFailedError: if it was read from a repository and its answers to the probe rows are wrong.
         """
         with kernels_of(self.custom_ops):
-            run = explaining(Runner(self.graph, threads=threads), outline(self.graph))
+            run = with_open_gate(Runner(self.graph, threads=threads), outline(self.graph))
         if self.probes is not None and not self.is_proven:
             demand_proof(self.probes, run)
         return run

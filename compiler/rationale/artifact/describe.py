@@ -16,10 +16,10 @@ from rationale.artifact.checks.check import CheckResult, FinishedGraph, adds_up
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered
 from rationale.lowering.inference import Span, length_warnings
-from rationale.methods.engine import Missing, Selection
+from rationale.methods.engine import MissingValues, Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
 from rationale.methods.logits import class_names, is_probability
@@ -33,7 +33,7 @@ from rationale.methods.outputs import (
     attributions_name,
     inner_spec,
 )
-from rationale.methods.references import Referenced
+from rationale.methods.references import PreparedReferences
 from rationale.methods.target import Target, stop_notes, stop_warnings
 from rationale.references.reference_set import ReferenceSet, spreads
 from rationale.references.request_time import describe_open
@@ -66,12 +66,12 @@ _MEMBERS = {*Manifest.model_fields, *ExplainedInput.model_fields}  # the kinds t
 
 
 def describe(
-    selection: Selection,
+    selection: Selection[Any, Any],
     request: CompileRequest,
-    referenced: Referenced,
+    referenced: PreparedReferences,
     graph: FinishedGraph,
     checked: CheckResult,
-    variants: Variants,
+    variants: VariantChoices,
     rules: Sequence[LayerRule] = (),
     *,
     notes: Sequence[str] = (),
@@ -182,7 +182,7 @@ def _tools() -> dict[str, str]:
 
 
 def _explained(
-    selection: Selection,
+    selection: Selection[Any, Any],
     specs: Mapping[str, TensorSpec],
     names: Mapping[str, tuple[str, ...] | None],
     references: ReferenceSet | None,
@@ -213,11 +213,11 @@ def _explained(
     )
 
 
-def _may_miss(spec: TensorSpec, missing: Missing, references: ReferenceSet | None) -> bool:
+def _may_miss(spec: TensorSpec, missing: MissingValues, references: ReferenceSet | None) -> bool:
     """Tell whether rows of an explained input may hold missing values; a text may always be empty."""
-    if spec.datatype == DATATYPES["STRING"] or (missing is Missing.ALWAYS and spec.datatype in FLOATS):
+    if spec.datatype == DATATYPES["STRING"] or (missing is MissingValues.ALWAYS and spec.datatype in FLOATS):
         return True
-    array = references.arrays.get(spec.name) if references and missing is not Missing.NEVER else None
+    array = references.arrays.get(spec.name) if references and missing is not MissingValues.NEVER else None
     return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
 
 
@@ -229,11 +229,11 @@ def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ..
 
 
 def _splits(
-    selection: Selection, names: Mapping[str, tuple[str, ...] | None]
+    selection: Selection[Any, Any], names: Mapping[str, tuple[str, ...] | None]
 ) -> dict[str, tuple[float, ...]]:
     splits_of = {
         feature: tuple(values)
-        for name, splits in selection.part.splits(selection.lowered, selection.target).items()
+        for name, splits in selection.choice.splits(selection.lowered, selection.target).items()
         if name in names
         for feature, values in zip(names_of(name, names[name], len(splits)), splits, strict=True)
     }
@@ -281,7 +281,10 @@ def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]])
 
 
 def _digests(
-    selection: Selection, references: ReferenceSet | None, span: Span | None, kernels: Sequence[CustomOps]
+    selection: Selection[Any, Any],
+    references: ReferenceSet | None,
+    span: Span | None,
+    kernels: Sequence[CustomOps],
 ) -> Digests:
     target, method = selection.target, selection.method
     options: dict[str, Any] = {
@@ -291,7 +294,7 @@ def _digests(
         "targets": target.elements,
         "inputs": target.inputs,
         "rationale": version(),
-        **selection.part.options,
+        **selection.choice.options,
     }
     if target.players:
         options["groups"] = dict(zip(target.players.names, target.players.members, strict=True))
@@ -310,7 +313,7 @@ def _digests(
     return Digests(model=model, references=parts[1], options=options_digest, explanation=explanation)
 
 
-def _extensions(selection: Selection) -> tuple[Extension, ...]:
+def _extensions(selection: Selection[Any, Any]) -> tuple[Extension, ...]:
     """Return the installed packages that take part: rules of operators, and the method's extensions."""
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     packages = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
@@ -331,7 +334,7 @@ def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
 def _references(
     combined: onnx.ModelProto,
     target: Target,
-    referenced: Referenced,
+    referenced: PreparedReferences,
     names: Mapping[str, tuple[str, ...] | None],
     checked: CheckResult,
 ) -> References | None:

@@ -219,7 +219,7 @@ def is_text(array: np.ndarray) -> bool:
 def plain_runner(compiled: Compiled) -> Runner:
     """Return a runner of the plain model, for the explained tensor."""
     with kernels_of(compiled.custom_ops):
-        return Runner(_explained_output_model(compiled), given=True)
+        return Runner(_explained_output_model(compiled), users_model=True)
 
 
 def _explained_output_model(compiled: Compiled) -> ir.Model:

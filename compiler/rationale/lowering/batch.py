@@ -202,8 +202,8 @@ def how_rows_mix(
     if _two_rows(model, *_SPANS[0]) is None:
         return None
     try:
-        batch_runner = Runner(model, optimise=False, given=True)
-        row_runner = Runner(single or model, optimise=False, given=True)
+        batch_runner = Runner(model, optimise=False, users_model=True)
+        row_runner = Runner(single or model, optimise=False, users_model=True)
         rows = [_two_rows(model, *span) or {} for span in _SPANS]
         answers = [_answers(batch_runner, row_runner, pair, outputs) for pair in rows]
     except InvalidModelError as error:

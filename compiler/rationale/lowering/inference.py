@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.graph.shapes import Spec, may_be_sizes, own_opsets, spec_of
+from rationale.graph.shapes import Spec, inference_opsets, may_be_sizes, spec_of
 
 BATCH = "N"
 
@@ -72,7 +72,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     constants = list(graph.initializers.values())
     proto = onnx.ModelProto(
         ir_version=model.ir_version,
-        opset_import=own_opsets(model.opset_imports),
+        opset_import=inference_opsets(model.opset_imports),
         functions=[
             ir.serde.serialize_function(f, create_value_info=model.ir_version >= 10)
             for f in model.functions.values()

@@ -15,12 +15,12 @@ import onnx_ir.passes.common as passes
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
 from rationale.graph.nodes import (
-    Nodes,
+    NodeBuilder,
     constant_nodes,
     fold_constants,
     new_constant,
     replace_by_constant,
-    stand_for,
+    take_place_of,
 )
 from rationale.graph.runtime.session import model_bytes
 from rationale.graph.shapes import Spec
@@ -119,7 +119,7 @@ def fold_weights(model: ir.Model) -> None:
                 f"{format_bytes(result_bytes[node])}, and all of them take {format_bytes(total)}. Correct "
                 "the size."
             )
-        fold_constants(model, ready or nodes, given=True)
+        fold_constants(model, ready or nodes, users_model=True)
 
 
 def _bounds_as_scalars(graph: ir.Graph) -> None:
@@ -235,11 +235,11 @@ def _row_size(node: ir.Node) -> int | None:
 def _read_row_by_row(model: ir.Model, node: ir.Node, index: np.ndarray) -> None:
     """Replace Gather(x as [N·size], indices) by x as [N, size] at the indices of one row."""
     size, indices = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
-    op = Nodes(model.graph, str(node.outputs[0].name), before=node)
+    op = NodeBuilder(model.graph, str(node.outputs[0].name), before=node)
     x = op.Reshape(node.inputs[0], [-1, size])
     if not np.array_equal(indices, np.arange(size)):
         x = op.Gather(x, indices, axis=1)
-    stand_for(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
+    take_place_of(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
     model.graph.remove(node, safe=True)
 
 

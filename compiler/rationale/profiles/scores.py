@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from rationale.decisions.rows import ENDS, SIGMOID_ERROR, decision_scores, score_index, sigmoid
 from rationale.errors import InvalidProfileError, InvalidReferencesError, UnsupportedModelError
-from rationale.graph.nodes import Nodes
+from rationale.graph.nodes import NodeBuilder
 from rationale.graph.runtime.session import Run, Runner
 from rationale.graph.shapes import ROWS
 from rationale.lowering import Lowered, lower
-from rationale.methods.logits import closing
+from rationale.methods.logits import closing_operator
 from rationale.methods.trees.ensembles import with_scores_behind
 from rationale.references.reference_set import check_count, check_rows, unnamed_error, whole_number_error
 from rationale.schema.manifest import contrast_ends
@@ -138,7 +138,7 @@ class Scorer:
     def __init__(self, lowered: Lowered, profile: DecisionProfile, margin: "Margin | None" = None) -> None:
         self._profile, self._margin = profile, margin
         model = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
-        self._run: Run = Runner(with_output(model, profile.tensor), given=True)
+        self._run: Run = Runner(with_output(model, profile.tensor), users_model=True)
         self._size = 1 if lowered.single_row_only else _BLOCK
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +194,7 @@ class Margin:
         if tensor is None or tensor not in lowered.batched or not has_own_rows:
             raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
         model = lowered.model.clone()
-        op = Nodes(model.graph, self.name)
+        op = NodeBuilder(model.graph, self.name)
         (value,) = (v for node in model.graph for v in node.outputs if v.name == tensor)
         row = op.Flatten(value, axis=1)
         first, against = (
@@ -217,16 +217,16 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
         elements: the number of elements in the row.
     """
     transform = transform_of(lowered, tensor)
-    closing_operator = closing(lowered.source, tensor)
-    if closing_operator is None and not transform:  # a lowered classifier of ai.onnx.ml
-        closing_operator = closing(ir.serde.serialize_model(lowered.model), tensor)
-    operator, behind = (transform, tensor) if closing_operator is None else closing_operator
+    closed = closing_operator(lowered.source, tensor)
+    if closed is None and not transform:  # a lowered classifier of ai.onnx.ml
+        closed = closing_operator(ir.serde.serialize_model(lowered.model), tensor)
+    operator, behind = (transform, tensor) if closed is None else closed
     spec = lowered.specs.get(behind)
-    count = elements if closing_operator is None or spec is None else prod(spec[0][1:])
+    count = elements if closed is None or spec is None else prod(spec[0][1:])
     index = index if count > 1 else 0
     if operator in ("Softmax", "SOFTMAX") and count == 2:
-        return Margin(behind, f"{index}-{1 - index}", closing_operator is None)
-    return Margin(behind, index, closing_operator is None) if operator in ("Sigmoid", "LOGISTIC") else None
+        return Margin(behind, f"{index}-{1 - index}", closed is None)
+    return Margin(behind, index, closed is None) if operator in ("Sigmoid", "LOGISTIC") else None
 
 
 def deciding_margin(

@@ -7,7 +7,7 @@ import numpy as np
 
 from rationale.artifact.checks.measure import ROWS_LIMIT, relative_error
 from rationale.errors import CheckFailedError
-from rationale.graph.runtime.session import Run, Runner, SerializedGraph, asking
+from rationale.graph.runtime.session import Run, Runner, SerializedGraph, with_gate
 from rationale.methods.outputs import GAP
 from rationale.schema.manifest import EXPLAINED
 
@@ -27,9 +27,9 @@ def check_gate(
     """
     run = run or Runner(model)
     rows = max(len(p) for p in probes.values() if p.ndim)
-    explained = run(asking(probes))
+    explained = run(with_gate(probes))
     for gate in (np.zeros(rows, bool), np.arange(rows) % 2 == 1):
-        answer = run(asking(probes, gate))
+        answer = run(with_gate(probes, gate))
         if not np.array_equal(answer.pop(EXPLAINED), gate[:, None]):
             raise _failed(EXPLAINED, "does not say which rows were explained")
         for name, array in answer.items():

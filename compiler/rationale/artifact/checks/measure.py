@@ -17,9 +17,9 @@ from rationale.graph.runtime.session import (
     Runner,
     SerializedGraph,
     count_nodes,
-    explaining,
     model_bytes,
     outline,
+    with_open_gate,
 )
 from rationale.lowering.precision import on_cpu
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
@@ -82,7 +82,7 @@ def measure(
     rows = max(len(p) for p in probes.values() if p.ndim)
     inputs = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
     original, outputs = _run_original(comparable, inputs)
-    runner = explaining(run or Runner(combined), graph)
+    runner = with_open_gate(run or Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
     answers = runner(probes) if most >= rows else _join_rows(singles)
     _demand_separate_rows(original, inputs, outputs, rows, halves.rounding)
@@ -91,7 +91,7 @@ def measure(
     outputs_error, gap = _outputs_error(outputs, answers), _gap(answers, sound) if GAP in answers else None
     own_rounding = fused_integers = 0.0
     if outputs_error > OUTPUTS_LIMIT or (gap is not None and gap > GAP_LIMIT and GAP_ERROR not in answers):
-        unfused = Runner(comparable, given=True, fuse_integers=False)(inputs)
+        unfused = Runner(comparable, users_model=True, fuse_integers=False)(inputs)
         own_rounding, fused_integers = (
             _own_rounding(comparable, inputs, unfused),
             _outputs_error(outputs, unfused),
@@ -124,10 +124,10 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
         InvalidModelError: if it does not run; the text says whether the optimisation is at fault.
     """
     try:
-        original = Runner(model, given=True)
+        original = Runner(model, users_model=True)
         return original, original(probes)
     except InvalidModelError as error:
-        Runner(model, optimise=False, given=True)(probes)
+        Runner(model, optimise=False, users_model=True)(probes)
         raise InvalidModelError(
             f"{error}. Without graph optimisations ONNX Runtime {ort.__version__} runs it: one of them "
             "breaks the model, and would do so where it is served. Try another version, or export the model "
@@ -232,8 +232,8 @@ def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
         outputs: the outputs of the model without layers on whole numbers, which round by design.
     """
     other = [_rounded_otherwise(original, seed) for seed in range(DRAWS)]
-    answers = [Runner(model, given=True, fuse_integers=False)(probes) for model in other]
-    answers.append(Runner(original, optimise=False, given=True)(probes))
+    answers = [Runner(model, users_model=True, fuse_integers=False)(probes) for model in other]
+    answers.append(Runner(original, optimise=False, users_model=True)(probes))
     errors = [_outputs_error(outputs, other) for other in answers]
     return max((error for error in errors if np.isfinite(error)), default=0.0)
 

@@ -109,7 +109,7 @@ def sound_probes(
 def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
     comparable, _ = on_cpu(ir.from_proto(source))
     try:
-        answers = Runner(comparable, given=True)(probes)
+        answers = Runner(comparable, users_model=True)(probes)
     except InvalidModelError:
         return False
     floats = [a for a in answers.values() if isinstance(a, np.ndarray) and is_float(a.dtype)]
@@ -152,7 +152,7 @@ def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
 def check_open(method: Method, deployment: Deployment) -> None:
     """Raise InvalidOptionError for options that need the references when the graph is made."""
     wrong = {
-        **dict.fromkeys(method.open_faults, True),
+        **dict.fromkeys(method.features_with_fixed_references, True),
         "--one-shot": deployment.one_shot,
         "--storage float16": deployment.storage != "float32",
     }

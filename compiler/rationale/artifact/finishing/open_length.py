@@ -25,7 +25,7 @@ from rationale.artifact.finishing.formulas import (
     formula,
 )
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
-from rationale.graph.nodes import Nodes, drop_unused_constants
+from rationale.graph.nodes import NodeBuilder, drop_unused_constants
 from rationale.graph.runtime.session import Runner, interface
 from rationale.lowering.inference import Span
 from rationale.methods.engine import Method
@@ -182,7 +182,7 @@ class _Formulas:
     """Formulas as nodes of a graph, before all others."""
 
     def __init__(self, graph: ir.Graph, source: ir.Value, axis: int) -> None:
-        self.op = Nodes(graph, "rationale/length", before=graph[0])
+        self.op = NodeBuilder(graph, "rationale/length", before=graph[0])
         self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
 
     def emit(self, formula: Formula, longest: ir.Value) -> ir.Value:

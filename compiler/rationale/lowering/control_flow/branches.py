@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.nodes import names_read, stand_for
+from rationale.graph.nodes import names_read, take_place_of
 from rationale.lowering.batch import dependent_on_batch
 from rationale.lowering.bodies import detach_bodies, name_outputs, remove_identities
 from rationale.lowering.control_flow.bounds import positions_read, span
@@ -133,7 +133,7 @@ class _Inliner:
             is_new = new.producer() in op.emitted and new not in used
             value = new if is_new else op.Identity(new)
             used.add(value)
-            stand_for(old, value)
+            take_place_of(old, value)
         graph.remove(node, safe=True)
         detach_bodies(node)
         return True

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.nodes import Nodes, stand_for
+from rationale.graph.nodes import NodeBuilder, take_place_of
 from rationale.lowering.bodies import detach_bodies
 from rationale.lowering.inference import note_shapes
 
@@ -35,7 +35,7 @@ def mark(x: ir.Value, reading: str) -> ir.Value:
     return x
 
 
-class Rewriting(Nodes):
+class Rewriting(NodeBuilder):
     """A builder of the nodes that replace one node; numbers among operands get its result's type."""
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
@@ -206,7 +206,7 @@ def replace_node(
     results = result if isinstance(result, tuple) else (result,)
     for old, new in zip(node.outputs, results, strict=False):
         if new is not None and old.name:
-            stand_for(old, new if new.producer() in op.emitted else op.Identity(new))
+            take_place_of(old, new if new.producer() in op.emitted else op.Identity(new))
             old.name = f"{new.name}/unread"
     if not any(v.uses() or v.is_graph_output() for v in node.outputs):
         graph.remove(node, safe=True)
