@@ -29,8 +29,8 @@ def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[
         effects: the effects that are shown.
         values: other numbers that are shown; they set the decimals if no effect does.
     """
-    found = _decimals(effects)
-    decimals = _decimals(values) or 0 if found is None else found
+    effect_decimals = _decimals(effects)
+    decimals = _decimals(values) or 0 if effect_decimals is None else effect_decimals
 
     def written(value: float) -> str:
         if not math.isfinite(value):
@@ -49,7 +49,7 @@ def signed(write: Callable[[float], str], value: float) -> str:
 
 
 def _decimals(numbers: Iterable[float]) -> int | None:
-    sizes = [abs(float(one)) for one in numbers if one and math.isfinite(one)]
+    sizes = [abs(float(value)) for value in numbers if value and math.isfinite(value)]
     if not sizes:
         return None
     largest = max(sizes)

@@ -49,13 +49,13 @@ def explain_file(
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
-    kept = read_columns(file, keep, count)
+    kept_columns = read_columns(file, keep, count)
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
     answers = _collecting(
-        batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
+        explained_batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
     )
-    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept)}"]
+    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept_columns)}"]
     for _ in answers:  # the rest, unsaved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
@@ -73,7 +73,7 @@ def parse_rows(text: str) -> int | None:
     return None if text == "all" else int(text)
 
 
-def batches(
+def explained_batches(
     compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, progress: Progress = silent
 ) -> Iterator[Explanation]:
     """Explain the first `count` rows of inputs.
@@ -85,15 +85,15 @@ def batches(
     for start in range(0, count, size):
         progress("explaining", start, count)
         stop = min(start + size, count)
-        part = {name: a[start:stop] for name, a in inputs.items()}
+        rows = {name: a[start:stop] for name, a in inputs.items()}
         try:
-            answer = run(part)
+            answer = run(rows)
         except CheckFailedError as error:
             raise InvalidOptionError(
                 f"rows {start} to {stop - 1}: the model cannot take one of them (an id outside of its "
                 f"table?): {error}"
             ) from error
-        yield Explanation(answer, compiled.manifest, part)
+        yield Explanation(answer, compiled.manifest, rows)
 
 
 def _collecting(

@@ -13,7 +13,7 @@ from rationale import compile_model
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry
 from rationale.decisions.decide import decide
-from rationale.decisions.rows import explained_rows, keys_of, values_of
+from rationale.decisions.rows import attribution_keys, explained_rows, feature_values
 from rationale.export.page import export_page
 from rationale.schema.outputs import OUTPUT_KINDS
 from tests.compiler.export.conftest import MOST_MS
@@ -42,30 +42,30 @@ def fill(page: Page, values: Values) -> None:
     for i, field in enumerate(facts_of(page)["fields"]):
         box, value = page.locator(f"#field-{i}"), values[field["name"]]
         if "choices" in field:
-            at = 0 if value is None else field["choices"].index(value) + field["missing"]
-            box.select_option(index=at)
+            position = 0 if value is None else field["choices"].index(value) + field["missing"]
+            box.select_option(index=position)
         else:
             box.fill("" if value is None else str(value))
 
 
 def shown(page: Page) -> dict[str, list[str]]:
     """Return what the page has under "All digits", once it answers the last change."""
-    return {name: rest for name, *rest in page.evaluate(NUMBERS)}
+    return {name: remaining for name, *remaining in page.evaluate(NUMBERS)}
 
 
 def inputs_of(facts: Mapping[str, Any], values: Values) -> dict[str, np.ndarray]:
     dtypes = {"string": object, "bool": bool}
     rows = {}
     for spec in facts["inputs"]:
-        own = [values[f["name"]] for f in facts["fields"] if f.get("input") == spec["name"]]
-        cells = [np.nan if value is None else value for value in own]
+        expected = [values[f["name"]] for f in facts["fields"] if f.get("input") == spec["name"]]
+        cells = [np.nan if value is None else value for value in expected]
         rows[spec["name"]] = np.array(cells, dtypes.get(spec["type"], spec["type"])).reshape(spec["shape"])
     return rows
 
 
 def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0) -> Explanation:
     """Assert that the page shows what the entry answers here; return that answer."""
-    found = shown(page)
+    actual = shown(page)
     answer = compiled.explain(inputs_of(facts_of(page), values))
     manifest = compiled.manifest
 
@@ -73,17 +73,19 @@ def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0)
         return None if name is None else float(answer[name][0, target])
 
     flat = [answer[e.attributions][0, target].reshape(-1) for e in manifest.attributed]
-    keys = [key.replace("\u202e", "\\u202e") for key in keys_of(manifest)]  # which would turn a name round
-    due = dict(zip(keys, np.concatenate(flat).tolist(), strict=True))
-    due["explained value"] = number(manifest.explained_value)
-    due |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
-    due |= {"completeness gap": number(manifest.completeness_gap)} if manifest.completeness_gap else {}
-    assert set(found) == {*due, "score"}
-    for name, value in due.items():
-        assert float(found[name][1]) == pytest.approx(value, rel=1e-5, abs=1e-5), (name, values)
+    keys = [
+        key.replace("\u202e", "\\u202e") for key in attribution_keys(manifest)
+    ]  # which would turn a name round
+    expected = dict(zip(keys, np.concatenate(flat).tolist(), strict=True))
+    expected["explained value"] = number(manifest.explained_value)
+    expected |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
+    expected |= {"completeness gap": number(manifest.completeness_gap)} if manifest.completeness_gap else {}
+    assert set(actual) == {*expected, "score"}
+    for name, value in expected.items():
+        assert float(actual[name][1]) == pytest.approx(value, rel=1e-5, abs=1e-5), (name, values)
     errors = [answer[e.standard_error][0, target] for e in manifest.attributed if e.standard_error]
     for name, error in zip(keys, np.concatenate(errors or [np.empty(0)]), strict=bool(errors)):
-        assert float(found[name][2]) == pytest.approx(error, rel=1e-5, abs=1e-5)
+        assert float(actual[name][2]) == pytest.approx(error, rel=1e-5, abs=1e-5)
     return answer
 
 
@@ -149,9 +151,9 @@ def test_a_further_kind_of_output_is_shown(
     expect(digits).to_contain_text("largest", timeout=MOST_MS)
     assert digits.locator("thead th").all_text_contents() == ["Name", "Value", "Number", "square"]
     rows = digits.locator("tbody tr").all()
-    found = {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
+    actual = {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
     for name in ("x[0]", "x[1]", "x[2]"):
-        _, attribution, square = found[name]
+        _, attribution, square = actual[name]
         assert float(square) == pytest.approx(float(attribution) ** 2, rel=1e-5)
 
 
@@ -173,12 +175,12 @@ def test_classes_are_named_with_the_probability_of_each(opened: Open, repository
     page, compiled = opened("five"), open_entry(repository, "five")
     values = drawn(facts_of(page), np.random.default_rng(1))
     fill(page, values)
-    (due,) = demand_same(page, compiled, values)["probabilities"]
-    order = np.argsort(-due, kind="stable")
+    (expected,) = demand_same(page, compiled, values)["probabilities"]
+    order = np.argsort(-expected, kind="stable")
     lines = page.locator(".classes tbody tr")
     assert lines.locator("th").all_inner_texts() == [sorted(CLASSES)[i] for i in order]
     for share, i in zip(lines.locator(".number").all_inner_texts(), order, strict=True):
-        assert float(share.removesuffix("%")) == pytest.approx(100 * due[i], abs=0.0051)
+        assert float(share.removesuffix("%")) == pytest.approx(100 * expected[i], abs=0.0051)
     page.get_by_label("Explained").select_option(f"probabilities_margin of class {sorted(CLASSES)[2]}")
     expect(page.locator(".classes .explained th")).to_have_text(sorted(CLASSES)[2])
 
@@ -199,16 +201,16 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
         shown(page)
         inputs = inputs_of(facts_of(page), values)
         answer = compiled.explain(inputs)
-        given = {k: v for k, v in values.items() if v is not None}
-        (told,) = values_of(compiled.manifest, inputs, [given])
-        due = decide(decided, explained_rows(compiled.manifest, answer)[0], told)
-        expect(page.locator(".outcome")).to_have_text(OUTCOMES[due.decision])
+        instance = {k: v for k, v in values.items() if v is not None}
+        (message,) = feature_values(compiled.manifest, inputs, [instance])
+        records = decide(decided, explained_rows(compiled.manifest, answer)[0], message)
+        expect(page.locator(".outcome")).to_have_text(OUTCOMES[records.decision])
         assert page.locator("#reasons li").evaluate_all(
             "items => items.map((each) => each.dataset.code)"
-        ) == [reason.code for reason in due.reasons]
+        ) == [reason.code for reason in records.reasons]
         texts = page.locator("#reasons li").all_text_contents()
-        assert all(text.startswith(r.text) for text, r in zip(texts, due.reasons, strict=True))
-        outcomes.add(due.decision)
+        assert all(text.startswith(r.text) for text, r in zip(texts, records.reasons, strict=True))
+        outcomes.add(records.decision)
         expect(page.locator(".sentence")).to_contain_text("the threshold")
         expect(page.locator(".axis .reached")).to_be_visible()
     assert len(outcomes) > 1
@@ -351,8 +353,8 @@ def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Ca
         await new Promise((done) => setTimeout(done, 300));
         return [window.ran ?? false, [...new Set(refused)].sort()];
     }""")
-    due = ["connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-elem"]
-    assert refused == [False, due]
+    expected = ["connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-elem"]
+    assert refused == [False, expected]
 
 
 PROBED = "credit"

@@ -26,7 +26,7 @@ from rationale.evaluate.decisions.measures import (
 )
 from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.decisions.report import tables
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale_service.cli.main import app
 from tests.compiler.decisions.linear import (
     BANKRUPT,
@@ -103,7 +103,7 @@ def test_outcomes(statistics: DecisionReport) -> None:
 
 
 def test_how_often_each_reason_comes_and_stays(statistics: DecisionReport) -> None:
-    drawn = draws(NEAR, None, DRAWS, SEED)
+    drawn = bootstrap_samples(NEAR, None, DRAWS, SEED)
     codes_of = {i: codes(X[i], NEAR) for i in BY_SCORE}
     other_codes = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
     reasons = {reason.code: reason for reason in statistics.reasons}
