@@ -7,7 +7,7 @@ import pytest
 from loadtests.checks import dependencies
 from loadtests.checks.dependencies import fired, main, measure
 
-BY_NAME = {one.name: one for one in dependencies.DEPENDENCIES}
+BY_NAME = {dependency.name: dependency for dependency in dependencies.DEPENDENCIES}
 UNAVAILABLE = "rationale_audit_unavailable"
 
 
@@ -19,9 +19,9 @@ def test_alerts_fire_by_what_is_scraped() -> None:
 def test_a_fault_that_nothing_tells_of_is_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def row(name: dependencies.Dependency, fault: str) -> dependencies.Row:
+    def row(name: dependencies.Dependency, fault: str) -> dependencies.FaultReport:
         texts = ("200", "200", "200 in 0.01 s", "200 in 0.01 s", "none", "none")
-        return dependencies.Row(name.name, fault, *texts, 1.0, fault == "killed")
+        return dependencies.FaultReport(name.name, fault, *texts, 1.0, fault == "killed")
 
     monkeypatch.setattr(dependencies, "measure", row)
     assert main(["--only", "Redis", "--faults", "killed"]) == 0

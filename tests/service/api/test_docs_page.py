@@ -39,7 +39,7 @@ async def test_on_the_admin_port_too(repository: Path) -> None:
 
 async def test_its_policy_allows_its_own_script_and_no_other_host(client: httpx.AsyncClient) -> None:
     page = await client.get("/docs")
-    policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
+    policy = dict(piece.split(" ", 1) for piece in page.headers["content-security-policy"].split("; "))
     (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy["default-src"] == "'none'"

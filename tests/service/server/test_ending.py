@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from rationale_service.process.ending import take_steps
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import Child, ready_line, serve
 from tests.service.decisions.audit.postgres import Postgres, postgres
 
-ROWS = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+ROWS = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
 PROMISED_S = 40
 HANGS = """
 import asyncio, threading
@@ -37,7 +36,7 @@ asyncio.run(main())
 async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    taken: list[str] = []
+    steps_run: list[str] = []
 
     async def hangs() -> None:
         await asyncio.Event().wait()
@@ -47,10 +46,10 @@ async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
 
     async def works() -> None:
         await asyncio.sleep(0.05)
-        taken.append("works")
+        steps_run.append("works")
 
     await asyncio.wait_for(take_steps({"one": hangs, "two": fails, "three": works}, 0.1), 5)
-    assert taken == ["works"]
+    assert steps_run == ["works"]
     assert [record.message for record in caplog.records] == [
         "the stop does not wait any longer for one",
         "the stop of two failed",
@@ -58,15 +57,15 @@ async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
 
 
 def test_a_thread_that_hangs_does_not_keep_a_process_alive() -> None:
-    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0
-    assert "the process ends now" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30)
+    assert completed.returncode == 0
+    assert "process ends" in completed.stderr
 
 
 @pytest.mark.full
 def test_gateways_stop_while_their_database_is_frozen(tmp_path: Path) -> None:
     """One has one worker, the other two; each waits half a minute, both at once."""
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     with postgres() as server, contextlib.ExitStack() as stack, ThreadPoolExecutor() as callers:
         gateways = {
             workers: stack.enter_context(gateway(server, tmp_path, workers)) for workers in ("1", "2")
