@@ -187,7 +187,7 @@ def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
     """Return the page: a policy, a style, data blocks and one script."""
     own = "\n".join(modules("main.js").values())
     script = f"\n{runtime.script}\n{{\n{own}}}\n"  # a block keeps its names apart from the runtime's
-    style = (FILES / "page.css").read_text("utf-8")
+    style = "".join(file.read_text("utf-8") for file in (SHARED / "shared.css", FILES / "page.css"))
     policy = _POLICY.format(script=_digest(script), style=_digest(style))
     facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
     parts = {

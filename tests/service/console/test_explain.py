@@ -174,7 +174,7 @@ def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: 
         expect(page.locator(".badge")).to_have_text("approve")
         opened(page, gateway, "credit", milder)
     assert page.locator(".curve .flip").count() == lines.count()
-    expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
+    expect(page.locator(".note").filter(has_text="turns to approve at").first).to_be_visible()
 
 
 @pytest.mark.full
@@ -574,10 +574,10 @@ def test_a_wrong_entry_is_named_beside_its_field(page: Page, gateway: str) -> No
     field.fill("a lot")
     field.press("Enter")
     expect(field).to_have_attribute("aria-invalid", "true")
-    expect(page.locator(".turns").first).to_have_text(re.compile("Income: 'a lot' is no number"))
+    expect(page.locator(".note").first).to_have_text(re.compile("Income: 'a lot' is no number"))
     field.fill("")
     field.press("Enter")
-    expect(page.locator(".turns").first).to_contain_text("which the model does not take")
+    expect(page.locator(".note").first).to_contain_text("which the model does not take")
 
 
 @pytest.mark.full

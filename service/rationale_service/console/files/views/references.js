@@ -7,8 +7,8 @@ import { writers } from "../format.js";
 import { drawSpread } from "../pictures/spread.js";
 import * as rows from "../rows.js";
 import { MANY, searchAmong } from "../search.js";
-import { titleOf } from "../values.js";
 import { isShare } from "../score.js";
+import { labelOf, titleOf } from "../values.js";
 
 export const title = "References";
 
@@ -140,7 +140,7 @@ class Page {
         "figure",
         {},
         h("figcaption", {}, titleOf(field), field.unit && h("small", {}, ` ${field.unit}`)),
-        drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
+        drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name], (value) => labelOf(field, value)),
       ),
     );
     const areMany = fields.length > MANY;
