@@ -59,7 +59,7 @@ def read() -> Page:
 def test_rows_one_by_one_and_an_overview_of_all(entries: Path) -> None:
     done = call(entries, "table", "--input", "x.npy", "--rows", "4", "--top", "3")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("wrote r.html: 30 rows; the first 4 one by one\nrow 0, target 0: ")
+    assert done.stdout.startswith("wrote r.html: 30 rows; the first 4 one by one\nRow 1, target 0: ")
     found = read()
     assert found.of("h1")[0].text == "Explanations by table"
     assert [seen.text for seen in found.of("h2")] == [f"Row {i}" for i in range(1, 5)]

@@ -147,7 +147,7 @@ def _check_domain(
     if odd:
         rows, (first, fault) = len({i for i, _ in odd}), odd[0]
         raise InvalidOptionError(
-            f"{rows} of {len(values)} rows of the file would get no decision: in row {first} {fault}. "
+            f"{rows} of {len(values)} rows of the file would get no decision: in row {first + 1} {fault}. "
             "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
         )
 
@@ -190,8 +190,8 @@ def _explained(
     odd = next((i for i, row in enumerate(found) if not math.isfinite(row.score)), None)
     if odd is not None:
         raise InvalidOptionError(
-            f"row {odd} of the file has the score {found[odd].score}: leave rows out that the model has no "
-            "answer to."
+            f"row {odd + 1} of the file has the score {found[odd].score}: leave rows out that the model has "
+            "no answer to."
         )
     return found
 

@@ -338,7 +338,7 @@ def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: P
 def test_a_row_that_the_model_has_no_answer_to(tmp_path: Path) -> None:
     write(tmp_path, profile=PROFILE | {"knock_outs": []})
     np.savez(tmp_path / "huge.npz", x=np.array([X[0], [3e38, 0, 0, 3e38, 0]]))
-    with pytest.raises(InvalidOptionError, match=r"row 1 of the file has the score (inf|nan): leave"):
+    with pytest.raises(InvalidOptionError, match=r"row 2 of the file has the score (inf|nan): leave"):
         decide_file(tmp_path / "model_repository", "m", tmp_path / "huge.npz", (), lambda *_: None)
 
 
@@ -346,7 +346,8 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     profile = {**PROFILE, "features": {**PROFILE["features"], "age": {"reason": "R1", "most": 1.0}}}
     beyond = np.flatnonzero(X[:, 0] > 1)
     write(tmp_path, profile=profile)
-    told = f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is more than .* 1: "
+    first = f"in row {beyond[0] + 1} feature 'age' is more than .* 1: "
+    told = f"{len(beyond)} of {N} rows of the file .*: {first}"
     with pytest.raises(InvalidOptionError, match=told):
         report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
     write(tmp_path, profile={**profile, "outside": "warn"})
