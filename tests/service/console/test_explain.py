@@ -80,7 +80,8 @@ def effects(panel: Locator) -> dict[str, Any]:
     """By the first line of each row's head; to the digits that are shown."""
     points = "percentage points" in panel.locator("thead").first.inner_text()
     found = panel.locator("tbody tr:not(.classes tr)").evaluate_all(
-        "rows => rows.map((row) => [row.querySelector('th').firstChild.textContent,"
+        "rows => rows.map((row) => [[...row.querySelector('th').childNodes]"
+        ".filter((node) => node.nodeName !== 'SMALL').map((node) => node.textContent).join(''),"
         " row.querySelector('td.number').textContent])"
     )
     return {name: figure(amount, points and not amount.endswith("%")) for name, amount in found}

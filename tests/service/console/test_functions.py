@@ -10,14 +10,24 @@ import pytest
 from tests.needs import need
 from tests.service.console.node import modules
 
-MODULES = ("address", "dom", "format", "parse", "rows", "score", "values")
+MODULES = (
+    "address",
+    "dom",
+    "format",
+    "parse",
+    "pictures/canvas",
+    "portfolio/words",
+    "rows",
+    "score",
+    "values",
+)
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const [folder, ...names] = process.argv.slice(1);
 const loaded = await Promise.all(names.map((name) => import(`${folder}/${name}.js`)));
 const evaluated = (expression) => {
   try {
-    return { value: new Function(...names, `return ${expression}`)(...loaded) ?? null };
+    return { value: new Function(...names.map((name) => name.split("/").at(-1)), `return ${expression}`)(...loaded) ?? null };
   } catch (error) {
     return { error: error.message };
   }
@@ -372,3 +382,10 @@ def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> N
             ("score.isShare({}, 'p')", False),
         ]
     )
+
+
+def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
+    texts = {"0.25": "0.25", "-2500": "−2,500", "100000": "100K", "-1250000": "−1.25M", "2e9": "2B"}
+    figures = {"0.0061234": "0.00612", "595139.4": "595,139", "1272868.75": "1,272,869", "-0.5": "−0.5"}
+    demand([(f"canvas.tickText({value})", due) for value, due in texts.items()])
+    demand([(f"words.figure({value})", due) for value, due in figures.items()])

@@ -9,7 +9,7 @@ const BASE = 76;
 const EDGE = 8;
 const BINS = 28;
 const MOST_WORDS = 8;
-const percent = writers([0.001], [], true).value;
+const percent = writers([0.1], [], true).value;
 
 /** spreads: one or two of the same feature ({quantiles} or {categories}); value: the row's, or undefined. */
 export function drawSpread(name, spreads, value, write = formatted) {
