@@ -25,9 +25,10 @@ SCRIPT = """
 import { readFileSync } from "node:fs";
 const [folder, ...names] = process.argv.slice(1);
 const loaded = await Promise.all(names.map((name) => import(`${folder}/${name}.js`)));
+const called = names.map((name) => name.split("/").at(-1));
 const evaluated = (expression) => {
   try {
-    return { value: new Function(...names.map((name) => name.split("/").at(-1)), `return ${expression}`)(...loaded) ?? null };
+    return { value: new Function(...called, `return ${expression}`)(...loaded) ?? null };
   } catch (error) {
     return { error: error.message };
   }
