@@ -194,13 +194,8 @@ def _explain_rows(
     not_finite = next((i for i, row in enumerate(explained) if not math.isfinite(row.score)), None)
     if not_finite is not None:
         raise InvalidOptionError(
-<<<<<<< HEAD
-            f"row {odd + 1} of the file has the score {found[odd].score}: leave rows out that the model has "
-            "no answer to."
-=======
-            f"row {not_finite} of the file has the score {explained[not_finite].score}. Leave out the rows "
-            "that the model cannot answer."
->>>>>>> main
+            f"row {not_finite + 1} of the file has the score {explained[not_finite].score}. Leave out the "
+            "rows that the model cannot answer."
         )
     return explained
 
