@@ -32,14 +32,14 @@ UNBOUNDED = {
 # Dataclasses that change: they collect, count or wait for an answer. Every other one is frozen.
 MUTABLE = {
     "rationale.conversion.boosters.trees.Nodes",
-    "rationale.methods.trees.provenance._Following",
+    "rationale.methods.trees.provenance._OriginTracker",
     "rationale.tables.written._Tensor",
     "rationale.portfolios.report._Sections",
     "rationale.graph.tensor.Chunks",
-    "rationale.graph.variants.Variants",
+    "rationale.graph.variants.VariantChoices",
     "rationale.lowering.control_flow.branches._Inliner",
     "rationale.graph.memory.budget.Region",
-    "rationale.graph.memory.scan._Body",
+    "rationale.graph.memory.scan._ScanBody",
     "rationale_service.engine.model_cache._Resident",
     "rationale_service.protocols.gateway.Gateway",
     "rationale_service.protocols.interceptor.RequestInterceptor",

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from rationale import DeepShap, Gradient
 from rationale.errors import InvalidModelError, RationaleError
 from rationale.graph.tensor import Chunks
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered, lower
 from rationale.methods.engine import Method, Selection, combine
 from rationale.methods.propagation.path import choose_path
@@ -277,7 +277,7 @@ class Emitted:
         """The combined graph, in which all that depends on references alone is left to be computed."""
         references = None if method.reference_set is None else self.references
         selection = Selection(self.lowered, self.target, method, None, self.path)
-        plan = combine(selection, references, Variants(HERE), lambda *_: None)
+        plan = combine(selection, references, VariantChoices(HERE), lambda *_: None)
         model = plan.build(Chunks())
         for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
             step(model)
