@@ -40,7 +40,7 @@ def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> di
 
 
 @pytest.mark.parametrize(
-    ("given", "prediction", "due"),
+    ("output", "prediction", "expected"),
     [
         (model({"p": 3}, "p", 3, probabilities=["p"]), [0.2, 0.5, 0.3], 1),
         (model({"p": 3}, "p", 3), [-2.0, -5.0, -1.0], 2),
@@ -56,7 +56,7 @@ def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> di
     ],
 )
 def test_the_predicted_class_has_the_largest_score(
-    given: dict[str, Any], prediction: Any, due: int | None
+    output: dict[str, Any], prediction: Any, expected: int | None
 ) -> None:
     body = "return own.predictedClass(given.model, given.prediction);"
-    assert in_node(["score.js"], body, {"model": given, "prediction": prediction}) == due
+    assert in_node(["score.js"], body, {"model": output, "prediction": prediction}) == expected
