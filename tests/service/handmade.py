@@ -16,17 +16,17 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
 from rationale.schema.manifest import (
+    ChosenVariants,
     Digests,
     EmbeddedProfile,
     ExplainedInput,
     Manifest,
-    Measured,
+    Measurements,
     Memory,
-    Method,
+    MethodRecord,
     References,
     Spread,
     TensorSpec,
-    Variants,
 )
 from rationale.schema.profile import as_profile
 from rationale.schema.request import CompileRequest
@@ -126,18 +126,18 @@ def write_pair_of(
     """
     inputs, outputs, nodes = plain
     graph = f"({inputs}) => ({outputs}) {{ {nodes} }}"
-    given, answered = write_entry(repository, name, graph, constants, **(config or {}))
+    feeds, answered = write_entry(repository, name, graph, constants, **(config or {}))
     graph = f"({inputs}) => ({outputs}, {more[0]}) {{ {nodes} {more[1]} }}"
     write_entry(repository, f"{name}_explain", graph, constants, **(twin_config or config or {}))
     explained = (
         ExplainedInput(tensor=each, attributions=f"{each.name}_attributions", feature_names=names)
-        for each, names in zip(given, features, strict=True)
+        for each, names in zip(feeds, features, strict=True)
     )
     fields: dict[str, Any] = {
         "model": name,
-        "method": Method(name="deepshap"),
+        "method": MethodRecord(name="deepshap"),
         "digests": Digests(model="m" * 64, references="r" * 64, options="o" * 64, explanation="e" * 64),
-        "inputs": given,
+        "inputs": feeds,
         "explained": tuple(explained),
         "outputs": answered,
         "explained_output": answered[0].name,
@@ -151,10 +151,10 @@ def write_pair_of(
         "ir_version": 10,
         "least_onnxruntime": "1.20",
         "tools": {},
-        "measured": Measured(
+        "measured": Measurements(
             rows=3, outputs_error=0, completeness_gap=0, rows_error=0, nodes=9, model_bytes=1, latency_ms=1
         ),
-        "variants": Variants(provider="cpu", threads=1, taken={}),
+        "variants": ChosenVariants(provider="cpu", threads=1, taken={}),
         "memory": Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     }
     fields |= over
@@ -163,8 +163,8 @@ def write_pair_of(
         options=fields["method"].options,
         output=fields["explained_output"],
         targets=fields["targets"],
-        inputs=[each.name for each in given],
-        features={each.name: names for each, names in zip(given, features, strict=True) if names},
+        inputs=[each.name for each in feeds],
+        features={each.name: names for each, names in zip(feeds, features, strict=True) if names},
     )
     manifest = Manifest(**{"request": request, **fields})
     (repository / f"{name}_explain" / "explanation.json").write_text(manifest.to_json())
@@ -216,7 +216,7 @@ def write_gradient(repository: Path) -> None:
         ),
         {"w": w, "wt": w.T.copy(), **SMALL},
         [("u", "v")],
-        method=Method(name="gradient"),
+        method=MethodRecord(name="gradient"),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rationale.decisions.decide import Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
-from rationale.decisions.rows import Tensors, logit, margin_at, profile_of, sigmoid
+from rationale.decisions.rows import Tensors, logit, margin_output, profile_of, sigmoid
 from rationale.recourse.levers import Values
 from rationale.schema.form import feature_names
 from rationale.schema.manifest import Manifest
@@ -113,7 +113,7 @@ class Applicant:
     @cached_property
     def has_margin(self) -> bool:
         """True if the score is the Sigmoid of a margin."""
-        return margin_at(self.manifest) is not None
+        return margin_output(self.manifest) is not None
 
     @cached_property
     def total(self) -> float:

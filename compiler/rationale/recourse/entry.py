@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import Cells, Undecided, decide_inputs, knock_outs_beside
-from rationale.decisions.rows import Tensors, profile_of, score_at, values_of
+from rationale.decisions.decided import Cells, Undecided, decide_inputs, knock_out_columns
+from rationale.decisions.rows import Tensors, feature_values, profile_of, score_location
 from rationale.recourse.levers import Values
 from rationale.recourse.recourse import Recourse, RecourseFinder
 from rationale.schema.form import FormField, feature_names, knock_out_fields, model_fields
@@ -31,13 +31,13 @@ class RunEntry:
     explain: Callable[[Tensors], Tensors]
 
     def scores(self, inputs: Tensors) -> np.ndarray:
-        tensor, index = score_at(self.manifest)
+        tensor, index = score_location(self.manifest)
         is_plain = any(spec.name == tensor for spec in self.manifest.outputs)
         answers = (self.predict if is_plain else self.explain)(inputs)[tensor]
         return answers.reshape(len(answers), -1)[:, index].astype(np.float64)
 
     def decide(self, inputs: Tensors, values: Sequence[Values]) -> list[Decision | Undecided]:
-        beside = knock_outs_beside(self.manifest, inputs)
+        beside = knock_out_columns(self.manifest, inputs)
         cells = {name: [own.get(name) for own in values] for name in beside}
         return list(decide_inputs(self.manifest, self.explain, inputs, cells))
 
@@ -61,7 +61,7 @@ def recourse_of_rows(
         inputs: rows by input, [N, …] each.
         cells: cells of the columns that knock-outs read and the model does not, by name.
     """
-    for i, own in enumerate(values_of(finder.manifest, inputs)):
+    for i, own in enumerate(feature_values(finder.manifest, inputs)):
         values = {**own, **{name: column[i] for name, column in cells.items()}}
         row = {name: rows[i : i + 1] for name, rows in inputs.items()}
         (decision,) = entry.decide(row, [values])

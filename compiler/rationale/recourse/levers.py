@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import fits
+from rationale.decisions.decide import meets_condition
 from rationale.schema.form import FormField
 from rationale.schema.profile import Action, DecisionProfile, FeatureRule, KnockOut
 
@@ -154,7 +154,7 @@ def changed(values: Values, changes: Sequence[tuple[Lever, Any]]) -> dict[str, A
 
 def triggers(knock_outs: Sequence[KnockOut], after: Values) -> bool:
     """Tell whether any knock-out declines by these values."""
-    return any(fits(rule, after.get(rule.feature)) for rule in knock_outs)
+    return any(meets_condition(rule, after.get(rule.feature)) for rule in knock_outs)
 
 
 def widened(region: Region, value: float) -> Region:

@@ -65,7 +65,7 @@ class RecourseFinder:
         Args:
             entry: the functions that score and decide rows.
             inputs: the applicant's row of each input, [1, …].
-            values: its features, and what knock-outs read; see `decisions.rows.values_of`.
+            values: its features, and what knock-outs read; see `decisions.rows.feature_values`.
             answer: the entry's decision on it.
         """
         applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer)

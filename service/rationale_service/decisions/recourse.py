@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from rationale.decisions.decide import Outcome
-from rationale.decisions.rows import profile_of, values_of
+from rationale.decisions.rows import feature_values, profile_of
 from rationale.recourse.entry import RunEntry, recourse_finder
 from rationale.recourse.recourse import RecourseFinder
 from rationale.schema.manifest import Manifest
@@ -87,7 +87,7 @@ class RecourseSearch:
         try:
             async with asyncio.timeout_at(deadline_s):
                 for i, (decision, values) in enumerate(
-                    zip(decisions, values_of(manifest, inputs, rows), strict=True)
+                    zip(decisions, feature_values(manifest, inputs, rows), strict=True)
                 ):
                     row = {name: array[i : i + 1] for name, array in inputs.items()}
                     search = partial(self._find, entry, run, row, values, decision)

@@ -8,8 +8,8 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from rationale.decisions.decided import Undecided, decided_rows
-from rationale.decisions.rows import profile_of, values_of
+from rationale.decisions.decided import Undecided, decide_rows
+from rationale.decisions.rows import feature_values, profile_of
 from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
 from rationale.recourse.applicant import changed_rows, places_of
 from rationale.schema.machine import available_cores
@@ -27,7 +27,7 @@ from rationale_service.tensors import Tensors
 
 TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
-    "hashed": "of decision {}'s inputs only a digest was kept: give what was decided on, --instance FILE",
+    "hashed": "the trail holds only a digest of decision {}'s inputs: give them with --instance FILE",
     "erased": "the inputs of decision {} were erased: nobody can compute it again",
 }
 # Members with scales of their own; the largest attribution is the scale of all others.
@@ -35,7 +35,7 @@ _SCORES, _MARKS = ("score", "threshold"), ("tied", "uncertain")
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedDecision:
     """A decision and its repetition.
 
     Attributes:
@@ -76,18 +76,18 @@ class Replayer:
             RepositoryError: if the repository has no such entry.
         """
         digests = decision.answer["digests"]
-        wanted = (digests["explainer"], digests["profile"])
+        identity = (digests["explainer"], digests["profile"])
         candidates = [
             entry
             for folder, manifest in self._deciding()
-            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
+            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == identity
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
         if not candidates:
             raise RepositoryError(
-                f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
-                f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
+                f"{self._repository}: has no entry with the explainer {identity[0][:12]}… and the profile "
+                f"{identity[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
                 "that was served then, or name a folder that has it with --entries"
             )
         graph, model = decision.runtime.get("graph"), decision.model
@@ -98,7 +98,7 @@ class Replayer:
 
         return min(candidates, key=distance)
 
-    def replay(self, decision: RecordedDecision) -> Replayed:
+    def replay(self, decision: RecordedDecision) -> ReplayedDecision:
         """Compute a decision again.
 
         Raises:
@@ -116,21 +116,21 @@ class Replayer:
         try:
             inputs = inputs_of(entry, manifest, [decision.instance], Faults())
             tensors = run(entry, session, inputs, entry.output_names)
-            values = values_of(manifest, inputs, [decision.instance])
-            (decided,) = decided_rows(manifest, tensors, values, inputs)
+            values = feature_values(manifest, inputs, [decision.instance])
+            (decided,) = decide_rows(manifest, tensors, values, inputs)
             fault = decided.fault if isinstance(decided, Undecided) else ""
         except RationaleError as error:
             fault = str(error)
         if fault:
             differences.append(f"nothing is decided now: {fault}")
-            return Replayed(decision, entry, tuple(differences), elsewhere, ())
-        made = decided.as_json()
-        now = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
+            return ReplayedDecision(decision, entry, tuple(differences), elsewhere, ())
+        repeated = decided.as_json()
+        now = orjson.loads(orjson.dumps(repeated, option=orjson.OPT_SERIALIZE_NUMPY))
         differences += compare(decision.answer, now, exact=not elsewhere)
         if plans := (decision.answer.get("recourse") or {}).get("plans"):
             differences += _of_plans(entry, session, inputs, values[0], plans, exact=not elsewhere)
         passed_over = sorted({*decision.answer} - {*now, "id", "digests", "recourse"})
-        return Replayed(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
+        return ReplayedDecision(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
         """Return folders with a decision profile; skip unreadable ones."""
@@ -179,7 +179,7 @@ def _of_plans(
     for i, plan in enumerate(plans):
         row = changed_rows(places, inputs, [plan["changes"]])
         tensors = run(entry, session, row, entry.output_names)
-        (decided,) = decided_rows(manifest, tensors, [{**values, **plan["changes"]}], row)
+        (decided,) = decide_rows(manifest, tensors, [{**values, **plan["changes"]}], row)
         scale = max(abs(plan["score"]), abs(profile_of(manifest).profile.threshold))
         tolerance = 0.0 if exact else TOLERANCE * scale
         is_same = decided.decision == plan["decision"] and decided.score is not None
@@ -204,7 +204,7 @@ def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: 
         "score": max(abs(computed["score"]), abs(computed["threshold"])),
         "share": 1.0,
     }
-    return [*_differing(_by_code(answered), _by_code(computed), "", scales)]
+    return [*_differing(_with_reasons_by_code(answered), _with_reasons_by_code(computed), "", scales)]
 
 
 def _differing(then: Any, now: Any, where: str, scales: Mapping[str, float] | None) -> Iterator[str]:
@@ -235,7 +235,7 @@ def _same(then: Any, now: Any, name: str, scales: Mapping[str, float] | None) ->
     return abs(then - now) <= TOLERANCE * scale
 
 
-def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _with_reasons_by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer with reasons by their codes, without marks that depend on the last digits."""
     reasons = {
         reason["code"]: {name: value for name, value in reason.items() if name not in _MARKS}
@@ -265,12 +265,12 @@ def _elsewhere(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str
         return
     for name in here:
         if then.get(name) != here[name]:
-            yield f"{name}: {_shown(then.get(name))} then, {_shown(here[name])} here"
+            yield f"{name}: {_as_text(then.get(name))} then, {_as_text(here[name])} here"
     if here["devices"] != [CPU]:
         yield "a GPU promises no equal bits"
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

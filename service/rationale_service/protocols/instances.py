@@ -7,7 +7,7 @@ from typing import Any
 
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Instances
+from rationale_service.engine.features import RequestRows
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import MalformedError, TooLargeError
 
@@ -38,7 +38,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
         if not isinstance(row, dict):
             faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
     return InferenceRequest(
-        instances=Instances([*rows]),
+        instances=RequestRows([*rows]),
         faults=faults,
         stability=bool(flags["stability"]),
         recourse=bool(flags["recourse"]),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rationale.artifact.folder import atomic_file
-from rationale.tables.written import check_kind, grouped, write_csv, write_json_lines, write_parquet
+from rationale.tables.written import batched, check_kind, write_csv, write_json_lines, write_parquet
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
@@ -39,14 +39,14 @@ def export(
     check_kind(file, _WRITERS)
     count = 0
 
-    def counted() -> Rows:
+    def count_rows() -> Rows:
         nonlocal count
-        for one in ledger.in_order(since, until, model, with_inputs=with_inputs):
+        for decision in ledger.in_order(since, until, model, with_inputs=with_inputs):
             count += 1
-            yield _row(one)
+            yield _row(decision)
 
-    with atomic_file(file) as part:
-        _WRITERS[file.suffix.lower()](part, counted())
+    with atomic_file(file) as partial_file:
+        _WRITERS[file.suffix.lower()](partial_file, count_rows())
     return count
 
 
@@ -61,7 +61,7 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     kinds = dict.fromkeys(_COLUMNS, pa.string())
     kinds |= {"latency_ms": pa.float64(), "score": pa.float64(), "codes": pa.list_(pa.string())}
     schema = pa.schema(kinds)
-    groups = (list(map(_with_json, group)) for group in grouped(rows, _AT_ONCE))
+    groups = (list(map(_with_json, group)) for group in batched(rows, _AT_ONCE))
     write_parquet(path, (pa.Table.from_pylist(group, schema) for group in groups), schema)
 
 
@@ -78,14 +78,14 @@ def _with_json(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **texts}
 
 
-def _row(one: RecordedDecision) -> dict[str, Any]:
+def _row(decision: RecordedDecision) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in _TEXTS},
-        "latency_ms": one.latency_ms,
-        "decision": one.answer.get("decision"),
-        "score": one.answer.get("score"),
-        "codes": [reason["code"] for reason in one.answer.get("reasons", ())],
-        "answer": one.answer,
-        "runtime": one.runtime,
-        "instance": one.instance,
+        **{name: getattr(decision, name) for name in _TEXTS},
+        "latency_ms": decision.latency_ms,
+        "decision": decision.answer.get("decision"),
+        "score": decision.answer.get("score"),
+        "codes": [reason["code"] for reason in decision.answer.get("reasons", ())],
+        "answer": decision.answer,
+        "runtime": decision.runtime,
+        "instance": decision.instance,
     }
