@@ -10,7 +10,7 @@ import torch
 from rationale.conversion.graphs import ConversionResult, tidied
 from rationale.conversion.rows import Features
 from rationale.errors import InvalidOptionError
-from rationale.tables.frames import frame_of, quoted
+from rationale.tables.frames import columns_in_order, frame_of, quoted
 
 
 def features(_: torch.nn.Module) -> Features:
