@@ -187,7 +187,7 @@ def build_page(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> byte
     """Return the page: a policy, a style, data blocks and one script."""
     modules_text = "\n".join(bundle_modules("main.js").values())
     script = f"\n{runtime.script}\n{{\n{modules_text}}}\n"  # a block keeps its names apart from the runtime's
-    style = (FILES / "page.css").read_text("utf-8")
+    style = "".join(file.read_text("utf-8") for file in (SHARED / "shared.css", FILES / "page.css"))
     policy = _POLICY.format(script=_digest(script), style=_digest(style))
     facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
     parts = {

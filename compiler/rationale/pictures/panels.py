@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rationale.pictures.numbers import number
+from rationale.pictures.numbers import feature_value, number
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
 from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
 
@@ -327,7 +327,7 @@ def _labels(item: TensorAttributions) -> list[str]:
 def format_value(value: str | float) -> str:
     if isinstance(value, str):
         return shorten_name(value)
-    return "missing" if math.isnan(value) else number(value, 6)
+    return "missing" if math.isnan(value) else feature_value(value)
 
 
 def shorten_name(name: str) -> str:

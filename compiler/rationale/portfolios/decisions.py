@@ -115,9 +115,10 @@ def _decide_batch(
     with row_errors(first, batch):
         inputs, knock_out_cells = applicants_of(entry.compiled, batch)
         for row, decision in enumerate(decide_inputs(manifest, entry.run, inputs, knock_out_cells), first):
-            decided = isinstance(decision, Decision)
-            answer = {"decision": decision_answer(manifest, decision)} if decided else decision.as_json()
-            lines.append({"row": row, **answer})
+            if isinstance(decision, Decision):
+                lines.append({"row": row, "decision": decision_answer(manifest, decision)})
+            else:
+                lines.append({"row": row, **decision.as_json()})
         return _table(manifest, lines, batch, keep, numbered=numbered)
 
 

@@ -47,8 +47,8 @@ async def with_survival(
         for item in decided.comparisons:
             entry, comparison_manifest = _entry_of_comparison(plane, manifest, item)
             answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
-            rows = explained_rows(with_profile(comparison_manifest, decided), answers)
-            for place, (i, row) in enumerate(zip(attributed, rows, strict=True)):
+            explained = explained_rows(with_profile(comparison_manifest, decided), answers)
+            for place, (i, row) in enumerate(zip(attributed, explained, strict=True)):
                 try:
                     codes_by_row[i].append((item, reason_codes(decided, row, item.name)))
                 except NoReasonsError as error:

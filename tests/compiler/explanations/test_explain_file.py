@@ -167,9 +167,9 @@ def test_the_predicted_class_is_named_where_it_is_known(place: Path) -> None:
     want = written("predicted").explain(X)["y"].argmax(axis=1)
     result = explain("--save", "a.csv", "--rows", "1")
     assert [int(t) for t in read_csv(place / "a.csv")["target"]] == list(want)
-    assert f"row 0, target {want[0]} (predicted): " in result.stdout
+    assert f"Row 1, target {want[0]} (predicted): " in result.stdout
     compile_model(mlp(), DeepShap(REFERENCES), logits=True).write("model_repository", "m")
-    assert "row 0, target predicted: " in explain("--save", "a.csv").stdout
+    assert "Row 1, target predicted: " in explain("--save", "a.csv").stdout
     assert set(read_csv(place / "a.csv")["target"]) == {"predicted"}
     assert list(read_csv(place / "a.csv"))[-1] == "x[4]"
 
@@ -339,11 +339,12 @@ def test_a_few_rows_are_told(place: Path) -> None:
     assert place.is_dir()
     written([1])
     lines = explain().stdout.splitlines()
-    assert [line.split(",")[0] for line in lines if line.startswith("row")] == [f"row {i}" for i in range(10)]
+    heads = [line.split(",")[0] for line in lines if line.startswith("Row")]
+    assert heads == [f"Row {i}" for i in range(1, 11)]
     assert lines[-1] == "140 more rows: see --rows and --save"
     assert explain("--rows", "2", "--save", "a.csv").stdout.splitlines()[-1] == "148 more rows in a.csv"
     every = explain("--rows", "all").stdout
-    assert every.count("row ") == N
+    assert every.count("Row ") == N
     assert "more rows" not in every
     assert explain("--rows", "200").stdout == every
     assert explain("--rows", "0").stdout == "150 more rows: see --rows and --save\n"
@@ -363,8 +364,8 @@ def test_the_largest_of_many_targets(place: Path) -> None:
     compiled.write("model_repository", "m")
     result = explain("--rows", "2", "--top", "1").stdout.splitlines()
     best = np.argsort(-compiled.explain(X)["y"][0], kind="stable")[:TARGETS]
-    assert [line.split(":")[0] for line in result[: 2 * TARGETS : 2]] == [f"row 0, target {t}" for t in best]
-    assert result[2 * TARGETS] == "row 0: 30 more targets, of smaller value"
+    assert [line.split(":")[0] for line in result[: 2 * TARGETS : 2]] == [f"Row 1, target {t}" for t in best]
+    assert result[2 * TARGETS] == "Row 1: 30 more targets, of smaller value"
 
 
 def test_only_what_is_told_is_explained(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def read() -> Page:
 def test_rows_one_by_one_and_an_overview_of_all(entries: Path) -> None:
     result = call(entries, "table", "--input", "x.npy", "--rows", "4", "--top", "3")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("wrote r.html: 30 rows; the first 4 one by one\nrow 0, target 0: ")
+    assert result.stdout.startswith("wrote r.html: 30 rows; the first 4 one by one\nRow 1, target 0: ")
     actual = read()
     assert actual.of("h1")[0].text == "Explanations by table"
     assert [seen.text for seen in actual.of("h2")] == [f"Row {i}" for i in range(1, 5)]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rationale.pictures.numbers import number, signed, writer
+from rationale.pictures.numbers import feature_value, number, signed, writer
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,10 @@ def test_numbers_that_stand_together(effects: list[float], values: list[float], 
 )
 def test_a_number_alone(value: float, expected: str) -> None:
     assert number(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "due"), [(1956, "1956"), (-9999.5, "-9999.5"), (10_000, "10,000"), (0.125, "0.125")]
+)
+def test_a_value_of_a_feature_may_be_a_year(value: float, due: str) -> None:
+    assert feature_value(value) == due

@@ -149,7 +149,7 @@ def _check_domain(
     if faults:
         rows, (first, fault) = len({i for i, _ in faults}), faults[0]
         raise InvalidOptionError(
-            f"{rows} of {len(values)} rows of the file would get no decision: in row {first} {fault}. "
+            f"{rows} of {len(values)} rows of the file would get no decision: in row {first + 1} {fault}. "
             "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
         )
 
@@ -194,8 +194,8 @@ def _explain_rows(
     not_finite = next((i for i, row in enumerate(explained) if not math.isfinite(row.score)), None)
     if not_finite is not None:
         raise InvalidOptionError(
-            f"row {not_finite} of the file has the score {explained[not_finite].score}. Leave out the rows "
-            "that the model cannot answer."
+            f"row {not_finite + 1} of the file has the score {explained[not_finite].score}. Leave out the "
+            "rows that the model cannot answer."
         )
     return explained
 

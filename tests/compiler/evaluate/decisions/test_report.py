@@ -351,7 +351,7 @@ def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: P
 def test_a_row_that_the_model_has_no_answer_to(tmp_path: Path) -> None:
     write(tmp_path, profile=PROFILE | {"knock_outs": []})
     np.savez(tmp_path / "huge.npz", x=np.array([X[0], [3e38, 0, 0, 3e38, 0]]))
-    with pytest.raises(InvalidOptionError, match=r"row 1 .*\b(inf|nan)\b"):
+    with pytest.raises(InvalidOptionError, match=r"row 2 .*\b(inf|nan)\b"):
         decide_file(tmp_path / "model_repository", "m", tmp_path / "huge.npz", (), lambda *_: None)
 
 
@@ -360,7 +360,7 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     beyond = np.flatnonzero(X[:, 0] > 1)
     write(tmp_path, profile=profile)
     message = (
-        f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is more than .* 1: "
+        f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0] + 1} feature 'age' is more than .* 1: "
     )
     with pytest.raises(InvalidOptionError, match=message):
         report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
