@@ -1,6 +1,7 @@
 """The comparison of an ONNX model with what it was made of, where they differ."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,21 @@ def test_labels_that_differ_are_warned_of() -> None:
     other[5] += 1
     (warning,) = warnings_of(of_these(x, probabilities(x), other))
     assert f"and 1 of {K} labels differ" in warning
+    mixed = of_these(x, probabilities(x), other).model_copy(update={"mixtures": 7})
+    assert f"and 1 of {K + 7} labels differ" in warnings_of(mixed)[0]  # labels are those of mixtures too
+
+
+@pytest.mark.parametrize(("labels", "refused"), [(15, False), (16, True)])
+def test_labels_are_counted_over_references_and_mixtures(labels: int, refused: bool) -> None:
+    x = of.rows(1, K)
+    due = probabilities(x)
+    fine = of_these(x, due, due.argmax(axis=1))
+    told = fine.model_copy(update={"labels": labels, "rows": 1000, "mixtures": 500, "column": ""})
+    said = (
+        pytest.raises(CheckFailedError, match=f"{labels} of 1500 labels differ") if refused else nullcontext()
+    )
+    with said:
+        demand(told)
 
 
 def test_each_column_is_held_to_its_own_range() -> None:

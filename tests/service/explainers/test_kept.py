@@ -229,6 +229,52 @@ def test_an_artifact_is_in_use_until_nothing_is_to_answer_by_it(
     assert {digest for digest in ("coming", "old", "other") if store.in_use(digest)} == used
 
 
+@pytest.mark.parametrize(
+    ("asked", "serving", "used"),
+    [
+        ("new", None, {"new"}),
+        (None, "of old", {"old"}),  # another one was asked for since, which has none
+        ("new", "of old", {"new", "old"}),
+        ("new", "of new", {"new"}),
+        (None, "of none", set()),
+        (None, "gone", set()),
+    ],
+)
+def test_a_reference_set_is_used_by_what_is_asked_for_and_by_what_answers(
+    asked: str | None, serving: str | None, used: set[str], folder: Path, tmp_path: Path
+) -> None:
+    """None of both may be deleted: people's explanations are of it."""
+    one = Record("score", "one", 1, {}, "coming", asked, False, Stage.READY, serving=serving)
+    made = [
+        Artifact(f"of {name or 'none'}", f"entry {name}", "score", "m", name, 1)
+        for name in ("new", "old", None)
+    ]
+    store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [one], made)
+    assert {name for name in ("new", "old") if one in store.using(name)} == used
+
+
+@pytest.mark.parametrize(
+    ("others", "name", "lacks"),
+    [
+        ([], "new", True),
+        ([], f"{HIDDEN}new", False),  # no person asked for it
+        ([{"is_default": True}], "new", False),
+        ([{"wants_default": True}], "new", False),  # it is being made
+        ([{}], "new", True),
+        ([{"model": "other", "is_default": True}], "new", True),
+        ([{"name": "new", "is_default": True}], "new", True),  # it is this one
+    ],
+)
+def test_the_first_explainer_of_a_model_is_its_default(
+    others: list[dict[str, Any]], name: str, lacks: bool, tmp_path: Path
+) -> None:
+    write_plain(tmp_path / "models")
+    known = Record("score", "known", 1, {}, "d", None, False, Stage.QUEUED)
+    records = [replace(known, **other) for other in others]
+    store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), records)
+    assert store.lacks_default(("score", name)) is lacks
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("attempts", "is_last"), [(0, False), (1, False), (2, True), (3, True)])
 async def test_how_often_an_explainer_is_tried(

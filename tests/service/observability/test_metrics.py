@@ -149,6 +149,13 @@ def test_relative_gaps(repository: Path) -> None:
     }
     np.testing.assert_allclose(relative_gaps(manifest, tensors), [0.01, 0.001, 0], rtol=1e-6)
     assert relative_gaps(manifest, {}) == []
+    without = {name: array for name, array in tensors.items() if name != manifest.base_value}
+    for given in (tensors, without):  # most requests have one row and one target: these are counted apart
+        for target in range(2):
+            own = {name: array[:, target : target + 1] for name, array in given.items()}
+            rows = [{name: array[i : i + 1] for name, array in own.items()} for i in range(3)]
+            alone = [relative_gaps(manifest, row)[0] for row in rows]
+            np.testing.assert_allclose(relative_gaps(manifest, own), alone, rtol=1e-6)
 
 
 @SESSION

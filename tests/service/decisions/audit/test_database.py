@@ -16,7 +16,8 @@ from sqlalchemy import MetaData, inspect, text
 
 from rationale.errors import InvalidOptionError
 from rationale_service.configuration import load_settings
-from rationale_service.decisions.audit.ledger import open_ledger, place_of
+from rationale_service.decisions.audit.ledger import Ledger, open_ledger, place_of
+from rationale_service.decisions.audit.rows import Inputs
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import metadata
 from rationale_service.decisions.audit.verify import verify
@@ -242,3 +243,18 @@ def test_settings_that_make_no_sense() -> None:
     for wrong in ({"audit_inputs": "open"}, {"audit_retention_months": -1}):
         with pytest.raises((ValidationError, InvalidOptionError)):
             load_settings(wrong)
+
+
+def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:
+    """The key of erased inputs, among them: SQLite would leave it on a free page."""
+    key_file = tmp_path / "key"
+    key_file.write_bytes(b"k" * 32)
+    file = tmp_path / "audit.sqlite3"
+    ledger = Ledger(SqlStore(file), Inputs("sealed", key_file))
+    ledger.append([[decision(number)] for number in range(1, 4)])
+    (wrapped,) = [row["wrapped"].encode() for row in ledger.store.in_order() if row["id"] == decision(2).id]
+    ledger.close()
+    assert wrapped in file.read_bytes()
+    assert ledger.store.erase(decision(2).id, "2026-11-24T00:00:00+00:00", "signature")
+    ledger.close()
+    assert not any(wrapped in path.read_bytes() for path in tmp_path.iterdir())
