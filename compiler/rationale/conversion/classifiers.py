@@ -196,7 +196,7 @@ def _thresholded(scope: Any, operator: Any, container: Any) -> None:
     else:
         score, default = OnnxGather(score, np.asarray([-1]), axis=1, op_version=version), 0.0
         score = score if order[1] == 1 else OnnxNeg(score, op_version=version)
-    threshold = getattr(model, "best_threshold_", None) or model.threshold
+    threshold = model.best_threshold_ if hasattr(model, "best_threshold_") else model.threshold
     threshold = default if threshold == "auto" else float(threshold)
     below = OnnxLess(score, np.asarray([threshold]), op_version=version)
     index = OnnxWhere(below, np.asarray([order[0]]), np.asarray([order[1]]), op_version=version)

@@ -255,6 +255,16 @@ REFUSED: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.parametrize("threshold", [0.0, -0.2])
+def test_a_tuned_threshold_of_nothing_is_one_as_any_other(threshold: float) -> None:
+    model = TunedThresholdClassifierCV(LinearSVC(), cv=2).fit(X, Y)
+    model.best_threshold_ = threshold
+    assert 0 < model.predict(X).mean() < 1
+    parity = convert(model, X).parity
+    assert parity is not None
+    assert parity.labels == 0
+
+
 @pytest.mark.parametrize("text", REFUSED)
 def test_another_is_refused_by_name(text: str) -> None:
     model, y = REFUSED[text]

@@ -8,14 +8,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import httpx
 import numpy as np
 import pytest
 from sqlalchemy import event
 
-from rationale_service.errors import CompileFailedError
-from rationale_service.models.explainers.records import HIDDEN, Artifact, Record, RecordStore, Stage
+from rationale_service.errors import (
+    CompileFailedError,
+    ConflictError,
+    StateUnavailableError,
+    UnknownModelError,
+)
+from rationale_service.models.explainers.following import Following, Tasks
+from rationale_service.models.explainers.records import HIDDEN, Artifact, Known, Record, RecordStore, Stage
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.repository.registry import read_repository
 from rationale_service.state.state import State
@@ -273,6 +280,47 @@ def test_the_first_explainer_of_a_model_is_its_default(
     records = [replace(known, **other) for other in others]
     store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), records)
     assert store.lacks_default(("score", name)) is lacks
+
+
+def follower(store: RecordStore, plane: Any = None) -> Following:
+    return Following(plane or MagicMock(), MagicMock(), store, Tasks(), lambda _: None, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "generation", "due"),
+    [(9.0, 5.0, 1, 9.0), (5.0, 9.0, 1, 9.0), (5.0, 5.0, 1, 5.0), (9.0, 5.0, 2, 5.0)],
+)
+async def test_an_explainer_was_used_last_when_any_process_used_it(
+    mine: float, theirs: float, generation: int, due: float, tmp_path: Path
+) -> None:
+    """Else what one process uses all the time would make room for others; a newer one begins anew."""
+    write_plain(tmp_path / "models")
+    known = Record("score", "one", 1, {}, "d", None, False, Stage.READY, updated_s=mine)
+    store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), [known])
+    other = replace(known, generation=generation, updated_s=theirs)
+    await follower(store)._adopt(Known(2, [other], [], [], {}))
+    assert store.records["score", "one"] == replace(other, updated_s=due)
+
+
+@pytest.mark.parametrize(
+    ("found", "due"),
+    [
+        ("d", True),
+        ("other", False),  # it is of another version of the model
+        (UnknownModelError("gone"), False),
+        (ConflictError("not loaded as it is now"), False),
+        (StateUnavailableError("later"), True),  # the compile meets it, and tells
+    ],
+)
+async def test_only_an_explainer_of_the_model_that_is_here_is_made_here(
+    found: str | Exception, due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plain(tmp_path / "models")
+    one = Record("score", "one", 1, {"method": "gradient"}, "d", None, False, Stage.QUEUED)
+    store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), [one])
+    answer = {"side_effect": found} if isinstance(found, Exception) else {"return_value": found}
+    monkeypatch.setattr(store, "digest", AsyncMock(**answer))
+    assert await follower(store)._is_of_here(one) is due
 
 
 @pytest.mark.usefixtures("quick")
