@@ -76,7 +76,7 @@ def test_only_the_row_that_was_changed_is_named(tmp_path: Path) -> None:
     """One that cannot be read is there: the next follows it. SQLite takes any type."""
     changes = {
         "caller = x'00'": ["row 2: cannot be read: caller cannot have been written so"],
-        "status = 'ok', act = 7.5": ["row 2: cannot be read: act, status cannot have been written so"],
+        "status = 'ok', act = x'00'": ["row 2: cannot be read: act, status cannot have been written so"],
         "caller = 'nobody'": ["row 2: it was altered"],
         "hash = 'none'": ["row 2: it was altered", "row 3: it does not follow the one before"],
     }

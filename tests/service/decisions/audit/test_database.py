@@ -252,7 +252,9 @@ def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:
     file = tmp_path / "audit.sqlite3"
     ledger = Ledger(SqlStore(file), Inputs("sealed", key_file))
     ledger.append([[decision(number)] for number in range(1, 4)])
-    (wrapped,) = [row["wrapped"].encode() for row in ledger.store.in_order() if row["id"] == decision(2).id]
+    row = ledger.store.read(decision(2).id)
+    assert row is not None
+    wrapped = str(row["wrapped"]).encode()
     ledger.close()
     assert wrapped in file.read_bytes()
     assert ledger.store.erase(decision(2).id, "2026-11-24T00:00:00+00:00", "signature")
