@@ -20,7 +20,7 @@ STAGES = {
     "prepare_references": "methods.references",
     "combine": "methods.engine",
     "fit": "graph.memory.fit",
-    "finish": "artifact.finish",
+    "finish": "artifact.finishing.finish",
     "check": "artifact.checks.check",
     "describe": "artifact.describe",
 }

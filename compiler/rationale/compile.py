@@ -14,8 +14,8 @@ from rationale.artifact.checks.probes import check_open
 from rationale.artifact.comparisons import Compared
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.describe import describe
-from rationale.artifact.finish import finish
-from rationale.artifact.open_length import check_span
+from rationale.artifact.finishing.finish import finish
+from rationale.artifact.finishing.open_length import check_span
 from rationale.conversion.convert import Converted, convert, example_of
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.conversion.parity import warnings_of

@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -13,8 +14,9 @@ from tests.docs.pages import ROOT
 from tests.needs import need
 from tests.service import handmade as made
 from tests.service.conftest import gateway
-from tests.service.explaining import made_ready
+from tests.service.explaining import made_ready, quick
 
+__all__ = ["quick"]  # a fixture, found by its name
 DASHBOARD = json.loads((ROOT / "deploy/grafana/rationale.json").read_text())
 PANELS = {one["title"]: one for one in DASHBOARD["panels"] if one["type"] != "row"}
 QUERIES = {title: one["targets"][0]["expr"] for title, one in PANELS.items()}
@@ -48,6 +50,7 @@ def test_prometheus_takes_every_query(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("quick")
 async def test_a_running_gateway_shows_what_it_asks_for(tmp_path: Path) -> None:
     made.write_score(tmp_path / "models")
     async with gateway(Settings(repository=tmp_path / "models", answer_cache_bytes=1 << 20)) as client:

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -109,10 +109,16 @@ def _unknown_imports(source: str, there: set[str]) -> Iterator[str]:
             if top == "rationale":
                 known = _has(inner if inner in EXTRAS else "", there)
             else:
-                providers = {top, *map(canonicalize_name, metadata.packages_distributions().get(top, ()))}
+                providers = {top, *map(canonicalize_name, _distributions().get(top, ()))}
                 known = top in sys.stdlib_module_names or bool(providers & there)
             if not known:
                 yield f"import {name}"
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return the distributions by the packages that they bring: this reads every file list."""
+    return metadata.packages_distributions()
 
 
 def _has(extra: str, there: set[str]) -> bool:

@@ -15,7 +15,7 @@ from rationale.artifact.checks.measure import measure, relative_error
 from rationale.artifact.checks.probes import probe_rows
 from rationale.artifact.checks.proof import demand_proof, read_proven
 from rationale.artifact.compiled import Compiled, demand_texts
-from rationale.artifact.one_shot import plain_model
+from rationale.artifact.finishing.one_shot import plain_model
 from rationale.artifact.repository import check_name
 from rationale.errors import InvalidModelError, InvalidOptionError, RepositoryError
 from rationale.graph.memory.budget import rows_that_fit

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.one_shot import open_gate, restrict
+from rationale.artifact.finishing.one_shot import open_gate, restrict
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.graph.runtime.session import Runner, kernels_of
 from rationale.schema.machine import MAX_BATCH

@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from rationale import (
     Auto,
+    Compiled,
     ExactShap,
     InvalidReferencesError,
     UnsupportedModelError,
@@ -76,17 +77,17 @@ VECTORISERS = {
 }
 
 
-def probabilities(model: Any, rows: list[str]) -> np.ndarray:
-    found = convert(model, TEXTS)
-    compiled = compile_model(found, ExactShap(TEXTS[:7]))
-    return compiled.explain(rows)["probabilities"]
+def explained(model: Any) -> Compiled:
+    return compile_model(convert(model, TEXTS), ExactShap(TEXTS[:7]))
 
 
 @pytest.mark.parametrize("name", VECTORISERS)
 def test_every_text_is_read_as_scikit_learn_reads_it(name: str) -> None:
     model = make_pipeline(VECTORISERS[name], LogisticRegression(C=20)).fit(TEXTS, Y)
-    np.testing.assert_allclose(probabilities(model, NEW), model.predict_proba(NEW), rtol=0, atol=1e-5)
-    one_by_one = np.concatenate([probabilities(model, [text]) for text in NEW[-7:]])
+    compiled = explained(model)
+    together = compiled.explain(NEW)["probabilities"]
+    np.testing.assert_allclose(together, model.predict_proba(NEW), rtol=0, atol=1e-5)
+    one_by_one = np.concatenate([compiled.explain([text])["probabilities"] for text in NEW[-7:]])
     np.testing.assert_allclose(one_by_one, model.predict_proba(NEW[-7:]), rtol=0, atol=1e-5)
 
 
@@ -133,7 +134,8 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_read_texts(name: str) -> None:
     model = MODELS[name].fit(TEXTS, Y)
-    np.testing.assert_allclose(probabilities(model, NEW), model.predict_proba(NEW), rtol=0, atol=1e-5)
+    answer = explained(model).explain(NEW)["probabilities"]
+    np.testing.assert_allclose(answer, model.predict_proba(NEW), rtol=0, atol=1e-5)
 
 
 def test_a_number_for_a_text() -> None:

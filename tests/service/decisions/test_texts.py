@@ -33,8 +33,10 @@ from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.decisions.test_grpc import decisions, request
 from tests.service.decisions.test_portfolio import decide, lines
-from tests.service.explaining import made_ready
+from tests.service.explaining import made_ready, quick
 from tests.service.grpc_end import grpc_end, refused
+
+__all__ = ["quick"]  # a fixture, found by its name
 
 RANDOM = np.random.default_rng(5)
 KIND = RANDOM.choice(["home", "car", "card"], 400).astype(object)
@@ -144,6 +146,7 @@ async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settin
     assert odd.fault.startswith(said)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 async def test_an_explainer_made_later_reads_rows_as_the_compiled_one_does(
     models: Path, tmp_path: Path, kind: str

@@ -179,6 +179,7 @@ def digest_of(status: dict[str, Any]) -> str:
     return digest
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "own", [{}, {"inputs": ["x"]}, {"features": ["income", "debt"]}, {"features": {"x": ["income", "debt"]}}]
 )

@@ -6,9 +6,9 @@ import onnx
 import onnx_ir as ir
 
 from rationale.artifact.checks.check import FinishedGraph
-from rationale.artifact.one_shot import check_gate_names, put_behind_gate
-from rationale.artifact.open_length import any_length, at_longest
-from rationale.artifact.portable import merge_axes, separate_squares
+from rationale.artifact.finishing.one_shot import check_gate_names, put_behind_gate
+from rationale.artifact.finishing.open_length import any_length, at_longest
+from rationale.artifact.finishing.portable import merge_axes, separate_squares
 from rationale.graph.memory.fit import Combined
 from rationale.graph.runtime.session import interface, serialize
 from rationale.graph.shapes import ROWS, state_shapes

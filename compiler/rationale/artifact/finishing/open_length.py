@@ -14,7 +14,15 @@ import onnx_ir as ir
 
 from rationale.artifact.checks.measure import relative_error
 from rationale.artifact.checks.probes import probe_rows
-from rationale.artifact.formulas import DEGREE, Beginning, DiffersError, Formula, Polynomial, Share, formula
+from rationale.artifact.finishing.formulas import (
+    DEGREE,
+    Beginning,
+    DiffersError,
+    Formula,
+    Polynomial,
+    Share,
+    formula,
+)
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from rationale.graph.nodes import Nodes, drop_unused_constants
 from rationale.graph.runtime.session import Runner, interface

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from rationale import DeepShap, Deployment, compile_model
-from rationale.artifact.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
+from rationale.artifact.finishing.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
 from rationale.graph.batching import is_elementwise
 from rationale.graph.runtime.session import Runner
 from rationale.graph.shapes import state_shapes

@@ -12,7 +12,13 @@ from onnx import TensorProto, numpy_helper
 import rationale
 from rationale import Compiled, DeepShap, Deployment, Gradient, compile_model
 from rationale.artifact.checks.gate import check_gate
-from rationale.artifact.one_shot import _share_weights, open_gate, plain_model, put_behind_gate, restrict
+from rationale.artifact.finishing.one_shot import (
+    _share_weights,
+    open_gate,
+    plain_model,
+    put_behind_gate,
+    restrict,
+)
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.graph.runtime.session import Runner, asking
 from rationale.lowering import lower

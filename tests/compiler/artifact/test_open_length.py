@@ -10,8 +10,8 @@ import pytest
 
 from rationale import AttnLrp, DeepShap, Deployment, Gradient, Lrp, compile_model
 from rationale.artifact.entry import open_entry
-from rationale.artifact.formulas import Beginning, DiffersError, Polynomial, Share, formula
-from rationale.artifact.open_length import differences
+from rationale.artifact.finishing.formulas import Beginning, DiffersError, Polynomial, Share, formula
+from rationale.artifact.finishing.open_length import differences
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.schema.manifest import OpenLength
 from tests.compiler.models import parsed, rows

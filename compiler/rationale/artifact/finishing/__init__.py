@@ -1,0 +1,1 @@
+"""The graph to serve, made from a fitted graph: open lengths, other runtimes, a gate."""
