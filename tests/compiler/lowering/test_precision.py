@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import rationale
-from rationale import DeepShap, Gradient, compile_model
+from rationale import DeepShap, compile_model
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.errors import InvalidReferencesError
 from rationale.methods.engine import Method
@@ -306,21 +306,3 @@ def test_entries_say_their_types() -> None:
     assert np.isfinite(manifest.references.base_value).all()
     assert any("no CPU kernels for bfloat16" in w for w in manifest.warnings)
     assert any("gateway does not carry bfloat16" in w for w in manifest.warnings)
-
-
-@pytest.mark.parametrize(("dtype", "due"), [("float16", 0), ("float32", 1)])
-def test_of_classes_that_tie_as_the_model_rounds_the_first_is_explained(dtype: str, due: int) -> None:
-    """1.0002 is 1 in float16: both classes have the same score there, and not in float32."""
-    kind = {"float16": "float16", "float32": "float"}[dtype]
-    text = f"g ({kind}[N, 2] x) => ({kind}[N, 3] y) {{ z = MatMul (x, w) y = Add (z, b) }}"
-    numbers = np.dtype(dtype)
-    weights = {
-        "w": np.array([[1, 0, 0], [0, 1, 0]], numbers),
-        "b": np.array([0, 0.0002, 0], numbers),
-    }
-    model = parsed(text, weights)
-    answer = compile_model(model, Gradient(times_input=True), targets="predicted").explain(
-        np.ones((1, 2), numbers)
-    )
-    assert answer["y"].argmax(axis=1) == [due]
-    np.testing.assert_array_equal(answer["x_attributions"][0, 0], np.eye(2)[due])
