@@ -31,7 +31,6 @@ from rationale_service.security.keys import (
     needed_by_entry,
     new_key,
     read_keys,
-    token_of,
 )
 from rationale_service.security.rate_limit import RateLimits, window_of
 from rationale_service.security.watch import Watched, watch
@@ -60,27 +59,6 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
 )
 def test_loopback(host: str, local: bool) -> None:
     assert is_loopback(host) == local
-
-
-@pytest.mark.parametrize(
-    ("authorization", "api_key", "due"),
-    [
-        (None, None, None),
-        (None, "key", "key"),
-        ("Bearer token", None, "token"),
-        ("Bearer token", "key", "token"),  # of both headers the standard one counts
-        ("bearer  token ", "key", "token"),
-        ("Bearer ", "key", UnauthenticatedError),
-        ("Basic token", "key", UnauthenticatedError),  # and what is wrong with it is told
-        ("", "key", UnauthenticatedError),
-    ],
-)
-def test_which_header_names_the_caller(authorization: str | None, api_key: str | None, due: Any) -> None:
-    if due is UnauthenticatedError:
-        with pytest.raises(UnauthenticatedError, match="Authorization must be"):
-            token_of(authorization, api_key)
-    else:
-        assert token_of(authorization, api_key) == due
 
 
 def test_after_a_pause_one_call_is_the_test(monkeypatch: pytest.MonkeyPatch) -> None:

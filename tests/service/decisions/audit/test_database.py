@@ -260,3 +260,14 @@ def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:
     assert ledger.store.erase(decision(2).id, "2026-11-24T00:00:00+00:00", "signature")
     ledger.close()
     assert not any(wrapped in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_connection_keeps_its_promises_however_sqlite_was_built(tmp_path: Path) -> None:
+    """What is deleted is overwritten, and a transaction is on the disk when it ends."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "audit.sqlite3")) as connection:
+        for setting in ("secure_delete=OFF", "synchronous=OFF", "journal_mode=DELETE"):
+            connection.execute(f"PRAGMA {setting}")
+        opening._set_up(connection, None)
+        names = ("secure_delete", "synchronous", "journal_mode")
+        found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    assert found == [1, 2, "wal"]
