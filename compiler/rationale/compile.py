@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rationale.artifact.checks.check import check
 from rationale.artifact.checks.probes import check_open
-from rationale.artifact.comparisons import Compared
+from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.describe import describe
 from rationale.artifact.finishing.finish import finish
@@ -29,7 +29,7 @@ from rationale.graph.memory.fit import fit
 from rationale.graph.runtime.kernels import found
 from rationale.graph.runtime.session import kernels_of
 from rationale.graph.variants import Variants
-from rationale.lowering import Lowered, lower, plain_for
+from rationale.lowering import Lowered, lower, plain_model_for
 from rationale.lowering.inference import Span, span_of
 from rationale.methods.engine import Method, MethodChoice, combine, request_of
 from rationale.methods.environment import with_batch
@@ -252,7 +252,7 @@ class Provenance:
         if self.profile is not None:
             compiled = self.profile.embedded(compiled)
         if self.stands_for is not None:
-            compiled = compiled.warned(self.stands_for.warnings(compiled.manifest))
+            compiled = compiled.with_warnings(self.stands_for.warnings(compiled.manifest))
         return compiled
 
 
@@ -306,7 +306,7 @@ def _compile(
     progress("checking against the original", 0, 1)
     ask = provenance.converted.ask if provenance.converted else None
     checked = check(selection, referenced, graph, ask)
-    plain, notes = plain_for(deployment.provider, selection.lowered)
+    plain, notes = plain_model_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
     manifest = describe(
         selection,
@@ -338,12 +338,12 @@ def _compared(
     own: Compiled,
     comparisons: Comparisons,
     progress: Progress,
-) -> tuple[Compared, ...]:
+) -> tuple[CompiledComparison, ...]:
     """Compile the same model with other references."""
     profile = provenance.profile
     assert profile is not None
     request = profile.request.model_copy(update={"features": own.manifest.given_names})
-    others, compared = list(comparisons.methods(profile.method)), list[Compared]()
+    others, compared = list(comparisons.methods(profile.method)), list[CompiledComparison]()
     for i, (name, kind, other) in enumerate(others, start=1):
         where = f"{name} ({i} of {len(others)})"
 
@@ -353,7 +353,9 @@ def _compared(
         compiled = _first_that_compiles(context, profile.alike(other), request, report, Provenance())
         demand_alike(name, own.manifest, compiled.manifest)
         compared.append(
-            Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes)
+            CompiledComparison(
+                name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes
+            )
         )
     return tuple(compared)
 

@@ -24,7 +24,7 @@ EXPLAINED = "explained"
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ConformanceCase:
     """One node test.
 
     Attributes:
@@ -65,20 +65,20 @@ class Case:
         """The model of one row: `varying` inputs [1, *shape] to `answers` joined as one output [1, …]."""
         graph = self.model.graph
         kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
-        own = {t.name for t in graph.initializer}
+        initializers = {t.name for t in graph.initializer}
         inputs, constants, before, after = [], list(graph.initializer), [], []
-        given, attributes = (["axis_0"], {}) if _opset(self.model) >= 13 else ([], {"axes": [0]})
-        if given:
+        axes, attributes = (["axis_0"], {}) if _opset(self.model) >= 13 else ([], {"axes": [0]})
+        if axes:
             constants.append(numpy_helper.from_array(np.zeros(1, np.int64), "axis_0"))
         for name, value in self.inputs.items():
             if name in varying:
                 inputs.append(helper.make_tensor_value_info(f"{name}_row", kinds[name], [1, *value.shape]))
-                before.append(helper.make_node("Squeeze", [f"{name}_row", *given], [name], **attributes))
-            elif name not in own:
+                before.append(helper.make_node("Squeeze", [f"{name}_row", *axes], [name], **attributes))
+            elif name not in initializers:
                 constants.append(_tensor(value, name))
         rows = [f"{name}_row" for name in answers]
         after += [
-            helper.make_node("Unsqueeze", [a, *given], [r], **attributes)
+            helper.make_node("Unsqueeze", [a, *axes], [r], **attributes)
             for a, r in zip(answers, rows, strict=True)
         ]
         shape = [1, *self.results[answers[0]].shape]
@@ -126,14 +126,14 @@ def _tensor(value: np.ndarray, name: str) -> onnx.TensorProto:
 
 
 @functools.cache
-def collect() -> tuple[Case, ...]:
+def collect() -> tuple[ConformanceCase, ...]:
     """Every node test of the installed onnx package that takes and returns floats."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = collect_testcases(None)
     operators = {t.name: t.model.graph.node[-1].op_type for t in tests}
-    found = (_case(t, operators[t.name.split("_expanded")[0]]) for t in tests)
-    return tuple(case for case in found if _holds_floats(case.model))
+    cases = (_case(t, operators[t.name.split("_expanded")[0]]) for t in tests)
+    return tuple(case for case in cases if _holds_floats(case.model))
 
 
 def _holds_floats(model: onnx.ModelProto) -> bool:
@@ -152,12 +152,12 @@ def _element(kind: onnx.TypeProto) -> int:
     return kind.tensor_type.elem_type
 
 
-def _case(test: TestCase, operator: str) -> Case:
-    given, wanted = test.data_sets[0]
+def _case(test: TestCase, operator: str) -> ConformanceCase:
+    input_arrays, output_arrays = test.data_sets[0]
     graph = test.model.graph
-    inputs = {v.name: _array(a, v) for v, a in zip(graph.input, given, strict=False)}
-    results = {v.name: _array(a, v) for v, a in zip(graph.output, wanted, strict=False)}
-    return Case(test.name, operator, test.model, inputs, results)
+    inputs = {v.name: _array(a, v) for v, a in zip(graph.input, input_arrays, strict=False)}
+    results = {v.name: _array(a, v) for v, a in zip(graph.output, output_arrays, strict=False)}
+    return ConformanceCase(test.name, operator, test.model, inputs, results)
 
 
 def _array(value: Any, info: onnx.ValueInfoProto) -> np.ndarray | None:

@@ -26,14 +26,14 @@ def _quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 def _spectrum(
     x: torch.Tensor,
     length: torch.Tensor | None = None,
-    at: torch.Tensor | None = None,
+    axis_input: torch.Tensor | None = None,
     *,
     axis: int = -2,
     inverse: int = 0,
     onesided: int = 0,
 ) -> torch.Tensor:
     """DFT: the last axis holds the real part, and the imaginary one where there is one."""
-    axis = int(axis if at is None else at) % x.ndim
+    axis = int(axis if axis_input is None else axis_input) % x.ndim
     z = torch.complex(x[..., 0], x[..., 1]) if x.shape[-1] == 2 else x[..., 0]
     n = None if length is None else int(length)
     if onesided and inverse:
@@ -84,8 +84,8 @@ def in_reference(model: onnx.ModelProto) -> Run:
 
 def engines(model: onnx.ModelProto) -> list[Callable[[onnx.ModelProto], Run]]:
     """Those that evaluate a model in float64: our own on torch is faster, ONNX's own knows every operator."""
-    known = all(n.op_type in (*OPERATORS, *_MORE, "Scan") for n in model.graph.node)
-    return [in_torch, in_reference] if known else [in_reference]
+    is_supported = all(n.op_type in (*OPERATORS, *_MORE, "Scan") for n in model.graph.node)
+    return [in_torch, in_reference] if is_supported else [in_reference]
 
 
 def in_torch(model: onnx.ModelProto) -> Run:

@@ -22,7 +22,7 @@ from rationale.methods.propagation.path import choose_path
 from rationale.references.reference_set import prepare
 from rationale.schema.machine import HERE
 from rationale.schema.request import CompileRequest
-from tests.conformance.cases import EXPLAINED, Case
+from tests.conformance.cases import EXPLAINED, ConformanceCase
 from tests.conformance.engines import Arrays, Run, engines, in_runtime
 from tests.conformance.types import retyped
 
@@ -33,7 +33,7 @@ EPSILON_32, LARGEST_32 = float(np.finfo(np.float32).eps), float(np.finfo(np.floa
 
 
 @dataclass
-class Outcome:
+class CaseOutcome:
     """What came of a case.
 
     Attributes:
@@ -52,7 +52,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Difference:
+class CaseDifference:
     """A finite difference along a direction: the model's slope, by how much it may be off, what it counts."""
 
     direction: Arrays
@@ -61,10 +61,10 @@ class Difference:
     size: np.ndarray
 
 
-def evaluate(case: Case) -> Outcome:
+def evaluate(case: ConformanceCase) -> CaseOutcome:
     """All inputs and outputs together; where that is refused, those that are not refused alone."""
     started = time.perf_counter()
-    outcome = Outcome(case.name, case.operator)
+    outcome = CaseOutcome(case.name, case.operator)
     floats, answers = case.filled
     if _measured(outcome, case, floats, answers) and len(floats) + len(answers) > 2:
         refused = outcome.refused
@@ -76,7 +76,9 @@ def evaluate(case: Case) -> Outcome:
     return outcome
 
 
-def _measured(outcome: Outcome, case: Case, varying: Sequence[str], answers: Sequence[str]) -> str:
+def _measured(
+    outcome: CaseOutcome, case: ConformanceCase, varying: Sequence[str], answers: Sequence[str]
+) -> str:
     """Why it is refused; empty where it was measured."""
     outcome.refused = ""
     try:
@@ -96,34 +98,34 @@ def reason(error: BaseException) -> str:
 class OneRow:
     """A case with chosen inputs and outputs."""
 
-    def __init__(self, case: Case, varying: Sequence[str], answers: Sequence[str]) -> None:
+    def __init__(self, case: ConformanceCase, varying: Sequence[str], answers: Sequence[str]) -> None:
         self.model = case.one_row(varying, answers)
-        given = {f"{n}_row": _finite(case.inputs[n])[None] for n in varying}
-        self.original = self._original(given)
-        self.x, self.r = self._points(given)
+        row_inputs = {f"{n}_row": _finite(case.inputs[n])[None] for n in varying}
+        self.original = self._original(row_inputs)
+        self.x, self.r = self._points(row_inputs)
         finite = np.flatnonzero(np.isfinite(self.answer(self.x)))
         self.targets = sorted(set(finite[np.linspace(0, finite.size - 1, MOST_TARGETS).astype(int)].tolist()))
 
-    def _original(self, given: Arrays) -> "Run":
+    def _original(self, row_inputs: Arrays) -> "Run":
         """The model itself: in float64 where its operators can be evaluated so."""
         wide = retyped(self.model, TensorProto.DOUBLE)
         want = None
         try:
             narrow = in_runtime(retyped(self.model, TensorProto.FLOAT))
-            want = _endless(narrow(given)[EXPLAINED])
+            want = _endless(narrow(row_inputs)[EXPLAINED])
         except InvalidModelError:
             narrow = None
         for engine in engines(wide):
             with contextlib.suppress(Exception):  # it does not know an operator, or not this use of it
                 run = engine(wide)
-                got = run(given)[EXPLAINED]
+                got = run(row_inputs)[EXPLAINED]
                 if want is None or _close(got, want):
                     return run
         if narrow is None:
             raise NotImplementedError("no engine evaluates the model itself")
         return narrow
 
-    def at(self, x: Arrays) -> np.ndarray:
+    def target_answers(self, x: Arrays) -> np.ndarray:
         """The model's own answers at the targets."""
         return self.answer(x)[self.targets]
 
@@ -131,14 +133,14 @@ class OneRow:
         with np.errstate(all="ignore"):
             return _endless(np.asarray(self.original(x)[EXPLAINED], np.float64).reshape(-1))
 
-    def _points(self, given: Arrays) -> tuple[Arrays, Arrays]:
+    def _points(self, row_inputs: Arrays) -> tuple[Arrays, Arrays]:
         """Two points near the case's own inputs, where the model's answers are as finite as there."""
-        known = np.isfinite(self.answer(given))
-        points = [given, given]
+        is_finite = np.isfinite(self.answer(row_inputs))
+        points = [row_inputs, row_inputs]
         for low, high, zero in ((0.7, 1.3, 0.2), (0.7, 1.3, 0.0), (0.7, 1.0, 0.0), (1.0, 1.3, 0.0)):
             rng = np.random.default_rng(5)
-            points = [{n: _moved(a, low, high, zero, rng) for n, a in given.items()} for _ in range(2)]
-            if all(np.array_equal(np.isfinite(self.answer(p)), known) for p in points):
+            points = [{n: _moved(a, low, high, zero, rng) for n, a in row_inputs.items()} for _ in range(2)]
+            if all(np.array_equal(np.isfinite(self.answer(p)), is_finite) for p in points):
                 break
         return points[0], points[1]
 
@@ -155,48 +157,56 @@ class OneRow:
         return float(most) * EPSILON_32 / 1e-4 if bits == 32 else 0.0
 
     def _completeness(self, run: Run, bits: int) -> Iterator[tuple[str, float]]:
-        wanted, base = self.at(self.x), self.at(self.r)
+        answer_x, base = self.target_answers(self.x), self.target_answers(self.r)
         answer = run(self.x)
         total = sum(v.reshape(len(self.targets), -1).sum(-1) for v in attributions(answer).values())
-        sizes = np.maximum(np.maximum(1.0, self._slack(bits)), np.maximum(np.abs(wanted), np.abs(base)))
-        yield f"value {bits}", worst((answer["explained_value"][0] - wanted) / sizes)
+        sizes = np.maximum(np.maximum(1.0, self._slack(bits)), np.maximum(np.abs(answer_x), np.abs(base)))
+        yield f"value {bits}", worst((answer["explained_value"][0] - answer_x) / sizes)
         yield f"base {bits}", worst((answer["base_value"][0] - base) / sizes)
-        told = answer["explained_value"][0].astype(float) - answer["base_value"][0]
-        yield f"completeness {bits}", worst((total - told) / sizes)
+        change = answer["explained_value"][0].astype(float) - answer["base_value"][0]
+        yield f"completeness {bits}", worst((total - change) / sizes)
 
     def _slope(self, run: Run, bits: int) -> Iterator[tuple[str, float]]:
         """Along a few directions."""
         answer = attributions(run(self.x))
         errors = []
-        for known in self._differences:
+        for difference in self._differences:
             slope = sum(
                 answer[n].astype(float).reshape(len(self.targets), -1) @ v.reshape(-1)
-                for n, v in known.direction.items()
+                for n, v in difference.direction.items()
                 if n in answer
             )
-            errors.append(np.maximum(np.abs(slope - known.slope) - known.unsure, 0) / known.size)
+            errors.append(
+                np.maximum(np.abs(slope - difference.slope) - difference.unsure, 0) / difference.size
+            )
         yield f"gradient {bits}", worst(np.asarray(errors))
 
     @functools.cached_property
-    def _differences(self) -> list["Difference"]:
+    def _differences(self) -> list["CaseDifference"]:
         """At a kink the slope lies between the one-sided ones."""
-        here, noise = self.at(self.x), self._noise()
+        here, noise = self.target_answers(self.x), self._noise()
         step = STEP if noise <= QUIET else max(1e-3, noise ** (1 / 3))
-        found = []
+        slopes = []
         for direction in self._directions():
-            up, down = (self.at({n: a + s * step * direction[n] for n, a in self.x.items()}) for s in (1, -1))
-            right, left = (up - here) / step, (here - down) / step
-            middle = (right + left) / 2
-            unsure = np.abs(right - left) / 2 + (2 * noise / step if noise > QUIET else 0)
+            up, down = (
+                self.target_answers({n: a + s * step * direction[n] for n, a in self.x.items()})
+                for s in (1, -1)
+            )
+            right, slope_below = (up - here) / step, (here - down) / step
+            middle = (right + slope_below) / 2
+            unsure = np.abs(right - slope_below) / 2 + (2 * noise / step if noise > QUIET else 0)
             size = np.maximum(1.0, np.maximum(np.abs(middle), np.abs(here)))
-            found.append(Difference(direction, middle, unsure, size))
-        return found
+            slopes.append(CaseDifference(direction, middle, unsure, size))
+        return slopes
 
     def _noise(self) -> float:
         """What an evaluator that computes in float32 inside adds to the answers."""
         rng = np.random.default_rng(11)
         direction = {n: rng.normal(size=a.shape) for n, a in self.x.items()}
-        places = [self.at({n: a + i * 1e-10 * direction[n] for n, a in self.x.items()}) for i in range(6)]
+        places = [
+            self.target_answers({n: a + i * 1e-10 * direction[n] for n, a in self.x.items()})
+            for i in range(6)
+        ]
         if all(np.array_equal(np.float32(p), p) for p in places):
             return EPSILON_32 * float(np.abs(places).max())
         return float(np.abs(np.diff(places, 2, axis=0)).max())
@@ -208,9 +218,9 @@ class OneRow:
             yield {n: rng.normal(size=a.shape) for n, a in self.x.items()}
         for name, a in self.x.items():
             for place in sorted({0, a.size // 2, a.size - 1}):
-                one = {n: np.zeros(b.shape) for n, b in self.x.items()}
-                one[name].reshape(-1)[place] = 1.0
-                yield one
+                unit = {n: np.zeros(b.shape) for n, b in self.x.items()}
+                unit[name].reshape(-1)[place] = 1.0
+                yield unit
 
 
 def _endless(array: np.ndarray) -> np.ndarray:
@@ -265,9 +275,9 @@ class Emitted:
 
     def by(self, method: Method) -> Run:
         """The combined graph, in which all that depends on references alone is left to be computed."""
-        known = None if method.reference_set is None else self.references
+        references = None if method.reference_set is None else self.references
         selection = Selection(self.lowered, self.target, method, None, self.path)
-        plan = combine(selection, known, Variants(HERE), lambda *_: None)
+        plan = combine(selection, references, Variants(HERE), lambda *_: None)
         model = plan.build(Chunks())
         for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
             step(model)

@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.conformance.cases import Case
-from tests.conformance.evaluate import Outcome, evaluate
+from tests.conformance.cases import ConformanceCase
+from tests.conformance.evaluate import CaseOutcome, evaluate
 
 
-def sweep(cases: Sequence[Case]) -> list[Outcome]:
+def sweep(cases: Sequence[ConformanceCase]) -> list[CaseOutcome]:
     """Each case on its own: see `evaluate`."""
     longest_first = sorted(cases, key=lambda c: c.model.ByteSize(), reverse=True)
     workers = len(os.sched_getaffinity(0))

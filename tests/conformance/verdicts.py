@@ -4,8 +4,8 @@ import fnmatch
 from collections import Counter
 from enum import StrEnum
 
-from tests.conformance.cases import Case
-from tests.conformance.evaluate import Outcome
+from tests.conformance.cases import ConformanceCase
+from tests.conformance.evaluate import CaseOutcome
 from tests.tolerances import CONFORMANCE_32, CONFORMANCE_64, FINITE_DIFFERENCE_ALONG
 
 TOLERANCES = {
@@ -57,33 +57,33 @@ class Verdict(StrEnum):
     WRONG = "wrong"
 
 
-def stopped(case: Case) -> str:
+def stopped(case: ConformanceCase) -> str:
     """Why a case is nothing to explain; empty if it is."""
     if not case.tensors_only:
         return "sequences and optionals are no tensors"
-    known = (why for names, why in STOPPED.items() if fnmatch.fnmatch(case.name, names))
-    return next(known, "" if all(case.filled) else "no elements")
+    reasons = (why for names, why in STOPPED.items() if fnmatch.fnmatch(case.name, names))
+    return next(reasons, "" if all(case.filled) else "no elements")
 
 
-def verdict(outcome: Outcome) -> Verdict:
+def verdict(outcome: CaseOutcome) -> Verdict:
     if not outcome.varying:
         return Verdict.MISSING
     return Verdict.WRONG if errors(outcome) else Verdict.EXACT
 
 
-def errors(outcome: Outcome) -> dict[str, float]:
+def errors(outcome: CaseOutcome) -> dict[str, float]:
     """The measures that are beyond their tolerance."""
-    told = {n: v for n, v in outcome.measures.items() if n in TOLERANCES and not v <= TOLERANCES[n]}
-    return {n: v for n, v in told.items() if n.endswith("32")} if outcome.case in DISPUTED else told
+    exceeded = {n: v for n, v in outcome.measures.items() if n in TOLERANCES and not v <= TOLERANCES[n]}
+    return {n: v for n, v in exceeded.items() if n.endswith("32")} if outcome.case in DISPUTED else exceeded
 
 
-def counts(cases: int, reasons: dict[str, str], outcomes: list[Outcome]) -> str:
+def counts(cases: int, reasons: dict[str, str], outcomes: list[CaseOutcome]) -> str:
     """One paragraph of numbers."""
-    found = Counter(verdict(o) for o in outcomes)
-    compiled = found[Verdict.EXACT] + found[Verdict.WRONG]
+    counts = Counter(verdict(o) for o in outcomes)
+    compiled = counts[Verdict.EXACT] + counts[Verdict.WRONG]
     lines = [
-        f"{cases} node tests take and return floats: {compiled} compiled, {found[Verdict.EXACT]} exact, "
-        f"{len(reasons)} stopped with reason, {found[Verdict.MISSING]} missing"
+        f"{cases} node tests take and return floats: {compiled} compiled, {counts[Verdict.EXACT]} exact, "
+        f"{len(reasons)} stopped with reason, {counts[Verdict.MISSING]} missing"
     ]
     lines += [f"  {n:4} stopped: {why}" for why, n in Counter(reasons.values()).most_common()]
     return "\n".join(lines)

@@ -146,8 +146,8 @@ class Growing:
     def constant(self, array: np.ndarray) -> str:
         """Equal constants are one: weights are shared where a sample comes twice."""
         wide = np.array(array)
-        for name, known in self.initializers.items():
-            if known.dtype == wide.dtype and np.array_equal(known, wide):
+        for name, initializer in self.initializers.items():
+            if initializer.dtype == wide.dtype and np.array_equal(initializer, wide):
                 return name
         name = f"c{len(self.initializers)}"
         self.initializers[name] = wide
@@ -158,16 +158,16 @@ class Growing:
         node = helper.make_node(op_type, names, ["y"], **attributes)
         return self.splice([node], {name: name for name in names})["y"]
 
-    def splice(self, nodes: Sequence[onnx.NodeProto], known: Mapping[str, str]) -> dict[str, str]:
+    def splice(self, nodes: Sequence[onnx.NodeProto], names_here: Mapping[str, str]) -> dict[str, str]:
         """Appends nodes and computes them, under names of their own.
 
         Args:
-            known: what stands for the names that the nodes read and do not make.
+            names_here: what stands for the names that the nodes read and do not make.
 
         Returns:
             By the nodes' names of them: the outputs that others may read.
         """
-        names, block = dict(known), []
+        names, block = dict(names_here), []
         for i, node in enumerate(nodes, start=len(self.nodes)):
             names |= {name: f"v{i}_{k}" for k, name in enumerate(node.output)}
             copy = onnx.NodeProto()
@@ -176,17 +176,17 @@ class Growing:
             copy.input[:] = [names.get(n, "") for n in node.input]
             copy.output[:] = [names[n] for n in node.output]
             block.append(copy)
-        made = {new: old for old, new in names.items() if old not in known}
+        results = {new: old for old, new in names.items() if old not in names_here}
         inputs = [n for n in dict.fromkeys(names.values()) if n in self.values]
-        answers = run64(self.model(block, inputs, list(made)), {n: self.values[n] for n in inputs})
-        sound = [n for n, y in answers.items() if _carries(y) and not made[n].startswith("unread")]
+        answers = run64(self.model(block, inputs, list(results)), {n: self.values[n] for n in inputs})
+        sound = [n for n, y in answers.items() if _carries(y) and not results[n].startswith("unread")]
         read = {name for node in block for name in node.input}
         if not set(sound) - read:
             return {}
         self.nodes += block
         self.values |= {n: answers[n] for n in sound}
         self.read |= read
-        return {made[n]: n for n in sound}
+        return {results[n]: n for n in sound}
 
     def scaled(self, name: str) -> str:
         """The value, brought to the scale of 1 where it is larger than LARGEST."""
@@ -200,12 +200,12 @@ class Growing:
     ) -> onnx.ModelProto:
         """A model of some of the nodes; outputs without a shape where it is not known yet."""
         used = {name for node in nodes for name in node.input}
-        known = {n: self.values[n].shape[1:] if n in self.values else None for n in (*inputs, *outputs)}
+        row_shapes = {n: self.values[n].shape[1:] if n in self.values else None for n in (*inputs, *outputs)}
         graph = helper.make_graph(
             nodes,
             "fuzzed",
-            [_value_info(n, known[n]) for n in inputs],
-            [_value_info(n, known[n]) for n in outputs],
+            [_value_info(n, row_shapes[n]) for n in inputs],
+            [_value_info(n, row_shapes[n]) for n in outputs],
             [numpy_helper.from_array(a, n) for n, a in self.initializers.items() if n in used],
         )
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("ai.onnx.ml", 3)]
@@ -279,17 +279,17 @@ def _add_sample(growing: Growing, sample: Sample, random: np.random.Generator) -
     growing.opset = max(growing.opset, sample.opset)
     fitted = _fitted(growing, sample, random)
     graph = fitted.model(np.float64).graph
-    known = {t.name: growing.constant(numpy_helper.to_array(t)) for t in graph.initializer}
+    constants = {t.name: growing.constant(numpy_helper.to_array(t)) for t in graph.initializer}
     varying = [o for o in fitted.operands if isinstance(o, Var)]
     for value, operand in zip(graph.input, varying, strict=True):
-        known[value.name] = _operand(growing, operand, random)
-    results = growing.splice(graph.node, known)
+        constants[value.name] = _operand(growing, operand, random)
+    results = growing.splice(graph.node, constants)
     if not results:
         return
     growing.smooth &= sample.smooth
     last = growing.scaled(list(results.values())[-1])
     shape = growing.values[last].shape
-    residual = [n for n in known.values() if n in growing.values and growing.values[n].shape == shape]
+    residual = [n for n in constants.values() if n in growing.values and growing.values[n].shape == shape]
     if residual and random.random() < 0.25:
         growing.add("Add", [last, residual[0]])
 
@@ -314,13 +314,13 @@ def _operand(growing: Growing, var: Var, random: np.random.Generator) -> str:
     """A value of that shape and range: one that is there, a new input, or made from what is there."""
     shape = var.shape
     fitting = [n for n, v in growing.values.items() if v.shape[1:] == shape]
-    others = [n for n in growing.values if n not in fitting]
+    unfit = [n for n in growing.values if n not in fitting]
     if len(growing.inputs) < MOST_INPUTS and random.random() < 0.15:
         name = growing.add_input(shape, random)
-    elif fitting and (not others or random.random() < 0.8):
+    elif fitting and (not unfit or random.random() < 0.8):
         name = _chosen(fitting, random)
     else:
-        name = _reshaped(growing, _chosen(others, random), shape, random)
+        name = _reshaped(growing, _chosen(unfit, random), shape, random)
     value = growing.values[name]
     inside = value.min() >= var.low and value.max() <= var.high
     return name if inside or (var.low, var.high) == ANY else _squashed(growing, name, var)

@@ -154,20 +154,20 @@ def _change_unset(message: Message, random: np.random.Generator) -> None:
 def _change_list(message: Message, field: FieldDescriptor, random: np.random.Generator) -> None:
     """An element lost, doubled, moved, or changed."""
     values = getattr(message, field.name)
-    kept = list(values)
-    i, j = random.integers(len(kept), size=2)
+    remaining = list(values)
+    i, j = random.integers(len(remaining), size=2)
     choice = random.integers(5)
     if choice == 0:
-        del kept[i]
+        del remaining[i]
     elif choice == 1:
-        kept.insert(j, kept[i])
+        remaining.insert(j, remaining[i])
     elif choice == 2:
-        kept[i], kept[j] = kept[j], kept[i]
+        remaining[i], remaining[j] = remaining[j], remaining[i]
     elif field.message_type is None:
-        kept[i] = _scalar(field, random)
+        remaining[i] = _scalar(field, random)
     else:
-        _change_unset(kept[i], random)
-    copies = [_copy(value) for value in kept]
+        _change_unset(remaining[i], random)
+    copies = [_copy(value) for value in remaining]
     message.ClearField(field.name)
     getattr(message, field.name).extend(copies)
 

@@ -28,8 +28,8 @@ def answer(path: str) -> dict[str, str]:
 
 def limit_memory() -> None:
     with open("/proc/self/statm") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM, taken + ROOM))
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
 
 
 if __name__ == "__main__":

@@ -50,13 +50,13 @@ def jumps(graph: Fuzzed) -> bool:
 
     What should be 0 is 1e-17 somewhere: a comparison with 0 is an accident then, and has no share to give.
     """
-    given = every_row(graph)
-    own = run64(graph.model, given)
-    moved = [run64(graph.model, nudged(given, i)) for i in range(NUDGES)]
+    rows = every_row(graph)
+    expected = run64(graph.model, rows)
+    moved = [run64(graph.model, nudged(rows, i)) for i in range(NUDGES)]
     return any(
         np.abs(m[name] - value).max() > FUZZED_64 * max(1.0, np.abs(value).max())
         for m in moved
-        for name, value in own.items()
+        for name, value in expected.items()
     )
 
 
@@ -71,10 +71,12 @@ def check_deepshap(graph: Fuzzed, lowered: Lowered) -> None:
     answer = finite(run64(model, graph.rows))
     shares = summed(answer)
     size = max([1.0, *(magnitude.max() for magnitude in summed(answer, lambda m, _: np.abs(m)).values())])
-    for name, own in run64(graph.model, graph.rows).items():
-        np.testing.assert_allclose(answer[name], own, atol=FUZZED_64 * max(1.0, np.abs(own).max()), rtol=0)
-    due = answer["explained_value"] - answer["base_value"]
-    assert np.abs(sum(shares.values()) - due).max() <= FUZZED_64 * size
+    for name, answer64 in run64(graph.model, graph.rows).items():
+        np.testing.assert_allclose(
+            answer[name], answer64, atol=FUZZED_64 * max(1.0, np.abs(answer64).max()), rtol=0
+        )
+    change = answer["explained_value"] - answer["base_value"]
+    assert np.abs(sum(shares.values()) - change).max() <= FUZZED_64 * size
     assert np.abs(answer["completeness_gap"]).max() <= FUZZED_64 * size
     for i in range(ROWS):
         alone = run64(model, {n: a[i : i + 1] for n, a in graph.rows.items()})
@@ -102,8 +104,8 @@ def combined(graph: Fuzzed, lowered: Lowered, method: Method) -> onnx.ModelProto
     request = CompileRequest(targets=TARGETS, inputs=graph.explained)
     selection = method.engine.select(lowered, method, request)
     rows = {n: (selection.lowered.specs[n][0], np.dtype(np.float64)) for n in selection.target.inputs}
-    given = method.reference_set
-    references = None if given is None else prepare(given, method.reference_weights, rows)
+    rows_of_set = method.reference_set
+    references = None if rows_of_set is None else prepare(rows_of_set, method.reference_weights, rows)
     plan = combine(selection, references, Variants(HERE), lambda *_: None)
     return ir.to_proto(fit(plan, HERE, lambda *_: None).model)
 
@@ -118,7 +120,7 @@ def summed(answer: Arrays, of: Callable[..., Any] = lambda m, _: m) -> Arrays:
     """Σ over the features of what `of(attributions, input's name)` makes: [N, T] by the input's name."""
     names = [k.removesuffix("_attributions") for k in answer if k.endswith("_attributions")]
     parts = {n: of(answer[f"{n}_attributions"], n) for n in names}
-    return {n: part.reshape(ROWS, CLASSES, -1).sum(axis=-1) for n, part in parts.items()}
+    return {n: attributions.reshape(ROWS, CLASSES, -1).sum(axis=-1) for n, attributions in parts.items()}
 
 
 def central_difference(graph: Fuzzed, directions: Arrays, h: float) -> np.ndarray:
@@ -181,8 +183,8 @@ def same_in_float32(model: onnx.ModelProto, rows: Arrays) -> dict[str, bool]:
     every = onnx.ModelProto()
     every.CopyFrom(model)
     listed = {value.name for value in model.graph.output}
-    made = [name for node in model.graph.node for name in node.output if name and name not in listed]
-    every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    names = [name for node in model.graph.node for name in node.output if name and name not in listed]
+    every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     narrow, wide = Runner(every, optimise=False)(rows), run64(every, rows)
     errors = {name: np.abs(narrow[name] - value.astype(np.float64)) for name, value in wide.items()}
     return {

@@ -15,7 +15,7 @@ _DIGITS = 12  # digits of a digest in an entry's name; explainers made over the 
 
 
 @dataclass(frozen=True)
-class Compared:
+class CompiledComparison:
     """The same model explained by other references, compiled.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from rationale.artifact.checks.proof import demand_proof
-from rationale.artifact.comparisons import Compared
+from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
@@ -133,7 +133,7 @@ class Compiled:
     sample: Mapping[str, np.ndarray]
     custom_ops: tuple[Path, ...] = ()
     conversion: str | None = None
-    comparisons: tuple[Compared, ...] = ()
+    comparisons: tuple[CompiledComparison, ...] = ()
     probes: Probes | None = None
     is_proven: bool = True
 
@@ -146,7 +146,7 @@ class Compiled:
     def _repr_html_(self) -> str:
         return compiled_html(self.manifest, self.conversion)
 
-    def warned(self, warnings: Sequence[str]) -> "Compiled":
+    def with_warnings(self, warnings: Sequence[str]) -> "Compiled":
         """Return the same model with more warnings."""
         more = {"warnings": (*self.manifest.warnings, *warnings)}
         return replace(self, manifest=self.manifest.model_copy(update=more))
@@ -229,18 +229,18 @@ class Compiled:
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""
-        own = {spec.name for spec in self.manifest.inputs}
+        names = {spec.name for spec in self.manifest.inputs}
         if self.manifest.open_references is not None:
-            own |= self.manifest.open_references.names
-        specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in own}
-        given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
-        if set(given) != set(specs):
+            names |= self.manifest.open_references.names
+        specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in names}
+        by_input = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
+        if set(by_input) != set(specs):
             raise InvalidOptionError(
-                f"inputs {sorted(map(str, given))} are given; the model takes {sorted(specs)}: give a "
+                f"inputs {sorted(map(str, by_input))} are given; the model takes {sorted(specs)}: give a "
                 "mapping from each name to its rows (a .npz file)."
             )
         words = {name for name, tensor in specs.items() if tensor.elem_type == onnx.TensorProto.STRING}
-        rows = {name: self._by_feature(name, given[name], words=name in words) for name in specs}
+        rows = {name: self._by_feature(name, by_input[name], words=name in words) for name in specs}
         missing = self.manifest.takes_missing
         arrays = {name: _fit(name, rows[name], tensor, name in missing) for name, tensor in specs.items()}
         counts = {name: len(a) for name, a in arrays.items() if a.ndim}
@@ -257,8 +257,8 @@ class Compiled:
         if len(inputs) == 1 or frame is None:
             return {inputs[0]: frame or x}
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
-        given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
-        columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
+        feature_names = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
+        columns: dict[str, Sequence[str] | None] = {n: feature_names.get(n, single.get(n)) for n in inputs}
         return dict(spread(frame, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
 
     def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
@@ -315,7 +315,7 @@ class Compiled:
             write_explainer(self.graph, manifest, self.sample, self.probes, entry, self.custom_ops)
 
 
-def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:
+def _fit(name: str, rows: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:
     """Return rows [N, …] in the dtype of an input.
 
     Args:
@@ -325,7 +325,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
         InvalidOptionError: if there is another shape, no row, or a value that is no number or too large.
     """
     try:
-        array = np.asarray(given)
+        array = np.asarray(rows)
     except ValueError as error:
         raise InvalidOptionError(f"{name!r} is not an array: rows differ in length ({error}).") from error
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
@@ -358,9 +358,9 @@ def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.nd
     """Cast an array: floats are rounded; integers and booleans must survive unchanged."""
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-    kept = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array
-    if not kept.all():
-        position = tuple(int(i) for i in np.argwhere(~kept)[0])
+    intact = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array
+    if not intact.all():
+        position = tuple(int(i) for i in np.argwhere(~intact)[0])
         fault = f"which cannot be explained as {dtype}. Impute, scale"
         if array[position] != array[position]:
             fault = "a missing value (an empty cell of a table), which this model does not take. Impute"

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from rationale.artifact.checks.check import Checked, FinishedGraph, adds_up
+from rationale.artifact.checks.check import CheckResult, FinishedGraph, adds_up
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
@@ -70,7 +70,7 @@ def describe(
     request: CompileRequest,
     referenced: Referenced,
     graph: FinishedGraph,
-    checked: Checked,
+    checked: CheckResult,
     variants: Variants,
     rules: Sequence[LayerRule] = (),
     *,
@@ -99,8 +99,8 @@ def describe(
     combined = graph.edges
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
     opened = describe_open(every, target.tensors) if references and references.is_open else None
-    own = opened.names if opened else set()
-    inputs = {name: spec for name, spec in every.items() if name not in own}
+    reference_names = opened.names if opened else set()
+    inputs = {name: spec for name, spec in every.items() if name not in reference_names}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     inner = {s.name: inner_spec(lowered.specs, s.tensor, _row_of(lowered, s, shapes)) for s in target.leaves}
     specs = {**inner, **inputs}
@@ -230,16 +230,16 @@ def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ..
 def _splits(
     selection: Selection, names: Mapping[str, tuple[str, ...] | None]
 ) -> dict[str, tuple[float, ...]]:
-    found = {
-        feature: tuple(own)
+    splits_of = {
+        feature: tuple(values)
         for name, splits in selection.part.splits(selection.lowered, selection.target).items()
         if name in names
-        for feature, own in zip(names_of(name, names[name], len(splits)), splits, strict=True)
+        for feature, values in zip(names_of(name, names[name], len(splits)), splits, strict=True)
     }
-    return {feature: own for feature, own in found.items() if own}
+    return {feature: values for feature, values in splits_of.items() if values}
 
 
-def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
+def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: CheckResult) -> tuple[ExplainedLayer, ...]:
     """Return the explained layers, in the shapes that the graph answers."""
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     return tuple(
@@ -275,8 +275,8 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the shape of one row of a leaf's attributions, as the graph answers it."""
-    own = tuple(lowered.specs[leaf.name][0][1:]) if leaf.name in lowered.specs else leaf.row
-    return shapes.get(attributions_name(leaf.name), own)
+    row = tuple(lowered.specs[leaf.name][0][1:]) if leaf.name in lowered.specs else leaf.row
+    return shapes.get(attributions_name(leaf.name), row)
 
 
 def _digests(
@@ -297,7 +297,7 @@ def _digests(
     if span is not None:
         options["lengths"] = {span.name: (span.least, span.most)}
     if brought := _extensions(selection):
-        options["extensions"] = [one.model_dump() for one in brought]
+        options["extensions"] = [package.model_dump() for package in brought]
     if kernels:
         options["custom_ops"] = [library.sha256 for library in kernels]
     if references and references.is_open:
@@ -312,8 +312,8 @@ def _digests(
 def _extensions(selection: Selection) -> tuple[Extension, ...]:
     """Return the installed packages that take part: rules of operators, and the method's extensions."""
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
-    found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
-    brought = dict.fromkeys(one for one in found if one is not None)
+    packages = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
+    brought = dict.fromkeys(package for package in packages if package is not None)
     return (*brought, *selection.method.extensions)
 
 
@@ -332,21 +332,25 @@ def _references(
     target: Target,
     referenced: Referenced,
     names: Mapping[str, tuple[str, ...] | None],
-    checked: Checked,
+    checked: CheckResult,
 ) -> References | None:
     references = referenced.set
     if references is None:
         return None
-    own = {v.name for v in combined.graph.input}
-    rows = {name: array for name, array in references.arrays.items() if name in own}
+    graph_inputs = {v.name for v in combined.graph.input}
+    rows = {name: array for name, array in references.arrays.items() if name in graph_inputs}
     base = None
     explained = {v.name for v in combined.graph.input} == set(
         target.tensors
     )  # all, so that x decides nothing
     if target.elements != "predicted" and explained:
         base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
-    found = spreads(rows, names, references.weights)
-    return References(count=references.count, given=references.given, base_value=base, spreads=found)
+    return References(
+        count=references.count,
+        given=references.given,
+        base_value=base,
+        spreads=spreads(rows, names, references.weights),
+    )
 
 
 def _least_onnxruntime(model: onnx.ModelProto) -> str:

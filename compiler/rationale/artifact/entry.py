@@ -70,7 +70,7 @@ def open_entry(repository: Path, name: str) -> Compiled:
             f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
         ) from error
     for folder, model, names in (
-        (explain, combined, {*outputs, *_promised(manifest)}),
+        (explain, combined, {*outputs, *_expected_outputs(manifest)}),
         (plain, source, set(outputs)),
     ):
         missing = names - {v.name for v in model.graph.output}
@@ -102,13 +102,13 @@ def _folders(repository: Path, name: str) -> tuple[Path, Path]:
             return plain, folder
     if repository.is_file():
         raise RepositoryError(f"{repository} is a file: give the folder that `rationale compile` wrote to.")
-    known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
+    entries = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
     raise RepositoryError(
-        f"{explain}: no such entry; {repository} has {known or 'none'}. Make one with `rationale compile`."
+        f"{explain}: no such entry; {repository} has {entries or 'none'}. Make one with `rationale compile`."
     )
 
 
-def _promised(manifest: Manifest) -> set[str]:
+def _expected_outputs(manifest: Manifest) -> set[str]:
     return {*manifest.explanation_outputs, *([EXPLAINED] if manifest.one_shot else [])}
 
 
@@ -125,21 +125,21 @@ def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
                 array = np.frombuffer(file.read_bytes(), dtype)
             dims = [d.dim_value for d in tensor.shape.dim[1:]]
-            rows[value.name] = array.reshape(1, *_closed(dims, array.size))
+            rows[value.name] = array.reshape(1, *_fill_open_lengths(dims, array.size))
     return rows
 
 
 def _texts(raw: bytes) -> np.ndarray:
     """Return the texts of a warmup file, each behind its length (uint32, little endian)."""
-    found, start = list[str](), 0
+    texts, start = list[str](), 0
     while start < len(raw):
         end = start + 4 + int.from_bytes(raw[start : start + 4], "little")
-        found.append(raw[start + 4 : end].decode())
+        texts.append(raw[start + 4 : end].decode())
         start = end
-    return np.array(found, object)
+    return np.array(texts, object)
 
 
-def _closed(dims: Sequence[int], size: int) -> list[int]:
+def _fill_open_lengths(dims: Sequence[int], size: int) -> list[int]:
     """Return the lengths of a row of `size` elements; open lengths, given as 0, are all the same."""
     length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
     return [d or length for d in dims]
@@ -156,15 +156,15 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
     """
     table = read_table(file, compiled.manifest)
     check_table(str(file), table, compiled.manifest)
-    return _fitted(compiled, table.given, any_text=any_text)
+    return _fit_rows(compiled, table.given, any_text=any_text)
 
 
 def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:
     """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
-    return _fitted(compiled, batch, any_text=any_text)
+    return _fit_rows(compiled, batch, any_text=any_text)
 
 
-def _fitted(compiled: Compiled, rows: Any, *, any_text: bool) -> dict[str, np.ndarray]:
+def _fit_rows(compiled: Compiled, rows: Any, *, any_text: bool) -> dict[str, np.ndarray]:
     inputs = compiled.fit(rows)
     if not any_text:
         demand_texts(compiled.manifest, inputs)
@@ -189,10 +189,10 @@ def own_names(manifest: Manifest) -> Columns:
     None stands for x[0], x[1] …. Several inputs of one feature each are its columns by their own names.
     """
     if len(manifest.inputs) > 1 and all(spec.is_column for spec in manifest.inputs):
-        given = {e.tensor.name: e.given_names for e in manifest.explained}
-        return {spec.name: given.get(spec.name) or (spec.name,) for spec in manifest.inputs}
+        feature_names = {e.tensor.name: e.given_names for e in manifest.explained}
+        return {spec.name: feature_names.get(spec.name) or (spec.name,) for spec in manifest.inputs}
     named = {e.tensor.name: e.given_names for e in manifest.explained if e.tensor in manifest.inputs}
-    names = {name: given for name, given in named.items() if given}
+    names = {name: columns for name, columns in named.items() if columns}
     if len(names) < len(manifest.explained):
         return None
     return names if len(names) > 1 else next(iter(names.values()))
@@ -233,32 +233,32 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
     compiled = open_entry(repository, name)
     file = _folders(repository, name)[1] / "1" / "model.onnx"
     with kernels_of(compiled.custom_ops):
-        return _checked(compiled, OpenVinoRunner(file) if runtime != "onnxruntime" else None)
+        return _measure_again(compiled, OpenVinoRunner(file) if runtime != "onnxruntime" else None)
 
 
-def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
+def _measure_again(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     manifest, names = compiled.manifest, [entry.attributions for entry in compiled.manifest.attributed]
-    own = compiled.run  # it proves itself first
+    run_here = compiled.run  # it proves itself first
     most = rows_that_fit(manifest.memory)
     try:
         probes = _probes(compiled, unit=True)
-        found = measure(compiled.source, compiled.model, names, probes, most, run or own)
+        measurement = measure(compiled.source, compiled.model, names, probes, most, run or run_here)
     except InvalidModelError:  # floats that are ids of a small table, say
         probes = _probes(compiled, unit=False)
-        found = measure(compiled.source, compiled.model, names, probes, most, run or own)
+        measurement = measure(compiled.source, compiled.model, names, probes, most, run or run_here)
     if manifest.one_shot:
         check_gate(compiled.model, probes, [v.name for v in manifest.outputs], run)
-    measured = found.measured.model_copy(update={"probe_rows": manifest.measured.probe_rows})
+    measured = measurement.measured.model_copy(update={"probe_rows": manifest.measured.probe_rows})
     if run is not None:
-        error = _difference(own(probes), found.answers)
+        error = _difference(run_here(probes), measurement.answers)
         measured = measured.model_copy(update={"runtime_error": error})
         warnings = demand(measured, _gap_of(manifest), bool(manifest.stopped))
         manifest = manifest.model_copy(update={"warnings": warnings})
     if compiled.probes is not None:
         if run is None:
-            drift = compiled.probes.compare(own(compiled.probes.feeds))
+            drift = compiled.probes.compare(run_here(compiled.probes.feeds))
         else:
-            drift = demand_proof(compiled.probes, found.run, run.name)
+            drift = demand_proof(compiled.probes, measurement.run, run.name)
         measured = measured.model_copy(update={"drift": drift.value})
     return manifest.model_copy(update={"measured": measured})
 

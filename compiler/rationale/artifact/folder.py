@@ -60,7 +60,7 @@ def _lock(handle: int, busy: str | None) -> bool:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a file to write, which takes the place of `path` at the end.
 
     Raises:
@@ -70,9 +70,9 @@ def whole(path: Path) -> Iterator[Path]:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as aside:
-            part = Path(aside) / path.name
-            yield part
-            part.replace(path)
+            file = Path(aside) / path.name
+            yield file
+            file.replace(path)
     except OSError as error:
         raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 

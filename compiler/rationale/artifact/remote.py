@@ -42,7 +42,7 @@ class UnreachableError(RepositoryError):
     """A storage that does not answer, or holds nothing."""
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """Return a URL without a password."""
     return re.sub(r"//[^/@]*@", "//", url)
 
@@ -69,11 +69,11 @@ class RemoteRepository:
             get_filesystem_class(url.partition("://")[0])
         except (ImportError, ValueError) as error:
             raise InvalidOptionError(
-                f"repository {shown(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER or "
-                f"file:///FOLDER, which needs a package: {install('s3')}, or fsspec's for it: {error}"
+                f"repository {without_password(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER "
+                f"or file:///FOLDER, which needs a package: {install('s3')}, or fsspec's for it: {error}"
             ) from error
         self._url = url
-        self.name = shown(url)
+        self.name = without_password(url)
         self.folder = folder
         self.entries = folder / "repository"
         self._content = folder / "content"
@@ -81,14 +81,14 @@ class RemoteRepository:
         self.fault: str | None = None
         self._is_checked = False  # whether the files were compared with the pulled ones
 
-    def look(self) -> dict[str, Files]:
+    def list_entries(self) -> dict[str, Files]:
         """Return the files of each entry, as the storage lists them now.
 
         Raises:
             UnreachableError: if it does not answer, or holds no entry.
             RepositoryError: if a name leads out of the folder.
         """
-        found: dict[str, dict[str, str]] = defaultdict(dict)
+        entries: dict[str, dict[str, str]] = defaultdict(dict)
         for path, about in self._listed().items():
             entry, _, file = path.partition("/")
             is_folder = about.get("type") == "directory" or path.endswith(
@@ -96,12 +96,12 @@ class RemoteRepository:
             )  # an object that stands for one
             if not file or is_folder or entry.startswith("."):
                 continue
-            if any(part in ("", ".", "..") for part in file.split("/")) or "\\" in file:
+            if any(name in ("", ".", "..") for name in file.split("/")) or "\\" in file:
                 raise RepositoryError(f"{self.name}: '{path}' is no name of an entry's file: delete it")
-            found[entry][file] = _mark(about)
-        if not found:
+            entries[entry][file] = _mark(about)
+        if not entries:
             raise UnreachableError(f"{self.name}: holds no entry of `rationale compile`")
-        return dict(found)
+        return dict(entries)
 
     def open(self) -> None:
         """Pull, or use the copy and set `fault` if the storage cannot be read.
@@ -128,21 +128,21 @@ class RemoteRepository:
         """
         with self._alone():
             self._drop_damaged()
-            found = self.look()
+            listed = self.list_entries()
             linked = self._linked()
-            keys = {name: _key(name, files) for name, files in found.items()}
+            keys = {name: _key(name, files) for name, files in listed.items()}
             with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self.folder) as aside:
                 new = {
                     name: self._fetch(name, files, Path(aside) / keys[name], linked.get(name))
-                    for name, files in found.items()
+                    for name, files in listed.items()
                     if name not in linked or linked[name].parent.name != keys[name]
                 }
-                kept = {name: folder for name, folder in linked.items() if name in found and name not in new}
-                faults = self._faults(kept | new, [*new, *(linked.keys() - found.keys())])
+                current = {name: linked[name] for name in (linked.keys() & listed.keys()) - new.keys()}
+                faults = self._faults(current | new, [*new, *(linked.keys() - listed.keys())])
                 self.refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
                 for name in new.keys() - self.refused.keys():
                     self._take(new[name])
-            for name in linked.keys() - found.keys():
+            for name in linked.keys() - listed.keys():
                 if model_of(name) not in faults:
                     (self.entries / name).unlink()
             self._sweep()
@@ -169,20 +169,20 @@ class RemoteRepository:
     def _fetch(self, name: str, files: Files, folder: Path, before: Path | None) -> Path:
         """Return the entry in `folder`: changed files are downloaded, the others linked."""
         storage, root = self._storage
-        known = _files_of(before) if before is not None else {}
-        wanted: dict[str, Path] = {}
+        marks = _files_of(before) if before is not None else {}
+        downloads: dict[str, Path] = {}
         size = 0
         for file, mark in files.items():
             target = folder / name / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            if before is not None and known.get(file) == mark and (before / file).is_file():
+            if before is not None and marks.get(file) == mark and (before / file).is_file():
                 os.link(before / file, target)
             else:
-                wanted[f"{root}/{name}/{file}"] = target
+                downloads[f"{root}/{name}/{file}"] = target
                 size += _size(mark)
         with self._reading():
-            if wanted:
-                storage.get(list(wanted), [str(target) for target in wanted.values()], **self._limit(size))
+            if downloads:
+                storage.get([*downloads], [*map(str, downloads.values())], **self._limit(size))
         (folder / _FILES).write_text(json.dumps(files))
         return folder / name
 
@@ -197,7 +197,9 @@ class RemoteRepository:
             yield
         except Exception as error:  # each storage has errors of its own
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise UnreachableError(f"{self.name}: cannot be read: {shown(lines[0])[:_REASON]}") from error
+            raise UnreachableError(
+                f"{self.name}: cannot be read: {without_password(lines[0])[:_REASON]}"
+            ) from error
 
     # --- the copy -----------------------------------------------------------------------------------------
 
@@ -206,14 +208,14 @@ class RemoteRepository:
         links = self.entries.iterdir() if self.entries.is_dir() else ()
         return {link.name: link.resolve() for link in links if link.is_symlink() and link.is_dir()}
 
-    def _take(self, made: Path) -> None:
+    def _take(self, entry: Path) -> None:
         """Link the entry as the current one."""
-        target, link = self._content / made.parent.name, self.folder / f".link-{made.name}"
+        target, link = self._content / entry.parent.name, self.folder / f".link-{entry.name}"
         shutil.rmtree(target, ignore_errors=True)
-        made.parent.rename(target)
+        entry.parent.rename(target)
         link.unlink(missing_ok=True)
-        link.symlink_to(Path("..") / self._content.name / target.name / made.name)
-        link.replace(self.entries / made.name)
+        link.symlink_to(Path("..") / self._content.name / target.name / entry.name)
+        link.replace(self.entries / entry.name)
 
     def _drop_damaged(self) -> None:
         """Unlink entries whose files changed since they were pulled; it reads all files, so it runs once."""
@@ -263,8 +265,8 @@ class RemoteRepository:
             for folder in (self.folder.parent, self.folder, self.entries, self._content):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
             with locked(self.folder) as alone:
-                for left in self.folder.glob(".pulling-*") if alone else ():  # else another may still pull
-                    shutil.rmtree(left, ignore_errors=True)
+                for folder in self.folder.glob(".pulling-*") if alone else ():  # else another may still pull
+                    shutil.rmtree(folder, ignore_errors=True)
                 yield
         except OSError as error:
             raise RepositoryError(
@@ -272,7 +274,7 @@ class RemoteRepository:
             ) from error
 
 
-def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
+def pull_once(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
     """Return the folder that a command reads once, and warnings for its user.
 
     Args:
@@ -316,7 +318,7 @@ def _key(name: str, files: Files) -> str:
 def _files_of(entry: Path) -> Files:
     """Return the storage's listing of a pulled entry; nothing if it cannot be read."""
     try:
-        found: Files = json.loads((entry.parent / _FILES).read_text())
+        files: Files = json.loads((entry.parent / _FILES).read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return files

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from google.protobuf import text_format
 
-from rationale.artifact.comparisons import Compared, is_entry_name
+from rationale.artifact.comparisons import CompiledComparison, is_entry_name
 from rationale.artifact.digest import graph_digest
 from rationale.artifact.folder import locked
 from rationale.artifact.model_config import DATA_TYPES, ModelConfig
@@ -59,7 +59,7 @@ def write_entries(
     repository: Path,
     name: str,
     libraries: Sequence[Path] = (),
-    comparisons: Sequence[Compared] = (),
+    comparisons: Sequence[CompiledComparison] = (),
 ) -> Path:
     """Write `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
@@ -73,9 +73,9 @@ def write_entries(
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name, "graphs": {}})
-    alternatives = {one.comparison(name).entry: one for one in comparisons}
+    alternatives = {other.comparison(name).entry: other for other in comparisons}
     if manifest.decision is not None:
-        update = {"comparisons": tuple(one.comparison(name) for one in comparisons)}
+        update = {"comparisons": tuple(other.comparison(name) for other in comparisons)}
         manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=update)})
     plain, explain = name, f"{name}{manifest.suffix}"
     try:
@@ -92,10 +92,10 @@ def write_entries(
                 _write_entry(new / plain, source, sample, own_probes, MAX_BATCH, libraries)
                 manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
             _write_explaining(new / explain, combined, manifest, sample, probes, libraries)
-            for entry, one in alternatives.items():
-                own = one.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
+            for entry, other in alternatives.items():
+                described = other.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
                 _write_explaining(
-                    new / entry, one.graph, own, one.sample, one.probes, libraries, audited=True
+                    new / entry, other.graph, described, other.sample, other.probes, libraries, audited=True
                 )
             with locked(repository):  # both entries are of one compile
                 stale = _of_another_model(repository, name, manifest)
@@ -168,8 +168,8 @@ def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[s
 
 def _comparisons(repository: Path, name: str) -> list[str]:
     """Return the entries that an earlier compile of `NAME` wrote next to its explanation."""
-    found = [path.parent for path in repository.glob(f"{name}{EXPLAIN_SUFFIX}_*/{FILE_NAME}")]
-    return [entry.name for entry in found if is_entry_name(entry.name, name) and _explains(entry, name)]
+    entries = [path.parent for path in repository.glob(f"{name}{EXPLAIN_SUFFIX}_*/{FILE_NAME}")]
+    return [entry.name for entry in entries if is_entry_name(entry.name, name) and _explains(entry, name)]
 
 
 def _explains(entry: Path, name: str) -> bool:
@@ -197,7 +197,7 @@ def _spare_foreign_folders(targets: list[Path]) -> None:
         )
         if strange or (target.exists() and not target.is_dir()):
             raise RepositoryError(
-                f"{target}: is there and was not written by `rationale compile` "
+                f"{target}: exists and was not written by `rationale compile` "
                 f"({', '.join(strange[:3]) or 'a file'}). Choose another --name, or move it away."
             )
 
@@ -304,9 +304,9 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
 @contextmanager
 def _runnable_on_cpu(path: Path) -> Iterator[Path]:
     """Yield the file, or a float32 twin of one that computes in bfloat16, for reading its tensors."""
-    given = ir.load(path)
-    model, _ = on_cpu(given)
-    if model is given:
+    original = ir.load(path)
+    model, _ = on_cpu(original)
+    if model is original:
         yield path
         return
     with tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:

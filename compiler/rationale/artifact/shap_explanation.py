@@ -27,16 +27,16 @@ def shap_explanation(
     except ModuleNotFoundError as error:
         raise InvalidOptionError("to_shap() needs the shap package: pip install shap.") from error
     tensors = [e.tensor.name for e in explained]
-    known = rows.keys() >= set(tensors) and not any(e.of_players for e in explained)
+    has_data = rows.keys() >= set(tensors) and not any(e.of_players for e in explained)
     errors = [e.standard_error for e in explained if e.standard_error]
-    one = target is not None or manifest.target_count == 1
+    single_target = target is not None or manifest.target_count == 1
     return shap.Explanation(
         values=_of_target(_side_by_side(answer, [e.attributions for e in explained], 2), target),
         base_values=_of_target(answer[manifest.base_value], target) if manifest.base_value else None,
         error_std=_of_target(_side_by_side(answer, errors, 2), target) if errors else None,
-        data=_side_by_side(rows, tensors, 1) if known else None,  # inner tensors and groups have none
+        data=_side_by_side(rows, tensors, 1) if has_data else None,  # inner tensors and groups have none
         feature_names=_feature_names(answer, explained),
-        output_names=None if one else [str(t) for t in manifest.targets],
+        output_names=None if single_target else [str(t) for t in manifest.targets],
     )
 
 
@@ -49,19 +49,19 @@ def _check_target(target: int | None, count: int) -> None:
 
 def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed]:
     """Return the requested explained inputs and players: any number of tables, or one array of any shape."""
-    known = {e.tensor.name: e for e in manifest.attributed}
-    names = list(known) if inputs is None else list(inputs)
-    if isinstance(inputs, str) or not names or len({*names} & {*known}) < len(names):
+    by_name = {e.tensor.name: e for e in manifest.attributed}
+    names = list(by_name) if inputs is None else list(inputs)
+    if isinstance(inputs, str) or not names or len({*names} & {*by_name}) < len(names):
         raise InvalidOptionError(
-            f"to_shap(inputs={inputs!r}): give a list of different names out of {list(known)}."
+            f"to_shap(inputs={inputs!r}): give a list of different names out of {list(by_name)}."
         )
-    arrays = [name for name in names if len(known[name].tensor.shape) > 1]
+    arrays = [name for name in names if len(by_name[name].tensor.shape) > 1]
     if arrays and len(names) > 1:
         raise InvalidOptionError(
             f"to_shap(): {arrays} are not tables, whose features could stand side by side. Take one input "
             f"at a time, such as to_shap(inputs={arrays[:1]})."
         )
-    return [known[name] for name in names]
+    return [by_name[name] for name in names]
 
 
 def _side_by_side(arrays: Arrays, names: Sequence[str], lead: int) -> np.ndarray:

@@ -90,7 +90,7 @@ def report_command(
     """
     with reporting_errors():
         from rationale.artifact.folder import check_folder
-        from rationale.evaluate.decisions.decided import only_deciding
+        from rationale.evaluate.decisions.decided import find_deciding_model
         from rationale.evaluate.decisions.measures import report
         from rationale.evaluate.decisions.report import tables, write_report
 
@@ -99,7 +99,7 @@ def report_command(
         with progress_bar() as progress:
             done = report(
                 repository,
-                name or only_deciding(repository),
+                name or find_deciding_model(repository),
                 data,
                 label=label,
                 groups=group or (),

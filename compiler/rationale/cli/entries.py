@@ -294,16 +294,16 @@ def evaluate_command(
     """
     with reporting_errors():
         from rationale.artifact.folder import check_folder
-        from rationale.evaluate.evaluate import Settings, evaluate
-        from rationale.evaluate.report import notes, show, show_shapley, write_report
+        from rationale.evaluate.evaluate import EvaluationSettings, evaluate
+        from rationale.evaluate.report import notes, shapley_table, summary_table, write_report
 
         if out is not None:
             check_folder(out)
-        settings = Settings(rows, seed, shapley=shapley, evaluations=evaluations)
+        settings = EvaluationSettings(rows, seed, shapley=shapley, evaluations=evaluations)
         with progress_bar() as progress:
             done = evaluate(repository, names, input_file, references or (), settings, progress)
-        console().print(show(done))
-        if (compared := show_shapley(done)) is not None:
+        console().print(summary_table(done))
+        if (compared := shapley_table(done)) is not None:
             console().print()
             console().print(compared)
         for note in notes(done):

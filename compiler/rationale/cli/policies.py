@@ -245,7 +245,7 @@ def _draw(
 ) -> "tuple[np.ndarray, np.ndarray | None]":
     """Draw the indices [K] of the set, and weights [K] if they are not equal."""
     from rationale.errors import InvalidOptionError
-    from rationale.evaluate.decisions.decided import plain
+    from rationale.evaluate.decisions.decided import plain_cell
     from rationale.profiles.policies import systematic
     from rationale.references.centroids import keeping_means
     from rationale.references.medoids import medoids
@@ -260,7 +260,7 @@ def _draw(
     strata = None if request.stratify is None else column_of(request.file, applicants.table, request.stratify)
     if request.stratify is not None and strata is None:
         raise InvalidOptionError(f"--stratify {request.stratify!r}: {request.file} has no such column.")
-    return systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
+    return systematic(rows, count, seed, strata and [plain_cell(cell) for cell in strata]), None
 
 
 def _measured(
@@ -274,7 +274,7 @@ def _measured(
     import numpy as np
 
     from rationale.compile import compile_model
-    from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
+    from rationale.evaluate.draws import ExplainedRows, explain_rows, mean_distance, mean_distance_of_draws
     from rationale.methods.methods import make_method
     from rationale.profiles.policies import systematic
     from rationale.schema.methods import WEIGHTS
@@ -297,20 +297,20 @@ def _measured(
     with progress_bar() as progress:
         done = 0
 
-        def answer(drawn: "np.ndarray", weights: "np.ndarray | None") -> Answer:
+        def answer(drawn: "np.ndarray", weights: "np.ndarray | None") -> ExplainedRows:
             nonlocal done
             options = {} if weights is None else {WEIGHTS: weights}
             method = make_method(str(request.measure), applicants.feeds(drawn), options)
             made = compile_model(applicants.model, method, feature_names=applicants.names, decision=profile)
             done += 1
             progress("explaining declines", done, DRAWS * len(sizes) + 1)
-            return answer_of(made, feeds)
+            return explain_rows(made, feeds)
 
         by_many = answer(many, None)
         for size in sizes:
             answers = [answer(*_draw(request, applicants, rows, size, seed)) for seed in seeds]
             base = [each.base_value for each in answers]
-            moves = (from_draw_to_draw(answers), move((by_many, each) for each in answers))
+            moves = (mean_distance_of_draws(answers), mean_distance((by_many, each) for each in answers))
             lines.append(
                 f"{size:5d}  {f'{min(base):.5g} to {max(base):.5g}':25}"
                 + "".join(f"{f'{each.mean:.1%}':14}{f'{each.differ:.0%}':10}" for each in moves).rstrip()

@@ -284,7 +284,7 @@ def _write(out: Path, table: "Table") -> None:
     """Write a file whole or not at all; raise InvalidOptionError if that fails."""
     import numpy as np
 
-    from rationale.artifact.folder import whole
+    from rationale.artifact.folder import atomic_file
     from rationale.tables.archives import write_npz
     from rationale.tables.files import FEATURE_NAMES, STANDS_FOR, WEIGHTS
 
@@ -295,5 +295,5 @@ def _write(out: Path, table: "Table") -> None:
         members[WEIGHTS] = table.weights
     if table.columns is not None:
         members[FEATURE_NAMES] = np.array(table.columns)
-    with whole(out) as part, part.open("wb") as file:
+    with atomic_file(out) as part, part.open("wb") as file:
         write_npz(file, members)

@@ -13,9 +13,9 @@ def _read(given: str | Path) -> Path:
     if isinstance(given, Path) or "://" not in given:
         return Path(given)
     with reporting_errors():
-        from rationale.artifact.remote import pulled
+        from rationale.artifact.remote import pull_once
 
-        folder, warnings = pulled(given)
+        folder, warnings = pull_once(given)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return folder

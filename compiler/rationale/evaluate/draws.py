@@ -12,7 +12,7 @@ from rationale.decisions.rows import explained_rows, profile_of, values_of
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExplainedRows:
     """Explanations of some rows by one reference set.
 
     Attributes:
@@ -26,7 +26,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Move:
+class AnswerDistance:
     """Distance between answers, over rows and pairs of answers.
 
     Attributes:
@@ -39,7 +39,7 @@ class Move:
     differ: float
 
 
-def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
+def explain_rows(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> ExplainedRows:
     """Return attributions, reasons and base value of rows.
 
     Args:
@@ -52,23 +52,23 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
     for start in range(0, len(next(iter(rows.values()))), batch):
         answer = compiled.explain({name: array[start : start + batch] for name, array in rows.items()})
         values = values_of(manifest, answer.inputs)
-        for row, own in zip(explained_rows(manifest, answer), values, strict=True):
+        for row, cells in zip(explained_rows(manifest, answer), values, strict=True):
             attributions.append(list(row.attributions.values()))
-            codes.append([reason.code for reason in principal(profile, row, own)])
+            codes.append([reason.code for reason in principal(profile, row, cells)])
             base = float("nan") if row.base_value is None else row.base_value
-    return Answer(base, np.array(attributions), codes)
+    return ExplainedRows(base, np.array(attributions), codes)
 
 
-def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
+def mean_distance(pairs: Iterable[tuple[ExplainedRows, ExplainedRows]]) -> AnswerDistance:
     """Return how far the second answer of each pair is from the first."""
     moved, differ = list[np.ndarray](), list[bool]()
     for a, b in pairs:
         largest = np.abs(a.attributions).max(axis=1)
         moved.append(np.abs(a.attributions - b.attributions).max(axis=1) / np.where(largest > 0, largest, 1))
-        differ += [{*one} != {*other} for one, other in zip(a.codes, b.codes, strict=True)]
-    return Move(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)))
+        differ += [{*codes} != {*other} for codes, other in zip(a.codes, b.codes, strict=True)]
+    return AnswerDistance(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)))
 
 
-def from_draw_to_draw(answers: Iterable[Answer]) -> Move:
+def mean_distance_of_draws(answers: Iterable[ExplainedRows]) -> AnswerDistance:
     """Return the distance over all pairs of answers."""
-    return move(combinations(answers, 2))
+    return mean_distance(combinations(answers, 2))

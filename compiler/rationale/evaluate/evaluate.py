@@ -12,22 +12,22 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry, read_inputs, read_table
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.evaluate.explained_model import (
+    ExplainedModel,
     GivenReferences,
     Pairs,
-    Subject,
-    baseline_of,
-    owners_of,
-    pairs_of,
+    evaluated_pairs,
+    feature_owners,
+    warmup_rows,
 )
 from rationale.evaluate.faithfulness import (
     Curve,
-    cuts_of,
+    cut_counts,
     deletion_and_insertion,
     random_orders,
 )
 from rationale.evaluate.randomise import Randomised, randomised_check
 from rationale.evaluate.reasons import compare_reasons
-from rationale.evaluate.shapley import Comparison, Sampled, compare, rounds_within
+from rationale.evaluate.shapley import ShapleyComparison, ShapleySample, compare, rounds_within
 from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
 from rationale.references.reference_set import prepare
 from rationale.schema.manifest import Attributed, Manifest
@@ -39,7 +39,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """Settings of an evaluation; the report contains them.
 
     Attributes:
@@ -79,7 +79,7 @@ class Evaluation:
     deletion: Curve
     insertion: Curve
     randomised: Randomised
-    shapley: Comparison | str | None = None
+    shapley: ShapleyComparison | str | None = None
     panels: tuple[Panel, ...] = ()
 
     @property
@@ -89,8 +89,8 @@ class Evaluation:
 
 
 def _method(manifest: Manifest) -> str:
-    given = {k: v for k, v in manifest.method.options.items() if v not in (None, False, [], ())}
-    words = [k if v is True else f"{k}={v}" for k, v in given.items()]
+    options = {k: v for k, v in manifest.method.options.items() if v not in (None, False, [], ())}
+    words = [k if v is True else f"{k}={v}" for k, v in options.items()]
     return textwrap.shorten(", ".join([manifest.method.name, *words]), 40, placeholder=" …")
 
 
@@ -111,7 +111,7 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _SharedState:
     """State that entries share: random orders, and the order and names of features in pictures.
 
     Keys of `orders`: model, row and explained inputs; of `names`: model, input and its shape.
@@ -127,7 +127,7 @@ def evaluate(
     names: Sequence[str],
     file: Path,
     references: Sequence[Path] = (),
-    settings: Settings | None = None,
+    settings: EvaluationSettings | None = None,
     progress: Progress = silent,
 ) -> list[Evaluation]:
     """Measure each entry on the same rows.
@@ -140,7 +140,7 @@ def evaluate(
         RepositoryError: if an entry does not exist or cannot be read.
         InvalidOptionError, InvalidReferencesError: if names, rows or references do not fit.
     """
-    chosen = settings or Settings()
+    chosen = settings or EvaluationSettings()
     if len(set(names)) < len(names) or not names:
         raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
     compiled = [open_entry(repository, name) for name in names]
@@ -153,8 +153,8 @@ def evaluate(
     ]
     if chosen.shapley:
         _check_shapley(entries, chosen.evaluations)
-    known = _Known({}, {}, _names(compiled))
-    return [_evaluate_one(e, entries, known, chosen, progress) for e in entries]
+    shared = _SharedState({}, {}, _names(compiled))
+    return [_evaluate_one(e, entries, shared, chosen, progress) for e in entries]
 
 
 def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
@@ -165,33 +165,33 @@ def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
     for e in entries:
         if e.references and e.without_shapley is None:
             rows = len(next(iter(e.inputs.values())))
-            players = int(owners_of(e.compiled.manifest).max()) + 1
+            players = int(feature_owners(e.compiled.manifest).max()) + 1
             rounds_within(most, rows, players, len(e.references.shares))
 
 
 def _evaluate_one(
     entry: _Entry,
     entries: Sequence[_Entry],
-    known: _Known,
-    settings: Settings,
+    shared: _SharedState,
+    settings: EvaluationSettings,
     progress: Progress,
 ) -> Evaluation:
-    def stage(what: str, done: int, total: int) -> None:
-        progress(f"{entry.name}: {what}", done, total)
+    def stage(step: str, count: int, total: int) -> None:
+        progress(f"{entry.name}: {step}", count, total)
 
     stage("explaining", 0, 1)
-    subject, seed = Subject(entry.compiled, entry.inputs), settings.seed
-    pairs = pairs_of(subject)
+    subject, seed = ExplainedModel(entry.compiled, entry.inputs), settings.seed
+    pairs = evaluated_pairs(subject)
     steps, redraws = (25, 1) if subject.features.shape[1] >= LARGE else (100, 5)
-    cuts = cuts_of(pairs.attributions.shape[1], steps)
-    baseline, whose = _curve_baseline(subject, entry, entries)
-    key = _question(entry.compiled.manifest, baseline)
-    controls = known.controls
+    cuts = cut_counts(pairs.attributions.shape[1], steps)
+    baseline, baseline_name = _curve_baseline(subject, entry, entries)
+    key = _control_key(entry.compiled.manifest, baseline)
+    controls = shared.controls
     if key not in controls:
         controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
     deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
-    shapley: Comparison | str | None = None
-    sampled: Sequence[Sampled] = ()
+    shapley: ShapleyComparison | str | None = None
+    sampled: Sequence[ShapleySample] = ()
     if settings.shapley:
         shapley = entry.without_shapley
         if entry.references and shapley is None:
@@ -204,29 +204,33 @@ def _evaluate_one(
         rows=len(subject.features),
         targets=pairs.positions.shape[1],
         features=subject.features.shape[1],
-        baseline=whose,
+        baseline=baseline_name,
         deletion=deletion,
         insertion=insertion,
         randomised=randomised_check(
             entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
         ),
         shapley=shapley,
-        panels=tuple(_panels(entry, subject, pairs, sampled, known)),
+        panels=tuple(_panels(entry, subject, pairs, sampled, shared)),
     )
 
 
 def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
     """Return feature names by model, input and shape, from the first entry that was given some."""
-    found: dict[object, tuple[str, ...]] = {}
+    names: dict[object, tuple[str, ...]] = {}
     for manifest in (c.manifest for c in compiled):
         for e in manifest.explained:
             if e.given_names is not None:
-                found.setdefault((manifest.digests.model, e.tensor.name, e.tensor.shape), e.given_names)
-    return found
+                names.setdefault((manifest.digests.model, e.tensor.name, e.tensor.shape), e.given_names)
+    return names
 
 
 def _panels(
-    entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled], known: _Known
+    entry: _Entry,
+    subject: ExplainedModel,
+    pairs: Pairs,
+    sampled: Sequence[ShapleySample],
+    shared: _SharedState,
 ) -> Iterator[Panel]:
     """Yield panels of the first rows, for the first target of each."""
     manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
@@ -236,31 +240,31 @@ def _panels(
         chosen = manifest.targets
         target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
         explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
-        due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
+        estimate = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
-            replace(part, explained=_named(part.explained, known.names, model))
-            for part in parts_of(manifest, pairs.attributions[p], subject.values(i))
+            replace(attributed, explained=_with_names(attributed.explained, shared.names, model))
+            for attributed in parts_of(manifest, pairs.attributions[p], subject.values(i))
         ]
         title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
-        key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
-        for panel in panels(title, parts, TOP, shapley=due, order=known.orders.get(key, ())):
+        key = (model, row, *((a.explained.tensor.name, a.explained.of_players) for a in parts))
+        for panel in panels(title, parts, TOP, shapley=estimate, order=shared.orders.get(key, ())):
             if isinstance(panel, Bars):
-                known.orders.setdefault(key, panel.order)
+                shared.orders.setdefault(key, panel.order)
             yield panel
         if manifest.layers:
             answer = entry.compiled.explain({name: a[i : i + 1] for name, a in entry.inputs.items()})
             yield flow(f"{title}: layer by layer", answer, 0, pairs.positions[i, 0])
 
 
-def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -> Attributed:
-    given = None if e.of_players else names.get((model, e.tensor.name, e.tensor.shape))
-    return e if given is None else e.model_copy(update={"feature_names": given})
+def _with_names(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -> Attributed:
+    feature_names = None if e.of_players else names.get((model, e.tensor.name, e.tensor.shape))
+    return e if feature_names is None else e.model_copy(update={"feature_names": feature_names})
 
 
 # -- rows ----------------------------------------------------------------------------------------------
 
 
-def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray]:
+def _draw_rows(compiled: Compiled, file: Path, settings: EvaluationSettings) -> tuple[Arrays, np.ndarray]:
     """Return the rows to evaluate, and their indices in the file."""
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
@@ -284,25 +288,27 @@ def _check_features(manifest: Manifest) -> None:
 # -- baselines -----------------------------------------------------------------------------------------
 
 
-def _question(manifest: Manifest, baseline: np.ndarray) -> object:
+def _control_key(manifest: Manifest, baseline: np.ndarray) -> object:
     """Return a key; entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
     question = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
     return *question, baseline.tobytes()
 
 
-def _curve_baseline(subject: Subject, entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
+def _curve_baseline(
+    subject: ExplainedModel, entry: _Entry, entries: Sequence[_Entry]
+) -> tuple[np.ndarray, str]:
     """Return the curve's baseline and its name: the reference mean of the model's first entry with one.
 
     With one baseline per model, the curves of different methods start and end alike.
     """
-    own = entry.compiled.manifest
+    manifest = entry.compiled.manifest
     for other in entries:
-        if other.compiled.manifest.references and _comparable(own, other.compiled.manifest):
-            mine = other.compiled.manifest.digests.references == own.digests.references
-            baseline = subject.flat(baseline_of(other.compiled))[0]
-            whose = "reference mean" + ("" if mine else f" of {other.name}")
-            return baseline, whose if baseline.any() else "zeros"
+        if other.compiled.manifest.references and _comparable(manifest, other.compiled.manifest):
+            mine = other.compiled.manifest.digests.references == manifest.digests.references
+            baseline = subject.flat(warmup_rows(other.compiled))[0]
+            name = "reference mean" + ("" if mine else f" of {other.name}")
+            return baseline, name if baseline.any() else "zeros"
     return subject.baseline, "zeros"
 
 
@@ -323,35 +329,35 @@ def _match_references(
     Raises:
         InvalidReferencesError: if no entry was compiled with a file.
     """
-    found: list[GivenReferences | None] = [None] * len(compiled)
+    sets: list[GivenReferences | None] = [None] * len(compiled)
     for file in files:
         reasons = []
         for i, entry in enumerate(compiled):
             try:
-                given = references_of(entry, names[i], file)
+                reference_set = read_references(entry, names[i], file)
             except InvalidReferencesError as error:
                 reasons.append(str(error))
                 continue
-            found[i] = given
+            sets[i] = reference_set
         if len(reasons) == len(compiled):
             raise InvalidReferencesError("\n".join(dict.fromkeys(reasons)))
-    return found
+    return sets
 
 
-def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
+def read_references(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Read references; raise InvalidReferencesError if the entry was compiled with other ones."""
     table = read_table(file, entry.manifest)
-    given = table.given
+    rows = table.given
     kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}
     explained = [e.tensor for e in entry.manifest.explained]
     shapes = {e.name: ((1, *e.shape), tensor_dtype_to_np_dtype(kinds[e.name])) for e in explained}
     weights = table.unequal_weights
     missing = bool(entry.manifest.takes_missing)
-    known = prepare(given, weights, shapes, missing=missing)
-    if known.digest != entry.manifest.digests.references:
+    prepared = prepare(rows, weights, shapes, missing=missing)
+    if prepared.digest != entry.manifest.digests.references:
         raise InvalidReferencesError(
             f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "
             "file, or leave --references out: the other numbers need none."
         )
-    arrays: Mapping[str, np.ndarray] = given if isinstance(given, dict) else {next(iter(shapes)): given}
+    arrays: Mapping[str, np.ndarray] = rows if isinstance(rows, dict) else {next(iter(shapes)): rows}
     return GivenReferences(dict(arrays), weights)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.finishing.one_shot import open_gate, restrict
+from rationale.artifact.finishing.one_shot import keep_outputs, open_gate
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.graph.runtime.session import Runner, kernels_of
 from rationale.schema.machine import MAX_BATCH
@@ -37,7 +37,7 @@ class GivenReferences:
         return np.asarray(weights / weights.sum())
 
 
-class Subject:
+class ExplainedModel:
     """The plain model and its explanation over rows of features.
 
     A text is a number here: its index among the distinct texts seen so far.
@@ -55,8 +55,8 @@ class Subject:
         self._inputs = dict(inputs)
         self._places: dict[str, int] = {}
         self.features = self.flat(inputs)
-        self.baseline = self.flat(baseline_of(compiled))[0]
-        self.owner = owners_of(self.manifest)
+        self.baseline = self.flat(warmup_rows(compiled))[0]
+        self.owner = feature_owners(self.manifest)
         self._plain = plain_runner(compiled)
         self._explainer = compiled.run
 
@@ -88,16 +88,16 @@ class Subject:
         start = 0
         for name, shape in self._shapes.items():
             size = math.prod(shape)
-            part = x[:, start : start + size].reshape(len(x), *shape)
-            fed[name], start = self._of_type(part, name), start + size
+            flat = x[:, start : start + size].reshape(len(x), *shape)
+            fed[name], start = self._of_type(flat, name), start + size
         return fed
 
     def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the explained output, flattened, and each contrast: [M, elements] float64 for x [M, F]."""
         name = self.manifest.explained_output
         parts = [
-            self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
-            for part in slices(len(x), rows_at_once(x.shape[1]))
+            self._plain(self._fed(x[batch], rows[batch]), [name])[name].reshape(batch.stop - batch.start, -1)
+            for batch in slices(len(x), rows_at_once(x.shape[1]))
         ]
         answers = _finite(np.concatenate(parts, dtype=np.float64), "answers")
         pairs = map(ends_of, self.manifest.contrasts)
@@ -114,13 +114,13 @@ class Subject:
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return attributions [M, t, players] float64 of the targets at manifest `positions` [M, t]."""
         names = [e.attributions for e in self.manifest.attributed]
-        done = []
-        for part in slices(len(x), self.manifest.measured.max_batch):
-            outputs = self._explainer(self._fed(x[part], rows[part]), names)
+        batches = []
+        for batch in slices(len(x), self.manifest.measured.max_batch):
+            outputs = self._explainer(self._fed(x[batch], rows[batch]), names)
             whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
-            index = positions[part][:, :, None]
-            done.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
-        return _finite(np.concatenate(done, dtype=np.float64), "attributes")
+            index = positions[batch][:, :, None]
+            batches.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
+        return _finite(np.concatenate(batches, dtype=np.float64), "attributes")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Pairs:
     answers: np.ndarray
 
 
-def pairs_of(subject: Subject) -> Pairs:
+def evaluated_pairs(subject: ExplainedModel) -> Pairs:
     """Return every row with its targets.
 
     "predicted" is the argmax of the original row, and stays fixed when x changes.
@@ -185,7 +185,7 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
     return array
 
 
-def owners_of(manifest: Manifest) -> np.ndarray:
+def feature_owners(manifest: Manifest) -> np.ndarray:
     """Return [F]: the position of each feature's attribution among those of a row, side by side."""
     alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
     position = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
@@ -200,7 +200,7 @@ def owners_of(manifest: Manifest) -> np.ndarray:
     return np.asarray(owners)
 
 
-def baseline_of(compiled: Compiled) -> dict[str, np.ndarray]:
+def warmup_rows(compiled: Compiled) -> dict[str, np.ndarray]:
     """Return the warmup row of the explained inputs, [1, …] each."""
     names = [e.tensor.name for e in compiled.manifest.explained]
     missing = [name for name in names if name not in compiled.sample]
@@ -219,10 +219,10 @@ def is_text(array: np.ndarray) -> bool:
 def plain_runner(compiled: Compiled) -> Runner:
     """Return a runner of the plain model, for the explained tensor."""
     with kernels_of(compiled.custom_ops):
-        return Runner(_answering(compiled), given=True)
+        return Runner(_explained_output_model(compiled), given=True)
 
 
-def _answering(compiled: Compiled) -> ir.Model:
+def _explained_output_model(compiled: Compiled) -> ir.Model:
     """Return the plain model with the explained tensor as its only output.
 
     If only the lowered graph has that tensor, return the part of the combined graph that computes it.
@@ -232,7 +232,7 @@ def _answering(compiled: Compiled) -> ir.Model:
         model = ir.from_proto(proto)
         if compiled.manifest.one_shot and proto is compiled.model:
             open_gate(model)
-        found = [v for node in model.graph for v in node.outputs if v.name == name]
-        if found:
-            return restrict(model, found)
+        outputs = [v for node in model.graph for v in node.outputs if v.name == name]
+        if outputs:
+            return keep_outputs(model, outputs)
     raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")

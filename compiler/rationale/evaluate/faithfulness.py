@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.evaluate.explained_model import Pairs, Subject, slices
+from rationale.evaluate.explained_model import ExplainedModel, Pairs, slices
 from rationale.schema.machine import MAX_BATCH
 from rationale.schema.request import Progress
 
@@ -46,7 +46,7 @@ def _area(fractions: np.ndarray, values: np.ndarray) -> np.ndarray:
 # -- deletion and insertion ----------------------------------------------------------------------------
 
 
-def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def rank_players(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return ranks [P, players]: 0 for the largest score of each row; ties in random order."""
     order = np.lexsort((random.random(scores.shape), -scores), axis=1)
     ranks = np.empty_like(order)
@@ -54,13 +54,13 @@ def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return ranks
 
 
-def cuts_of(players: int, steps: int) -> np.ndarray:
+def cut_counts(players: int, steps: int) -> np.ndarray:
     """Return the number of replaced players after each step [S + 1], 0 to all; one by one if they fit."""
     return np.unique(np.linspace(0, players, min(steps, players) + 1).round().astype(np.int64))
 
 
-def replaced(
-    subject: Subject,
+def replacement_curve(
+    subject: ExplainedModel,
     pairs: Pairs,
     ranks: np.ndarray,
     cuts: np.ndarray,
@@ -69,18 +69,18 @@ def replaced(
 ) -> np.ndarray:
     """Return the mean explained output [S + 1] with players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
-    for part in slices(len(ranks), MAX_BATCH):
-        rows, elements = pairs.rows[part], pairs.elements[part]
+    for batch in slices(len(ranks), MAX_BATCH):
+        rows, elements = pairs.rows[batch], pairs.elements[batch]
         x = subject.features[rows]
         for i, cut in enumerate(cuts):
-            mixed = np.where((ranks[part] < cut)[:, subject.owner], baseline, x)
+            mixed = np.where((ranks[batch] < cut)[:, subject.owner], baseline, x)
             total[i] += subject.answer(mixed, rows)[np.arange(len(rows)), elements].sum()
             count(len(rows))
     return total / len(ranks)
 
 
 def random_orders(
-    subject: Subject,
+    subject: ExplainedModel,
     pairs: Pairs,
     cuts: np.ndarray,
     baseline: np.ndarray,
@@ -93,13 +93,13 @@ def random_orders(
     count = counter(progress, "random order", draws * len(cuts) * len(pairs.rows))
     curves = []
     for _ in range(draws):
-        ranks = ranks_of(np.zeros(pairs.attributions.shape), random)
-        curves.append(replaced(subject, pairs, ranks, cuts, baseline, count))
+        ranks = rank_players(np.zeros(pairs.attributions.shape), random)
+        curves.append(replacement_curve(subject, pairs, ranks, cuts, baseline, count))
     return np.stack(curves)
 
 
 def deletion_and_insertion(
-    subject: Subject,
+    subject: ExplainedModel,
     pairs: Pairs,
     cuts: np.ndarray,
     baseline: np.ndarray,
@@ -112,25 +112,25 @@ def deletion_and_insertion(
     Insertion from the most relevant on equals deletion from the least relevant on, read backwards. A
     reversed random order is as random, so both curves share a control.
     """
-    ranks = ranks_of(pairs.attributions, np.random.default_rng([seed, 2]))
+    ranks = rank_players(pairs.attributions, np.random.default_rng([seed, 2]))
     count = counter(progress, "deletion and insertion", 2 * len(cuts) * len(ranks))
-    deleted = replaced(subject, pairs, ranks, cuts, baseline, count)
+    deleted = replacement_curve(subject, pairs, ranks, cuts, baseline, count)
     last = ranks.shape[1] - 1
-    kept = replaced(subject, pairs, last - ranks, cuts, baseline, count)
+    inserted = replacement_curve(subject, pairs, last - ranks, cuts, baseline, count)
     fractions = cuts / cuts[-1]
     return (
         Curve(fractions, deleted, control),
-        Curve(1 - fractions[::-1], kept[::-1], control[:, ::-1]),
+        Curve(1 - fractions[::-1], inserted[::-1], control[:, ::-1]),
     )
 
 
 def counter(progress: Progress, stage: str, total: int) -> Callable[[int], None]:
     """Return a function that adds to a count and reports progress."""
-    done = 0
+    counted = 0
 
     def count(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(stage, done, total)
+        nonlocal counted
+        counted += more
+        progress(stage, counted, total)
 
     return count

@@ -5,6 +5,7 @@ permutes weights within each tensor, so that their distribution stays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from onnx import numpy_helper
 from rationale.artifact.compiled import Compiled
 from rationale.compile import compile_request
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
+from rationale.evaluate.explained_model import MAX_TARGETS, ExplainedModel, GivenReferences, Pairs
 from rationale.methods.engine import Method
 from rationale.methods.methods import method_of
 from rationale.schema.machine import HERE
@@ -31,7 +32,7 @@ _WRAPPERS = frozenset({"Identity", "Transpose", "Cast", "Reshape", "Squeeze", "U
 
 
 @dataclass(frozen=True)
-class Stage:
+class CascadeStage:
     """One stage of the cascade: recompiles with the same layers redrawn.
 
     Attributes:
@@ -56,7 +57,7 @@ class Stage:
 class Randomised:
     """The stages of the cascade, or the reason why there are none."""
 
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[CascadeStage, ...] = ()
     left_out: str | None = None
 
 
@@ -74,7 +75,7 @@ def randomised_check(
     Args:
         references: the method's references; None without a file.
     """
-    layers = layers_of(compiled.source)
+    layers = find_layers(compiled.source)
     if not layers:
         return Randomised(left_out="no layer has weights of its own")
     try:
@@ -83,23 +84,23 @@ def randomised_check(
         stages = []
         depths = _depths(len(layers))
         for i, depth in enumerate(depths):
-            found = []
+            correlations = []
             for draw in range(redraws):
                 progress("randomised weights", i * redraws + draw, len(depths) * redraws)
-                again = _recompile(compiled, method, layers[-depth:], pairs, [seed, draw])
-                found.append(_compare(again, inputs, pairs))
-            stages.append(Stage(depth, len(layers), layers[-depth].name, *_summary(found)))
+                recompiled = _recompile(compiled, method, layers[-depth:], pairs, [seed, draw])
+                correlations.append(_compare(recompiled, inputs, pairs))
+            stages.append(CascadeStage(depth, len(layers), layers[-depth].name, *_summary(correlations)))
     except RationaleError as error:  # a redrawn network may overflow; other measurements stay
         return Randomised(left_out=str(error))
     return Randomised(tuple(stages))
 
 
 def _summary(
-    found: Sequence[tuple[float | None, float | None]],
+    correlations: Sequence[tuple[float | None, float | None]],
 ) -> tuple[float | None, float | None, float | None]:
     """Return the mean and spread of the signed correlations, and the mean of the absolute ones."""
-    signed = [s for s, _ in found if s is not None]
-    absolute = [a for _, a in found if a is not None]
+    signed = [s for s, _ in correlations if s is not None]
+    absolute = [a for _, a in correlations if a is not None]
     return (
         float(np.mean(signed)) if signed else None,
         float(np.std(signed)) if len(signed) > 1 else None,
@@ -116,14 +117,14 @@ def _depths(layers: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Layer:
+class WeightedLayer:
     """A node with weights: its name, and the initializers or Constant outputs that it alone reads."""
 
     name: str
     weights: tuple[str, ...]
 
 
-def layers_of(model: onnx.ModelProto) -> list[Layer]:
+def find_layers(model: onnx.ModelProto) -> list[WeightedLayer]:
     """Return layers in the graph's order; a shared tensor belongs to the first layer that reads it."""
     floats = {name for name, t in _constants(model.graph).items() if t.data_type in _FLOATS}
     wrapped = {o: n.input[0] for n in model.graph.node if n.op_type in _WRAPPERS for o in n.output}
@@ -133,10 +134,10 @@ def layers_of(model: onnx.ModelProto) -> list[Layer]:
         if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
             continue
         roots = [_root(name, wrapped) for name in node.input]
-        own = tuple(dict.fromkeys(name for name in roots if name in floats and name not in seen))
-        seen.update(own)
-        if own:
-            layers.append(Layer(node.name or node.output[0], own))
+        weights = tuple(dict.fromkeys(name for name in roots if name in floats and name not in seen))
+        seen.update(weights)
+        if weights:
+            layers.append(WeightedLayer(node.name or node.output[0], weights))
     return layers
 
 
@@ -148,35 +149,36 @@ def _root(name: str, wrapped: Mapping[str, str]) -> str:
 
 def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return initializers and the tensors of Constant nodes, each under the name that the graph reads."""
-    found = {}
+    constants = {}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            found[node.output[0]] = node.attribute[0].t
-    return found | {t.name: t for t in graph.initializer}
+            constants[node.output[0]] = node.attribute[0].t
+    return constants | {t.name: t for t in graph.initializer}
 
 
-def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]) -> onnx.ModelProto:
+def permute_weights(
+    model: onnx.ModelProto, layers: Sequence[WeightedLayer], seed: Sequence[int]
+) -> onnx.ModelProto:
     """Return a copy of the model with every weight of these layers permuted.
 
     A permutation depends only on the seed and the weight's name, so longer cascades keep the shorter ones'.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    constants = _constants(copy.graph)
+    changed = deepcopy(model)
+    constants = _constants(changed.graph)
     for layer in layers:
         for name in layer.weights:
             random = np.random.default_rng([*seed, *name.encode()])
             array = numpy_helper.to_array(constants[name])
             mixed = random.permutation(array.reshape(-1)).reshape(array.shape)
             constants[name].CopyFrom(numpy_helper.from_array(mixed, name))
-    return copy
+    return changed
 
 
 # -- recompiling ---------------------------------------------------------------------------------------
 
 
 def _recompile(
-    compiled: Compiled, method: Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
+    compiled: Compiled, method: Method, layers: Sequence[WeightedLayer], pairs: Pairs, seed: Sequence[int]
 ) -> Compiled:
     """Recompile with the same options; for "predicted", explain the most frequently predicted classes.
 
@@ -189,10 +191,10 @@ def _recompile(
     request = manifest.request.model_copy(update=update)
     if manifest.targets == "predicted":
         request = request.model_copy(update={"targets": _commonest(pairs.elements)})
-    again = compile_request(redrawn(compiled.source, layers, seed), method, request)
-    if again.manifest.digests.references != manifest.digests.references:
+    recompiled = compile_request(permute_weights(compiled.source, layers, seed), method, request)
+    if recompiled.manifest.digests.references != manifest.digests.references:
         raise InvalidOptionError(_NO_REFERENCES)  # the method took default references
-    return again
+    return recompiled
 
 
 def _commonest(elements: np.ndarray) -> list[int]:
@@ -201,16 +203,16 @@ def _commonest(elements: np.ndarray) -> list[int]:
 
 
 def _compare(
-    again: Compiled, inputs: Mapping[str, np.ndarray], pairs: Pairs
+    recompiled: Compiled, inputs: Mapping[str, np.ndarray], pairs: Pairs
 ) -> tuple[float | None, float | None]:
     """Return Spearman's correlation, signed and absolute, over pairs whose target is explained again."""
-    subject = Subject(again, inputs)
+    subject = ExplainedModel(recompiled, inputs)
     position = {element: i for i, element in enumerate(subject.columns.tolist())}
-    kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in position]
-    positions = np.asarray([[position[pairs.elements[p]]] for p in kept])
-    rows = pairs.rows[kept]
+    explained = [p for p, element in enumerate(pairs.elements.tolist()) if element in position]
+    positions = np.asarray([[position[pairs.elements[p]]] for p in explained])
+    rows = pairs.rows[explained]
     after = subject.attributions(subject.features[rows], rows, positions)[:, 0]
-    before = pairs.attributions[kept]
+    before = pairs.attributions[explained]
     return mean_spearman(before, after), mean_spearman(np.abs(before), np.abs(after))
 
 
@@ -219,8 +221,8 @@ def _compare(
 
 def mean_spearman(a: np.ndarray, b: np.ndarray) -> float | None:
     """Return the rows' mean rank correlation of a and b, both [P, F]; None if every row is constant."""
-    found = [c for c in spearmans(a, b) if c is not None]
-    return float(np.mean(found)) if found else None
+    correlations = [c for c in spearmans(a, b) if c is not None]
+    return float(np.mean(correlations)) if correlations else None
 
 
 def spearmans(a: np.ndarray, b: np.ndarray) -> list[float | None]:

@@ -9,12 +9,12 @@ from rationale.artifact.compiled import Compiled
 from rationale.decisions.decide import outcome_of, principal
 from rationale.decisions.rows import explained_rows, keys_of, profile_of
 from rationale.evaluate.explained_model import slices
-from rationale.evaluate.shapley import Reasons, Sampled
+from rationale.evaluate.shapley import ReasonAgreement, ShapleySample
 
 
 def compare_reasons(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], sampled: Sequence[Sampled]
-) -> Reasons:
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], sampled: Sequence[ShapleySample]
+) -> ReasonAgreement:
     """Compare reason codes, in order and in any order, on the rows that the score declines.
 
     Args:
@@ -24,17 +24,17 @@ def compare_reasons(
     manifest = compiled.manifest
     profile, keys = profile_of(manifest).profile, keys_of(manifest)
     pairs = []
-    for part in slices(len(sampled), manifest.measured.max_batch):
-        answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
-        for row, due in zip(explained_rows(manifest, answer), sampled[part], strict=True):
+    for batch in slices(len(sampled), manifest.measured.max_batch):
+        answer = compiled.run({tensor: rows[batch] for tensor, rows in inputs.items()})
+        for row, shapley in zip(explained_rows(manifest, answer), sampled[batch], strict=True):
             if outcome_of(profile, row.score) == "decline":
-                other = replace(row, attributions=dict(zip(keys, due.values[0].tolist(), strict=True)))
-                codes = ([reason.code for reason in principal(profile, one, {})] for one in (row, other))
-                pairs.append(tuple(codes))
+                other = replace(row, attributions=dict(zip(keys, shapley.values[0].tolist(), strict=True)))
+                reasons = (principal(profile, explained, {}) for explained in (row, other))
+                pairs.append(tuple([reason.code for reason in each] for each in reasons))
     if not pairs:
-        return Reasons(0, None, None)
-    return Reasons(
+        return ReasonAgreement(0, None, None)
+    return ReasonAgreement(
         declines=len(pairs),
-        same_list=float(np.mean([ours == due for ours, due in pairs])),
-        same_set=float(np.mean([{*ours} == {*due} for ours, due in pairs])),
+        same_list=float(np.mean([ours == theirs for ours, theirs in pairs])),
+        same_set=float(np.mean([{*ours} == {*theirs} for ours, theirs in pairs])),
     )

@@ -14,9 +14,9 @@ import numpy as np
 from rich.table import Table
 
 from rationale.artifact.folder import write
-from rationale.evaluate.evaluate import Evaluation, Settings
+from rationale.evaluate.evaluate import Evaluation, EvaluationSettings
 from rationale.evaluate.faithfulness import Curve
-from rationale.evaluate.shapley import LARGEST, Comparison
+from rationale.evaluate.shapley import LARGEST, ShapleyComparison
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED
 from rationale.pictures.figures import Line, figures, lines
 from rationale.pictures.markup import element, page
@@ -25,7 +25,7 @@ _EXACT = ("exactshap", "treeshap")
 CSV_FILE, JSON_FILE, HTML_FILE = "evaluation.csv", "evaluation.json", "evaluation.html"
 
 
-def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
+def csv_row(e: Evaluation) -> dict[str, str | int | float | None]:
     """Return an entry's row of evaluation.csv."""
     last = e.randomised.stages[-1] if e.randomised.stages else None
     return {
@@ -54,8 +54,8 @@ def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
 
 def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
     """Return the Shapley columns, the same for every entry; None without Shapley values."""
-    known = e.shapley if isinstance(e.shapley, Comparison) else None
-    columns: dict[str, Callable[[Comparison], float | int | None]] = {
+    comparison = e.shapley if isinstance(e.shapley, ShapleyComparison) else None
+    columns: dict[str, Callable[[ShapleyComparison], float | int | None]] = {
         "shapley_distance": lambda c: _median(c.distances),
         "shapley_distance_least": lambda c: min(c.distances, default=None),
         "shapley_distance_largest": lambda c: max(c.distances, default=None),
@@ -71,14 +71,14 @@ def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
         "shapley_rounds": lambda c: c.rounds,
         "shapley_evaluations": lambda c: c.evaluations,
     }
-    return {name: column(known) if known else None for name, column in columns.items()}
+    return {name: column(comparison) if comparison else None for name, column in columns.items()}
 
 
 def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def show(evaluations: Sequence[Evaluation]) -> Table:
+def summary_table(evaluations: Sequence[Evaluation]) -> Table:
     """Return a table of the numbers that a person compares."""
     table = Table(
         "entry",
@@ -102,9 +102,9 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
     return table
 
 
-def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
+def shapley_table(evaluations: Sequence[Evaluation]) -> Table | None:
     """Return a table of distances from Shapley values; None without Shapley values."""
-    compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, Comparison)}
+    compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, ShapleyComparison)}
     decides = any(c.reasons for c in compared.values())
     table = Table(
         "entry",
@@ -153,7 +153,7 @@ def notes(evaluations: Sequence[Evaluation]) -> list[str]:
             )
         if e.randomised.left_out:
             lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
-        if isinstance(e.shapley, Comparison):
+        if isinstance(e.shapley, ShapleyComparison):
             players, rounds = e.shapley.players, e.shapley.rounds
             how = f"up to {rounds} rounds a row" if rounds else f"every coalition of {players} players"
             lines.append(
@@ -177,34 +177,29 @@ def notes(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def write_report(
-    evaluations: Sequence[Evaluation], settings: Settings, input_file: Path, folder: Path
+    evaluations: Sequence[Evaluation], settings: EvaluationSettings, input_file: Path, folder: Path
 ) -> list[str]:
     """Write the files; return their names.
 
     Raises:
         InvalidOptionError: if the folder cannot be created or written.
     """
-    contents = files(evaluations, settings, input_file)
+    contents = {
+        HTML_FILE: page("Evaluation of explanations", _page_elements(evaluations)),
+        CSV_FILE: csv_of([csv_row(e) for e in evaluations]),
+        JSON_FILE: _json(evaluations, settings, input_file),
+    }
     write(folder, contents)
     return list(contents)
 
 
-def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:
-    """Return evaluation.csv, evaluation.json and evaluation.html by name."""
-    return {
-        HTML_FILE: page("Evaluation of explanations", _drawn(evaluations)),
-        CSV_FILE: csv_of([numbers(e) for e in evaluations]),
-        JSON_FILE: _json(evaluations, settings, input_file),
-    }
-
-
-def _drawn(evaluations: Sequence[Evaluation]) -> Iterator[Element]:
+def _page_elements(evaluations: Sequence[Evaluation]) -> Iterator[Element]:
     """Yield the notes, the curves, and the first rows as each entry explains them."""
     yield from (element("p", note, class_="note") for note in notes(evaluations))
     for kind in ("deletion", "insertion"):
         yield from _curves(evaluations, kind)
     if redrawn := [e for e in evaluations if e.randomised.stages]:
-        yield _randomised(redrawn)
+        yield _randomised_lines(redrawn)
     side_by_side = zip_longest(*(e.panels for e in evaluations))
     yield from figures(panel for row in side_by_side for panel in row if panel)
 
@@ -231,7 +226,7 @@ def _curves(evaluations: Sequence[Evaluation], kind: str) -> Iterator[Element]:
         yield lines(kind.capitalize(), about, [band, *drawn])
 
 
-def _randomised(evaluations: Sequence[Evaluation]) -> Element:
+def _randomised_lines(evaluations: Sequence[Evaluation]) -> Element:
     drawn = []
     for e in evaluations:
         stages = [s for s in e.randomised.stages if s.correlation is not None]
@@ -258,15 +253,15 @@ def json_of(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
-def _json(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> bytes:
+def _json(evaluations: Sequence[Evaluation], settings: EvaluationSettings, input_file: Path) -> bytes:
     entries = [
         {
-            **numbers(e),
+            **csv_row(e),
             "options": e.manifest.method.options,
             "deletion": _curve(e.deletion),
             "insertion": _curve(e.insertion),
             "randomised": [asdict(stage) for stage in e.randomised.stages],
-            "shapley": asdict(e.shapley) if isinstance(e.shapley, Comparison) else None,
+            "shapley": asdict(e.shapley) if isinstance(e.shapley, ShapleyComparison) else None,
             "digests": e.manifest.digests.model_dump(),
         }
         for e in evaluations

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.explained_model import GivenReferences, Pairs, Subject, rows_at_once, slices
-from rationale.evaluate.faithfulness import counter, ranks_of
+from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, Pairs, rows_at_once, slices
+from rationale.evaluate.faithfulness import counter, rank_players
 from rationale.evaluate.randomise import spearmans
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED, ExactShap
 from rationale.schema.request import Progress
@@ -31,7 +31,7 @@ Answer = Callable[[np.ndarray], np.ndarray]  # rows of features [M, F] → [M, t
 
 
 @dataclass(frozen=True)
-class Sampled:
+class ShapleySample:
     """Shapley values [t, players] of one row, the mean over independent rounds, and their standard errors.
 
     Values from every coalition have 0 rounds and errors of 0.
@@ -48,7 +48,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Reasons:
+class ReasonAgreement:
     """Agreement of declines' principal reasons with those that Shapley values give, by code.
 
     Attributes:
@@ -63,7 +63,7 @@ class Reasons:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ShapleyComparison:
     """Attributions compared with Shapley values, without pairs whose Shapley values are all 0.
 
     Attributes:
@@ -86,12 +86,17 @@ class Comparison:
     players: int
     rounds: int
     evaluations: int
-    reasons: Reasons | None = None
+    reasons: ReasonAgreement | None = None
 
 
 def compare(
-    subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, progress: Progress
-) -> tuple[Comparison, list[Sampled]]:
+    subject: ExplainedModel,
+    pairs: Pairs,
+    references: GivenReferences,
+    most: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[ShapleyComparison, list[ShapleySample]]:
     """Compute or sample each row's Shapley values, within `most` answers of the model, and compare.
 
     Returns:
@@ -104,17 +109,17 @@ def compare(
     rows, players = len(subject.features), pairs.attributions.shape[1]
     rounds = rounds_within(most, rows, players, len(background))
     count = counter(progress, "Shapley values", rows)
-    found = []
+    values = []
     for i, x in enumerate(subject.features):
-        answer = _answer_of(subject, i, pairs.elements[pairs.rows == i])
+        answer = _answer_for_row(subject, i, pairs.elements[pairs.rows == i])
         random = np.random.default_rng([seed, 5, i])
         if rounds:
-            found.append(sample(answer, x, background, weights, rounds, random, subject.owner))
+            values.append(sample(answer, x, background, weights, rounds, random, subject.owner))
         else:
-            found.append(enumerate_coalitions(answer, x, background, weights, subject.owner))
+            values.append(enumerate_coalitions(answer, x, background, weights, subject.owner))
         count(1)
-    evaluations = sum(_answers(players, len(background), row.rounds) for row in found)
-    return _compared(pairs.attributions, found, evaluations), found
+    evaluations = sum(_answers(players, len(background), row.rounds) for row in values)
+    return _compare(pairs.attributions, values, evaluations), values
 
 
 def _answers(players: int, references: int, rounds: int) -> int:
@@ -147,24 +152,29 @@ def rounds_within(most: int, rows: int, players: int, references: int) -> int:
     return min(MOST_ROUNDS, (most - fixed) // (rows * 2 * references * max(players - 1, 1)))
 
 
-def _answer_of(subject: Subject, row: int, elements: np.ndarray) -> Answer:
+def _answer_for_row(subject: ExplainedModel, row: int, elements: np.ndarray) -> Answer:
     return lambda x: subject.answer(x, np.full(len(x), row))[:, elements]
 
 
-def _compared(given: np.ndarray, found: Sequence[Sampled], evaluations: int) -> Comparison:
+def _compare(attributions: np.ndarray, rows: Sequence[ShapleySample], evaluations: int) -> ShapleyComparison:
     """Compare attributions [P, F] with the Shapley values of each row."""
-    values, errors = np.concatenate([f.values for f in found]), np.concatenate([f.errors for f in found])
+    values, errors = np.concatenate([f.values for f in rows]), np.concatenate([f.errors for f in rows])
     lengths = np.linalg.norm(values, axis=1)
-    kept = lengths > 0
-    given, values, errors, lengths = given[kept], values[kept], errors[kept], lengths[kept]
-    return Comparison(
-        distances=tuple((np.linalg.norm(given - values, axis=1) / lengths).tolist()),
+    nonzero = lengths > 0
+    attributions, values, errors, lengths = (
+        attributions[nonzero],
+        values[nonzero],
+        errors[nonzero],
+        lengths[nonzero],
+    )
+    return ShapleyComparison(
+        distances=tuple((np.linalg.norm(attributions - values, axis=1) / lengths).tolist()),
         errors=tuple((np.linalg.norm(errors, axis=1) / lengths).tolist()),
-        correlations=tuple(c for c in spearmans(given, values) if c is not None),
-        first=_same(given, values, 1),
-        largest=_same(given, values, LARGEST) if given.shape[1] > LARGEST else None,
-        players=given.shape[1],
-        rounds=max(f.rounds for f in found),
+        correlations=tuple(c for c in spearmans(attributions, values) if c is not None),
+        first=_same(attributions, values, 1),
+        largest=_same(attributions, values, LARGEST) if attributions.shape[1] > LARGEST else None,
+        players=attributions.shape[1],
+        rounds=max(f.rounds for f in rows),
         evaluations=evaluations,
     )
 
@@ -180,7 +190,7 @@ def _same(a: np.ndarray, b: np.ndarray, most: int) -> float:
 
 def enumerate_coalitions(
     answer: Answer, x: np.ndarray, references: np.ndarray, weights: np.ndarray, owner: np.ndarray
-) -> Sampled:
+) -> ShapleySample:
     """Return exact Shapley values from every coalition of the players.
 
     Args:
@@ -191,14 +201,14 @@ def enumerate_coalitions(
     values = np.concatenate(
         [
             answer(np.where(masks[numbers // k], x, references[numbers % k]))
-            for part in slices(len(masks) * k, rows_at_once(len(x)))
-            for numbers in [np.arange(part.start, part.stop)]
+            for batch in slices(len(masks) * k, rows_at_once(len(x)))
+            for numbers in [np.arange(batch.start, batch.stop)]
         ]
     )
     values = np.tensordot(weights, values.reshape(len(masks), k, -1), axes=(0, 1))
     gains = values[game.joined] - values[game.before]  # [2^(P − 1), P, t]
-    found = (game.weights[:, :, None] * gains).sum(axis=0).T
-    return Sampled(found, np.zeros_like(found), 0)
+    shapley = (game.weights[:, :, None] * gains).sum(axis=0).T
+    return ShapleySample(shapley, np.zeros_like(shapley), 0)
 
 
 # -- sampling ------------------------------------------------------------------------------------------
@@ -212,7 +222,7 @@ def sample(
     rounds: int,
     random: np.random.Generator,
     owner: np.ndarray | None = None,
-) -> Sampled:
+) -> ShapleySample:
     """Sample Shapley values in at most `rounds` rounds, until they are precise.
 
     Args:
@@ -224,12 +234,12 @@ def sample(
     ends = answer(references), answer(x[None])
     mean = squares = np.zeros((ends[1].shape[1], players))  # Welford's sums
     for n in range(1, rounds + 1):
-        ranks = ranks_of(np.zeros((len(references), players)), random)
+        ranks = rank_players(np.zeros((len(references), players)), random)
         pair = [_walk(answer, x, references, ends, r, owner) for r in (ranks, players - 1 - ranks)]
-        found = np.tensordot(weights, (pair[0] + pair[1]) / 2, axes=1).T
-        before, mean = mean, mean + (found - mean) / n
-        squares = squares + (found - before) * (found - mean)
-        sampled = Sampled(mean, np.sqrt(squares / (n * max(n - 1, 1))), n)
+        round_values = np.tensordot(weights, (pair[0] + pair[1]) / 2, axes=1).T
+        before, mean = mean, mean + (round_values - mean) / n
+        squares = squares + (round_values - before) * (round_values - mean)
+        sampled = ShapleySample(mean, np.sqrt(squares / (n * max(n - 1, 1))), n)
         if sampled.is_precise:
             break
     return sampled
@@ -248,8 +258,8 @@ def _walk(
     values = np.empty((k, players + 1, ends[0].shape[1]))
     values[:, 0], values[:, -1] = ends
     steps = np.stack(np.divmod(np.arange(k * (players - 1)), max(players - 1, 1)))
-    for part in slices(steps.shape[1], rows_at_once(len(x))):
-        which, step = steps[:, part]
+    for batch in slices(steps.shape[1], rows_at_once(len(x))):
+        which, step = steps[:, batch]
         mixed = np.where((ranks[which] <= step[:, None])[:, owner], x, references[which])
         values[which, step + 1] = answer(mixed)
     return np.take_along_axis(np.diff(values, axis=1), ranks[:, :, None], axis=1)

@@ -30,13 +30,14 @@ from rationale.lowering.control_flow.branches import inline_control_flow, rows_d
 from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, infer_each, note_shapes
 from rationale.lowering.loading.load import demand_no_draws, load, standardise
 from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
-from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
+from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain
+from rationale.lowering.rewrites.idioms import share_prefixes
 from rationale.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
 from rationale.lowering.rewrites.microsoft import needs_gpu
-from rationale.lowering.sizes import at_batch, check_sizes, fold_sizes, fold_weights
+from rationale.lowering.sizes import check_sizes, fold_sizes, fold_weights, specs_at_batch
 from rationale.rules.rule import find_rule
 
-__all__ = ["Lowered", "lower", "narrow", "plain_for", "with_model"]
+__all__ = ["Lowered", "lower", "narrow", "plain_model_for", "with_model"]
 
 
 @dataclass(frozen=True)
@@ -89,18 +90,18 @@ def lower(
     on_gpu = sorted({node.op_type for node in lowered.graph if node.domain == MICROSOFT and needs_gpu(node)})
     shared = any(node.op_type in ONE_SCALE for node in lowered.graph)
     rewrite_domain(lowered, MICROSOFT)
-    given = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
+    plain = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
     fold_weights(lowered)
     freed = lowered.clone()
     fixed = name_batch(freed)
     _free_batch(freed, fixed)
     check_sizes(freed, infer(freed, 1))
-    alone = fixed and (shared or _is_single_row_only(lowered, freed))
-    source = ir.serde.serialize_model(freed) if fixed and not alone else given
+    single_row_only = fixed and (shared or _is_single_row_only(lowered, freed))
+    source = ir.serde.serialize_model(freed) if fixed and not single_row_only else plain
     halves = widen(lowered)
-    settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
+    settle = _fold_all_sizes if single_row_only else partial(_free_batch, fixed=fixed)
     _unroll(lowered, settle)
-    if inline_bodies(lowered, _is_known):
+    if inline_bodies(lowered, _has_rule):
         fold_weights(lowered)
         _unroll(lowered, settle)
     rewrite(lowered, only=("CastLike",))  # a CastLike of a constant is constant, which Pow's rewrite needs
@@ -108,28 +109,30 @@ def lower(
     rewrite(lowered)
     share_prefixes(lowered)
     fold_weights(lowered)
-    if alone:
+    if single_row_only:
         name_batch(lowered)
     else:
         _free_batch(lowered, fixed)
     warnings = (*loaded.warnings, *_notes(fixed, halves, on_gpu))
-    known = _known_of(lowered, alone)
-    return Lowered(source, loaded.digest, lowered, halves, *known, warnings, alone, lengths)
+    values = _describe_values(lowered, single_row_only)
+    return Lowered(source, loaded.digest, lowered, halves, *values, warnings, single_row_only, lengths)
 
 
 def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
     """Return `lowered` with another graph for the model."""
     note_shapes(model)
-    specs, constants, batched = _known_of(model, lowered.single_row_only)
+    specs, constants, batched = _describe_values(model, lowered.single_row_only)
     return replace(lowered, model=model, specs=specs, constants=constants, batched=batched)
 
 
-def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
+def _describe_values(
+    model: ir.Model, single_row_only: bool
+) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
     """Return `specs`, `constants` and `batched` of a lowered model."""
-    specs, constants = at_batch(model, 1)
+    specs, constants = specs_at_batch(model, 1)
     check_sizes(model, specs)
-    batched = rows_on_axis_0(specs, infer(model, 2) if alone else at_batch(model, 2)[0])
-    if alone:
+    batched = rows_on_axis_0(specs, infer(model, 2) if single_row_only else specs_at_batch(model, 2)[0])
+    if single_row_only:
         batched &= {str(v.name) for v in model.graph.inputs}
     return specs, constants, batched
 
@@ -137,7 +140,7 @@ def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, 
 def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     """Tell whether nodes are right only for one row, including nodes inside ONNX's function bodies."""
     opened = model.clone()
-    if inline_bodies(opened, _is_known):
+    if inline_bodies(opened, _has_rule):
         fold_weights(opened)
         _free_batch(opened, fixed=True)
         freed = opened
@@ -149,7 +152,7 @@ def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     )
 
 
-def _is_known(op_type: str, domain: str) -> bool:
+def _has_rule(op_type: str, domain: str) -> bool:
     return find_rule(op_type, domain) is not None or is_rewritten(op_type, domain)
 
 
@@ -178,7 +181,7 @@ def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
         notes.append(f"ONNX Runtime has no CPU kernel for this {names}; the entries hold ONNX's operators")
     if halves.dtypes:
         names = " and ".join(sorted(dtype.name.lower() for dtype in halves.dtypes))
-        notes.append(f"the model computes in {names}; its explanation does in float32")
+        notes.append(f"the model computes in {names}; its explanation in float32")
     if ir.DataType.BFLOAT16 in halves.edges.values():
         notes.append(
             "the gateway does not carry bfloat16: export the model with float32 inputs and outputs to serve "
@@ -187,7 +190,7 @@ def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
     return notes
 
 
-def plain_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
+def plain_model_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
     """Return the plain model that the provider can run, and notes about it for the user."""
     if provider != "cpu" or ir.DataType.BFLOAT16 not in lowered.narrow.dtypes:
         return lowered.source, []

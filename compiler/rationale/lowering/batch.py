@@ -74,12 +74,12 @@ def name_batch(model: ir.Model) -> bool:
 
 def _demand_no_state(model: ir.Model, value: ir.Value) -> None:
     """Raise UnsupportedModelError for a recurrent layer's state, unless it has one row and layer."""
-    first, *rest = list(value.shape or (None,))
-    if not isinstance(first, int) or (first == 1 and all(isinstance(n, int) for n in rest)):
+    first, *row_shape = list(value.shape or (None,))
+    if not isinstance(first, int) or (first == 1 and all(isinstance(n, int) for n in row_shape)):
         return
     layer = _layer_of_state(model, value)
     if layer is not None:
-        shape, (_, *row) = ", ".join(map(str, (first, *rest))), rest
+        shape, (_, *row) = ", ".join(map(str, (first, *row_shape))), row_shape
         raise UnsupportedModelError(
             f"input {value.name!r} [{shape}] is a state of {layer.op_type} node "
             f"{layer.name or layer.outputs[0].name!r}: axis 0 counts its layers and directions, and the "
@@ -123,9 +123,9 @@ def _layer_of_state(model: ir.Model, value: ir.Value) -> ir.Node | None:
 
 def outputs_grow(model: ir.Model) -> bool:
     """Tell whether axis 0 of every output is the batch, as far as shapes are known."""
-    one, two = infer_each(model, (1, 2))
-    known = {str(v.name) for v in model.graph.outputs} & one.keys() & two.keys()
-    return known <= rows_on_axis_0(one, two)
+    single, double = infer_each(model, (1, 2))
+    outputs = {str(v.name) for v in model.graph.outputs} & single.keys() & double.keys()
+    return outputs <= rows_on_axis_0(single, double)
 
 
 _ALONG = dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "TopK"), -1)
@@ -137,7 +137,10 @@ _WINDOWS = frozenset(
 
 
 def first_to_mix(
-    model: ir.Model, one: Mapping[str, Spec], two: Mapping[str, Spec], needed: Collection[str] | None = None
+    model: ir.Model,
+    single: Mapping[str, Spec],
+    double: Mapping[str, Spec],
+    needed: Collection[str] | None = None,
 ) -> ir.Node | None:
     """Return the first node that mixes rows: it reduces, normalises, scans or picks along an axis of rows.
 
@@ -145,31 +148,31 @@ def first_to_mix(
     ReLU that is 0.
 
     Args:
-        one, two: specifications of all values for one row, and for two.
+        single, double: specifications of all values for one row, and for two.
         needed: names of the values whose nodes are examined; all by default.
     """
     rows = dependent_on_rows(model)
     growing = {
-        name: {i for i, (a, b) in enumerate(zip(one[name][0], two[name][0], strict=False)) if a != b}
-        for name in rows & one.keys() & two.keys()
+        name: {i for i, (a, b) in enumerate(zip(single[name][0], double[name][0], strict=False)) if a != b}
+        for name in rows & single.keys() & double.keys()
     }
     for node in model.graph:
-        made = [str(v.name) for v in node.outputs if v.name]
+        results = [str(v.name) for v in node.outputs if v.name]
         if node.op_type in _SHAPE_READERS | _RESHAPES or (
-            needed is not None and not any(name in needed for name in made)
+            needed is not None and not any(name in needed for name in results)
         ):
             continue
         read = {str(v.name): growing.get(str(v.name), set()) for v in node.inputs if v is not None}
-        lost = any(read.values()) and all(name in growing and not growing[name] for name in made)
+        lost = any(read.values()) and all(name in growing and not growing[name] for name in results)
         x = node.inputs[0] if node.inputs else None
-        if lost or (x is not None and x.name in one and _works_along(node, x, one, read[str(x.name)])):
+        if lost or (x is not None and x.name in single and _works_along(node, x, single, read[str(x.name)])):
             return node
     return None
 
 
-def _works_along(node: ir.Node, x: ir.Value, one: Mapping[str, Spec], axes: Collection[int]) -> bool:
+def _works_along(node: ir.Node, x: ir.Value, single: Mapping[str, Spec], axes: Collection[int]) -> bool:
     """Tell whether a node works along one of these axes of its first input, whose lengths it keeps."""
-    rank, attribute = len(one[str(x.name)][0]), node.attributes.get_int
+    rank, attribute = len(single[str(x.name)][0]), node.attributes.get_int
     if not axes or node.domain:
         return False
     if node.op_type in _ALONG:
@@ -200,12 +203,12 @@ def how_rows_mix(
         return None
     try:
         together = Runner(model, optimise=False, given=True)
-        one = Runner(single or model, optimise=False, given=True)
-        pairs = [_answers(together, one, _two_rows(model, *span) or {}, outputs) for span in _SPANS]
+        alone = Runner(single or model, optimise=False, given=True)
+        pairs = [_answers(together, alone, _two_rows(model, *span) or {}, outputs) for span in _SPANS]
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"
-    for both, alone in pairs:
-        if not all(_stay_apart(both[name], [a[name] for a in alone], batch_leading) for name in both):
+    for pair, rows in pairs:
+        if not all(_stay_apart(pair[name], [a[name] for a in rows], batch_leading) for name in pair):
             return "the model mixes the rows of a batch: it answers two otherwise than one by one"
     return None
 
@@ -236,13 +239,13 @@ def _two_rows(model: ir.Model, low: float, high: float) -> dict[str, np.ndarray]
 
 
 def _answers(
-    together: Runner, one: Runner, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
+    together: Runner, alone: Runner, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
     """Return answers to both rows and to each; if the model fails for ones (lengths, say), for zeros."""
 
     def answers(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
         each = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]
-        return together(rows, outputs), [one(row, outputs) for row in each]
+        return together(rows, outputs), [alone(row, outputs) for row in each]
 
     try:
         return answers(rows)
@@ -250,52 +253,52 @@ def _answers(
         return answers({n: a if is_float(a.dtype) else np.zeros_like(a) for n, a in rows.items()})
 
 
-def _stay_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bool) -> bool:
+def _stay_apart(pair: np.ndarray, answers: Sequence[np.ndarray], batch_leading: bool) -> bool:
     """Tell whether the answer to both rows holds them side by side, on any axis or on a new first one."""
-    arrays = (both, *alone)
+    arrays = (pair, *answers)
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
-    rows = [np.asarray(a, np.float64) for a in alone]
+    rows = [np.asarray(a, np.float64) for a in answers]
     near = max(np.abs(a[np.isfinite(a)]).max(initial=1e-3) for a in rows) * SAME
-    if batch_leading and both.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
+    if batch_leading and pair.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
         return False
     return rows[0].shape == rows[1].shape and any(
         np.allclose(
-            np.asarray(both, np.float64).reshape(parts, 2, rows[0].size // parts),
+            np.asarray(pair, np.float64).reshape(parts, 2, rows[0].size // parts),
             np.stack([a.reshape(parts, -1) for a in rows], axis=1),
             0,
             near,
             equal_nan=True,
         )
-        for parts in _parts_of_rows(both.shape, rows[0].shape)
+        for parts in _parts_of_rows(pair.shape, rows[0].shape)
         if parts == 1 or not batch_leading
     )
 
 
-def _parts_of_rows(both: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]:
+def _parts_of_rows(pair: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]:
     """Yield numbers of parts into which each row may be cut so that equal parts of both rows are adjacent.
 
     1 for [2, …], a new first axis or axis 0; for another axis, the lengths before it times its parts.
     """
-    if both == (2, *row):
+    if pair == (2, *row):
         yield 1
     for axis, length in enumerate(row):
-        if both == (*row[:axis], 2 * length, *row[axis + 1 :]):
+        if pair == (*row[:axis], 2 * length, *row[axis + 1 :]):
             divisors = (n for n in range(1, length + 1) if length % n == 0)
             yield from (math.prod(row[:axis]) * n for n in divisors)
 
 
-def _elsewhere(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+def _elsewhere(single: dict[str, Spec], double: dict[str, Spec]) -> frozenset[str]:
     """Return the names of the values that are known to grow with the batch, but not on axis 0."""
-    common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
+    common = {name: (spec[0], double[name][0]) for name, spec in single.items() if name in double}
     return frozenset(name for name, (a, b) in common.items() if a != b and a[:1] == b[:1])
 
 
 def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
     if spec is None or not batched or not spec[0]:
         return None if spec is None else ir.Shape(spec[0])
-    first, *others = spec[0]
-    return ir.Shape([BATCH if first == 1 else None, *others])
+    first, *row_shape = spec[0]
+    return ir.Shape([BATCH if first == 1 else None, *row_shape])
 
 
 def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> None:
@@ -314,9 +317,9 @@ def dependent_on_rows(model: ir.Model) -> frozenset[str]:
     return reached_from(_batched_inputs(model), (n for n in model.graph if n.op_type not in _SHAPE_READERS))
 
 
-def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+def rows_on_axis_0(single: dict[str, Spec], double: dict[str, Spec]) -> frozenset[str]:
     """Return the names of the values whose axis 0 doubles from one row to two."""
-    common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
+    common = {name: (spec[0], double[name][0]) for name, spec in single.items() if name in double}
     return frozenset(name for name, (a, b) in common.items() if a and b == (2 * a[0], *a[1:]))
 
 

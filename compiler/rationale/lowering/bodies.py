@@ -40,11 +40,7 @@ def name_outputs(graph: ir.Graph) -> None:
     for i, value in enumerate(list(graph.outputs)):
         if value in inside and value not in list(graph.outputs)[:i]:
             continue
-        own = ir.node("Identity", [value], name=f"{value.name}/output_{i}")
-        own.outputs[0].name, own.outputs[0].type = own.name, value.type
-        own.outputs[0].shape = value.shape
-        graph.append(own)
-        graph.outputs[i] = own.outputs[0]
+        graph.outputs[i] = _append_identity(graph, value, f"{value.name}/output_{i}")
 
 
 def remove_identities(model: ir.Model) -> None:
@@ -53,25 +49,31 @@ def remove_identities(model: ir.Model) -> None:
     passes.IdentityEliminationPass()(model)
     for i, value in enumerate(list(model.graph.outputs)):
         if value.name != names[i]:
-            own = ir.node("Identity", [value], name=names[i])
-            own.outputs[0].name, own.outputs[0].type, own.outputs[0].shape = names[i], value.type, value.shape
-            model.graph.append(own)
-            model.graph.outputs[i] = own.outputs[0]
+            model.graph.outputs[i] = _append_identity(model.graph, value, names[i])
 
 
-def let_go(node: ir.Node) -> None:
+def _append_identity(graph: ir.Graph, value: ir.Value, name: str | None) -> ir.Value:
+    """Append an Identity of a value to the graph; return its result, which has the name."""
+    node = ir.node("Identity", [value], name=name)
+    result = node.outputs[0]
+    result.name, result.type, result.shape = name, value.type, value.shape
+    graph.append(node)
+    return result
+
+
+def detach_bodies(node: ir.Node) -> None:
     """Detach the values that branches and bodies of a removed node read, so that it no longer uses them."""
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
             for inner in graph:
-                let_go(inner)
+                detach_bodies(inner)
                 for i in range(len(inner.inputs)):
                     inner.replace_input_with(i, None)
 
 
 DOMAIN = "rationale.body"  # domain of the functions until they are inlined
 DEEPEST = 8  # levels of bodies within bodies
-_LEFT = frozenset({"Range", "Bernoulli", "SequenceMap"})
+_NOT_INLINED = frozenset({"Range", "Bernoulli", "SequenceMap"})
 """Operators on sizes, random numbers and sequences: their bodies carry no attributions."""
 
 
@@ -81,7 +83,7 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
     Args:
         is_known: function that tells whether an operator of a domain has a rule or a rewrite.
     """
-    found = False
+    changed = False
     for _ in range(DEEPEST):
         nodes = [
             node for node in model.graph if not is_known(node.op_type, node.domain) and _has_body(model, node)
@@ -89,16 +91,16 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
         if not nodes:
             break
         note_shapes(model)
-        called = [_made_call(model, node) for node in nodes if _has_floats(node)]
+        called = [_turn_into_call(model, node) for node in nodes if _has_floats(node)]
         if not any(called):
             break
-        found = True
+        changed = True
         passes.InlinePass(lambda function: function.domain == DOMAIN)(model)
         passes.RemoveUnusedFunctionsPass()(model)
         passes.RemoveUnusedNodesPass()(model)  # it removes the nodes of outputs without names
         model.graph.opset_imports.pop(DOMAIN, None)
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    return found
+    return changed
 
 
 def has_body(op_type: str, opset: int) -> bool:
@@ -107,7 +109,7 @@ def has_body(op_type: str, opset: int) -> bool:
         schema: Any = onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
         return False
-    return bool(schema.has_function or schema.has_context_dependent_function) and op_type not in _LEFT
+    return bool(schema.has_function or schema.has_context_dependent_function) and op_type not in _NOT_INLINED
 
 
 def _has_body(model: ir.Model, node: ir.Node) -> bool:
@@ -120,7 +122,7 @@ def _has_floats(node: ir.Node) -> bool:
     return any(v.dtype is None or v.dtype.is_floating_point() for v in values)
 
 
-def _made_call(model: ir.Model, node: ir.Node) -> bool:
+def _turn_into_call(model: ir.Model, node: ir.Node) -> bool:
     """Make the node a call of its body; return False if the body needs types that are unknown."""
     opset = model.graph.opset_imports.get("", 21)
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
@@ -130,7 +132,7 @@ def _made_call(model: ir.Model, node: ir.Node) -> bool:
     proto = _body(schema, node, opset)
     if proto is None:
         return False
-    _complete(proto, node)
+    _complete_outputs(proto, node)
     proto.domain, proto.name = DOMAIN, f"{node.op_type}/{node.name or node.outputs[0].name}"
     function = ir.from_proto(proto)
     function.opset_imports[""] = opset
@@ -162,7 +164,7 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     return proto
 
 
-def _complete(proto: onnx.FunctionProto, node: ir.Node) -> None:
+def _complete_outputs(proto: onnx.FunctionProto, node: ir.Node) -> None:
     """Leave out outputs that the node lacks; an Identity makes those that the body does not compute."""
     del proto.output[len(node.outputs) :]
     computed = {name for inner in proto.node for name in inner.output}

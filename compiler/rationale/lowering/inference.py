@@ -26,31 +26,31 @@ def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]
     outline = _outline(model, noted=False)
     inputs = outline.graph.input[: len(model.graph.inputs)]
     dims = [d for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param == BATCH]
-    found = []
+    specs = []
     for rows in batches:
         for dim in dims:
             dim.dim_value = rows
         # Not strict: a batch of 2 may be impossible in places.
-        found.append(_specs(model, _inferred(outline, strict_mode=False, data_prop=True)))
-    return found
+        specs.append(_specs(model, _infer_shapes(outline, strict_mode=False, data_prop=True)))
+    return specs
 
 
 def known_specs(model: ir.Model) -> dict[str, Spec]:
     """Return static shapes from the model's notes, and those that follow without computing sizes."""
     outline = _outline(model, noted=True)
-    return _specs(model, outline) | _specs(model, _inferred(outline, strict_mode=True, data_prop=False))
+    return _specs(model, outline) | _specs(model, _infer_shapes(outline, strict_mode=True, data_prop=False))
 
 
 def note_shapes(model: ir.Model) -> None:
     """Record, in place, the known types and shapes of the nodes' outputs."""
-    made = {v.name: v for v in _made(model)}
-    inferred = _inferred(_outline(model, noted=True), strict_mode=True, data_prop=True)
+    results = {v.name: v for v in _results(model)}
+    inferred = _infer_shapes(_outline(model, noted=True), strict_mode=True, data_prop=True)
     for info in (*inferred.graph.value_info, *inferred.graph.output):
-        if info.name in made:
-            ir.serde.deserialize_value_info_proto(info, made[info.name])
+        if info.name in results:
+            ir.serde.deserialize_value_info_proto(info, results[info.name])
 
 
-def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
+def _infer_shapes(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
     """Infer shapes; return the outline itself if inference fails: its C code raises errors of many types."""
     try:
         return onnx.shape_inference.infer_shapes(
@@ -84,8 +84,8 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     proto.graph.initializer.extend(_shape_constants(constants))
     for node in graph:
         ir.serde.serialize_node_into(proto.graph.node.add(), node)
-    made = [v for v in _made(model) if not v.is_graph_output()]
-    proto.graph.value_info.extend(_info(v, noted=noted) for v in made)
+    results = [v for v in _results(model) if not v.is_graph_output()]
+    proto.graph.value_info.extend(_info(v, noted=noted) for v in results)
     proto.graph.output.extend(_info(v, noted=noted) for v in graph.outputs if v.producer() is not None)
     return proto
 
@@ -113,16 +113,16 @@ def _info(value: ir.Value, *, noted: bool = True) -> onnx.ValueInfoProto:
     return info
 
 
-def _made(model: ir.Model) -> Iterator[ir.Value]:
+def _results(model: ir.Model) -> Iterator[ir.Value]:
     return (v for node in model.graph for v in node.outputs if v.name)
 
 
 def _specs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, Spec]:
     """Return the specifications in the model's order."""
     infos = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
-    known = {v.name: spec for v in infos if (spec := spec_of(v.type)) is not None}
-    values = (*model.graph.inputs, *model.graph.initializers.values(), *_made(model))
-    return {str(v.name): known[str(v.name)] for v in values if v.name in known}
+    specs = {v.name: spec for v in infos if (spec := spec_of(v.type)) is not None}
+    values = (*model.graph.inputs, *model.graph.initializers.values(), *_results(model))
+    return {str(v.name): specs[str(v.name)] for v in values if v.name in specs}
 
 
 Size = int | tuple[int, int]  # one length, or all from the first to the second
@@ -142,18 +142,20 @@ def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -
     Raises:
         InvalidOptionError: if no input has a length of that name, or it is not a positive integer.
     """
-    known = {_name(value, axis) for value, axis in _open(model)}
-    unknown = sorted(set(sizes) - known)
+    names = {_name(value, axis) for value, axis in _open_axes(model)}
+    unknown = sorted(set(sizes) - names)
     if unknown:
         raise InvalidOptionError(
-            f"no input has an open length {unknown}; the model's are {sorted(known) or 'none'}."
+            f"no input has an open length {unknown}; the model's are {sorted(names) or 'none'}."
         )
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise InvalidOptionError(f"length {name!r} must be a whole number, 1 or more, not {size!r}.")
     fixed = {name: int(size) for name, size in sizes.items()}
-    for value, axis in _open(model):
-        shape = references.get(value.name) or (references.get(None) if value is _only(model) else None)
+    for value, axis in _open_axes(model):
+        shape = references.get(value.name) or (
+            references.get(None) if value is _default_input(model) else None
+        )
         if shape and axis < len(shape):
             fixed.setdefault(_name(value, axis), shape[axis])
     for value in model.graph.inputs:
@@ -203,7 +205,7 @@ def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
     return (f"the explanation takes rows with {', '.join(named)} alone; the plain entry takes any",)
 
 
-def _open(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
+def _open_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
     """Yield inputs, and their axes behind the batch whose length the model leaves open."""
     for value in model.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
@@ -217,7 +219,7 @@ def _name(value: ir.Value, axis: int) -> str:
     return str(dim) if named else f"{value.name}[{axis}]"
 
 
-def _only(model: ir.Model) -> ir.Value | None:
+def _default_input(model: ir.Model) -> ir.Value | None:
     """Return the input to which an array without a name belongs."""
     inputs = list(model.graph.inputs)
     floats = [v for v in inputs if v.dtype is not None and v.dtype.is_floating_point()]

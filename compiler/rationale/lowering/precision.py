@@ -44,20 +44,20 @@ def widen(model: ir.Model) -> Narrow:
     """Turn float16 and bfloat16 into float32 throughout, in place; return the parts that were narrow."""
     edges = [*model.graph.inputs, *model.graph.outputs]
     narrow = {str(v.name): v.dtype for v in edges if v.dtype in HALVES}
-    found = {v.dtype for v in _values(model)} & HALVES | set(narrow.values())
+    dtypes = {v.dtype for v in _values(model)} & HALVES | set(narrow.values())
     for node in model.graph.all_nodes():
-        found |= _widen_attributes(node)
+        dtypes |= _widen_attributes(node)
     for value in _values(model):
         if value.dtype in HALVES:
             value.type = copy.deepcopy(value.type)  # clones of a model share it
             value.dtype = ir.DataType.FLOAT
         if value.const_value is not None and value.const_value.dtype in HALVES:
-            found.add(value.const_value.dtype)
+            dtypes.add(value.const_value.dtype)
             array = value.const_value.numpy().astype(np.float32)
             value.const_value, value.dtype = ir.Tensor(array, name=value.name), ir.DataType.FLOAT
-    if found:
+    if dtypes:
         _drop_casts(model)
-    return Narrow({k: v for k, v in narrow.items() if v is not None}, frozenset(d for d in found if d))
+    return Narrow({k: v for k, v in narrow.items() if v is not None}, frozenset(d for d in dtypes if d))
 
 
 def on_cpu(model: ir.Model) -> tuple[ir.Model, Narrow]:
@@ -83,18 +83,18 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
     """Widen dtypes and tensors in the attributes of a node; return the dtypes that were narrow."""
-    found = set()
+    dtypes = set()
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.INT and name in _DTYPE_ATTRIBUTES:
             dtype = ir.DataType(attribute.as_int())
             if dtype in HALVES:
-                found.add(dtype)
+                dtypes.add(dtype)
                 node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
         elif attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in HALVES:
-            found.add(attribute.as_tensor().dtype)
+            dtypes.add(attribute.as_tensor().dtype)
             array = attribute.as_tensor().numpy().astype(np.float32)
             node.attributes[name] = ir.AttrTensor(name, ir.Tensor(array))
-    return found
+    return dtypes
 
 
 def _drop_casts(model: ir.Model) -> None:
@@ -115,26 +115,26 @@ def _drop_casts(model: ir.Model) -> None:
 def narrow(model: ir.Model, to: Narrow) -> ir.Model:
     """Give a float32 model its original inputs and outputs, in place, by a Cast at each; return it."""
     graph = model.graph
-    taken = {v.name for v in _values(model)}
+    names = {v.name for v in _values(model)}
     for i, inside in enumerate(graph.outputs):
         name = str(inside.name)
         if name in to.edges and not inside.is_graph_input():
             cast = _cast(inside, to.edges[name])
             graph.append(cast)
             graph.outputs[i] = cast.outputs[0]
-            inside.name = _float32_name(name, taken)
+            inside.name = _float32_name(name, names)
             cast.outputs[0].name = name
     for i, inside in enumerate(graph.inputs):
         name = str(inside.name)
         if name in to.edges:
-            given = ir.Value(type=ir.TensorType(to.edges[name]), shape=inside.shape)
-            cast = _cast(given, ir.DataType.FLOAT)
-            graph.inputs[i] = given
+            value = ir.Value(type=ir.TensorType(to.edges[name]), shape=inside.shape)
+            cast = _cast(value, ir.DataType.FLOAT)
+            graph.inputs[i] = value
             graph.insert_before(graph[0], cast)
-            graph.outputs[:] = [given if value is inside else value for value in graph.outputs]
+            graph.outputs[:] = [value if v is inside else v for v in graph.outputs]
             ir.convenience.replace_all_uses_with(inside, cast.outputs[0])
-            inside.name, given.name = None, name
-            cast.outputs[0].name = _float32_name(name, taken)
+            inside.name, value.name = None, name
+            cast.outputs[0].name = _float32_name(name, names)
     return model
 
 
@@ -144,9 +144,9 @@ def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
     return node
 
 
-def _float32_name(name: str, taken: set[str | None]) -> str:
+def _float32_name(name: str, names: set[str | None]) -> str:
     inner = name
-    while inner in taken:
+    while inner in names:
         inner += "/float32"
-    taken.add(inner)
+    names.add(inner)
     return inner

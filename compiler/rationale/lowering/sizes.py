@@ -73,7 +73,7 @@ def check_inputs(proto: onnx.ModelProto, name: str) -> None:
         if axes > MOST_AXES or math.prod(dims) > LARGEST:
             raise InvalidModelError(
                 f"{name}: input {value.name!r} has {axes} axes and {math.prod(dims)} elements; at most "
-                f"{MOST_AXES} and {LARGEST} can be explained. Look for a size that was meant otherwise."
+                f"{MOST_AXES} and {LARGEST} can be explained. Correct that size."
             )
 
 
@@ -93,8 +93,8 @@ def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
         fault = f"takes {in_words(size)}" if size > LARGEST else f"has {len(shape)} axes"
         limit = in_words(LARGEST) if size > LARGEST else MOST_AXES
         raise UnsupportedModelError(
-            f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Look for a size that was "
-            "meant otherwise, or explain an output before it (--output)."
+            f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Correct that size, or "
+            "explain an output before it (--output)."
         )
 
 
@@ -109,14 +109,15 @@ def fold_weights(model: ir.Model) -> None:
     while nodes := constant_nodes(model.graph):
         _bounds_as_scalars(model.graph)
         sizes = _sizes(model)
-        ready = _known(nodes, sizes)
-        made = {node: sum(sizes[str(v.name)] for v in node.outputs) for node in ready}
-        if sum(made.values()) > LARGEST + UNPACKING * model_bytes(model):
-            node = max(ready, key=made.__getitem__)
+        ready = _with_known_sizes(nodes, sizes)
+        result_bytes = {node: sum(sizes[str(v.name)] for v in node.outputs) for node in ready}
+        total = sum(result_bytes.values())
+        if total > LARGEST + UNPACKING * model_bytes(model):
+            node = max(ready, key=result_bytes.__getitem__)
             raise UnsupportedModelError(
                 f"{node.op_type} node {node.name or node.outputs[0].name!r} computes a constant of "
-                f"{in_words(made[node])}, and all of them take {in_words(sum(made.values()))}. Look for a "
-                "size that was meant otherwise."
+                f"{in_words(result_bytes[node])}, and all of them take {in_words(total)}. Correct "
+                "the size."
             )
         fold_constants(model, ready or nodes, given=True)
 
@@ -132,7 +133,7 @@ def _bounds_as_scalars(graph: ir.Graph) -> None:
             node.replace_input_with(i, new_constant(graph, name, array.reshape(())))
 
 
-def _known(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
+def _with_known_sizes(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
     """Return the nodes whose results, and those of all nodes before them, have known sizes."""
     ready: list[ir.Node] = []
     late: set[ir.Value | None] = set()
@@ -168,7 +169,7 @@ def fold_sizes(model: ir.Model) -> bool:
     """
     if not any(_reads_size(node) for node in model.graph):
         return False
-    few, many = (_folded(model, specs) for specs in infer_each(model, _BATCHES))
+    few, many = (_fold_at(model, specs) for specs in infer_each(model, _BATCHES))
     values = {str(v.name): v for node in model.graph for v in node.outputs}
     same = [
         name
@@ -187,16 +188,16 @@ def fold_sizes(model: ir.Model) -> bool:
 
 def _free_targets(model: ir.Model, few: Arrays, many: Arrays) -> dict[str, np.ndarray]:
     """Return targets of Reshapes in which exactly one size depends on N, with −1 for it, by name."""
-    found = {}
+    targets = {}
     for node in model.graph:
         name = str(node.inputs[1].name) if node.op_type == "Reshape" and node.inputs[1] is not None else ""
         if name not in few or name not in many or few[name].shape != many[name].shape:
             continue
         differs = few[name] != many[name]
-        others = {(use.node.op_type, use.idx) for use in _value(node, 1).uses()} - {("Reshape", 1)}
-        if differs.sum() == 1 and few[name].min() > 0 and not others:
-            found[name] = np.where(differs, -1, few[name])
-    return found
+        other_uses = {(use.node.op_type, use.idx) for use in _value(node, 1).uses()} - {("Reshape", 1)}
+        if differs.sum() == 1 and few[name].min() > 0 and not other_uses:
+            targets[name] = np.where(differs, -1, few[name])
+    return targets
 
 
 def _strides_over_rows(node: ir.Node, few: Arrays, many: Arrays) -> bool:
@@ -248,17 +249,17 @@ def _value(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
-def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
+def specs_at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
     """Return shape and dtype of every value at a batch size, and the values that depend only on sizes."""
     specs = infer(model, rows)
     constants: dict[str, np.ndarray] = {}
     if not any(_reads_size(node) for node in model.graph):
         return specs, constants
     probe = model.clone()
-    while found := _folded(probe, specs):
-        constants.update(found)
-        for value in [v for node in probe.graph for v in node.outputs if v.name in found]:
-            replace_by_constant(probe.graph, value, found[str(value.name)])
+    while folded := _fold_at(probe, specs):
+        constants.update(folded)
+        for value in [v for node in probe.graph for v in node.outputs if v.name in folded]:
+            replace_by_constant(probe.graph, value, folded[str(value.name)])
         passes.RemoveUnusedNodesPass()(probe)
         specs = {**specs, **infer(probe, rows)}
     return specs, constants
@@ -268,7 +269,7 @@ def _reads_size(node: ir.Node) -> bool:
     return node.op_type in _SIZE_READERS and not node.domain
 
 
-def _folded(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
+def _fold_at(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
     """Return the values that are constant at the shapes `specs` and that others read, by name."""
     probe = model.clone()
     for node in list(probe.graph):

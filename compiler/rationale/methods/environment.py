@@ -28,7 +28,7 @@ from rationale.lowering.batch import (
 from rationale.lowering.control_flow.branches import REASON
 from rationale.lowering.precision import on_cpu
 from rationale.lowering.rewrites.engine import RELEVANCE
-from rationale.lowering.sizes import at_batch
+from rationale.lowering.sizes import specs_at_batch
 from rationale.rules.rule import Rule
 
 
@@ -416,7 +416,7 @@ def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> Non
             "answered otherwise in other company. Export the model with a batch of 1 before it is quantised: "
             "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
         )
-    mixes = first_to_mix(lowered.model, lowered.specs, at_batch(lowered.model, 2)[0], needed)
+    mixes = first_to_mix(lowered.model, lowered.specs, specs_at_batch(lowered.model, 2)[0], needed)
     if mixes is not None:
         raise _mixing(mixes, "it works along the axis on which rows lie, and mixes the rows of a batch")
     node = _first_behind(lowered, needed)

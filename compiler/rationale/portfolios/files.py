@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rationale.artifact.compiled import Explanation
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.errors import InvalidOptionError
 from rationale.pictures.panels import targets_of
 from rationale.schema.outputs import OUTPUT_KINDS
@@ -56,7 +56,7 @@ def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | 
         InvalidOptionError: if the file cannot be written, or cannot hold the features or the kept columns.
     """
     check_explanations(path, kept or ())
-    with whole(path) as part:
+    with atomic_file(path) as part:
         return _WRITERS[path.suffix.lower()](part, batches, kept or {})
 
 

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
-from rationale.artifact.folder import whole, write
+from rationale.artifact.folder import atomic_file, write
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decided_rows, refusals
 from rationale.decisions.rows import values_of
@@ -106,7 +106,7 @@ def draw_file(
         for i in range(here):
             drawn += figures(panels_of(answer, i, first + i, min(top, MOST_BARS), vocabulary, TARGETS))
         first += here
-    with whole(out) as part:
+    with atomic_file(out) as part:
         part.write_bytes(svg(drawn))
     return f"wrote {out}: {shown:,} of {count:,} row{'s' * (count > 1)}"
 

@@ -204,10 +204,10 @@ def rule(
     Raises:
         ValueError: if a kind or trait does not exist.
     """
-    kind, known = Kind(kind), frozenset(map(Trait, traits))
+    kind, known_traits = Kind(kind), frozenset(map(Trait, traits))
 
     def declare(forward: Callable[..., Evaluation]) -> Rule:
-        declared = Rule(op_type, domain, kind, forward, known)
+        declared = Rule(op_type, domain, kind, forward, known_traits)
         _RULES[domain, op_type] = declared
         if Trait.ELEMENTWISE in declared.traits:
             elementwise(op_type, domain=domain)
@@ -261,7 +261,7 @@ def all_rules() -> Iterator[Rule]:
 @cache
 def rule_packages() -> tuple[Installed, ...]:
     """Return the entry points that name modules with rules, in the order of their packages."""
-    return tuple(sorted(installed(RULES), key=lambda one: (one.recorded.package or "", one.point.module)))
+    return tuple(sorted(installed(RULES), key=lambda p: (p.recorded.package or "", p.point.module)))
 
 
 def import_packages() -> None:
@@ -270,18 +270,18 @@ def import_packages() -> None:
     Raises:
         ExtensionError: if a module cannot be imported; the message names its package.
     """
-    for one in rule_packages():
-        one.load()
+    for package in rule_packages():
+        package.load()
 
 
 def package_of(rule: Rule) -> Extension | None:
     """Return the extension that declares a rule; None for Rationale's own rules, and those of scripts."""
     parts = rule.forward.__module__.split(".")
-    shared = {one: _shared(one.point.module.split("."), parts) for one in rule_packages()}
-    nearest = max(shared, key=lambda one: shared[one], default=None)
+    shared = {p: _shared_names(p.point.module.split("."), parts) for p in rule_packages()}
+    nearest = max(shared, key=shared.__getitem__, default=None)
     return nearest.recorded if nearest is not None and shared[nearest] else None
 
 
-def _shared(a: list[str], b: list[str]) -> int:
+def _shared_names(a: list[str], b: list[str]) -> int:
     """Return the number of leading names that two modules' paths share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -121,10 +121,10 @@ def _bits(x: Tensor) -> int:
     return 64 if np.finfo(x.dtype.numpy()).maxexp > 128 else 32
 
 
-def tanh_over(op: Ops, u: Tensor) -> Tensor:
-    """Compute tanh(u)/u, 1 at 0."""
+def over_argument(op: Ops, op_type: str, u: Tensor) -> Tensor:
+    """Compute f(u)/u for an odd f with f'(0) = 1; 1 at 0."""
     size = op.Max(op.Abs(u), tiny(u))
-    return op.Div(op.Tanh(size), size)
+    return op.Div(getattr(op, op_type)(size), size)
 
 
 def phi(op: Ops, d: Tensor) -> Tensor:

@@ -240,7 +240,7 @@ def notice(
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
     with opened(repository, config) as (ledger, _):
-        from rationale.artifact.folder import whole
+        from rationale.artifact.folder import atomic_file
         from rationale.decisions.notice import notice as rendered
         from rationale.decisions.notice import read_variables
 
@@ -252,7 +252,7 @@ def notice(
         if out is None:
             print(statement.text, end="")
             return
-        with whole(out) as file:
+        with atomic_file(out) as file:
             file.write_text(statement.text, encoding="utf-8")
 
 

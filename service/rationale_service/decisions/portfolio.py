@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from rationale.artifact.applicants import applicants_of, read_applicants
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, nothing_of, with_kept
@@ -138,7 +138,7 @@ def decide_portfolio(
         done = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
-        with whole(save) as part:
+        with atomic_file(save) as part:
             write_decisions(part, portfolio.deciding.manifest, _lines(partial), portfolio.kept)
         counts = Counter(_outcome(line) for line in _lines(partial))
         partial.unlink()

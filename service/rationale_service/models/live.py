@@ -99,7 +99,7 @@ class LiveRepository:
         if self._remote is None:
             return self.stamps()
         try:
-            return self._remote.look()
+            return self._remote.list_entries()
         except RepositoryError as error:
             self._count()
             raise OSError(str(error)) from error

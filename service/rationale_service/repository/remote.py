@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from rationale.artifact.remote import RemoteRepository, pulled
+from rationale.artifact.remote import RemoteRepository, pull_once
 from rationale_service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def local_repository(settings: Settings) -> Path:
     """
     if settings.repository_url is None:
         return Path(settings.repository)
-    folder, warnings = pulled(settings.repository_url, settings.repository_copy)
+    folder, warnings = pull_once(settings.repository_url, settings.repository_copy)
     for warning in warnings:
         log.warning(warning)
     return folder

@@ -41,13 +41,11 @@ def test_a_full_disk_leaves_what_was_there(
 ) -> None:
     compiled.write(tmp_path, "m")
     before = contents(tmp_path)
-    left = [None] * saves
+    calls = [None] * saves
     monkeypatch.setattr(
-        "rationale.artifact.repository.save", lambda *a: (left.pop(), save(*a)) if left else full_disk()
+        "rationale.artifact.repository.save", lambda *a: (calls.pop(), save(*a)) if calls else full_disk()
     )
-    with pytest.raises(
-        RepositoryError, match=r"cannot be written: No space left on device\. Nothing was changed"
-    ):
+    with pytest.raises(RepositoryError, match=os.strerror(errno.ENOSPC)):
         other.write(tmp_path, "m")
     assert contents(tmp_path) == before
     with pytest.raises(RepositoryError):
@@ -84,7 +82,9 @@ def test_a_failing_rename_leaves_what_was_there(
 def test_a_repository_that_is_no_folder(tmp_path: Path, compiled: Compiled) -> None:
     (tmp_path / "file").write_text("kept")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(RepositoryError, match=r"cannot be written: (File exists|Not a directory)"):
+        with pytest.raises(
+            RepositoryError, match=f"{os.strerror(errno.EEXIST)}|{os.strerror(errno.ENOTDIR)}"
+        ):
             compiled.write(place, "m")
     assert contents(tmp_path) == {"file": b"kept"}
 
@@ -96,7 +96,7 @@ def test_a_refused_folder_is_reporting_errors(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr("rationale.artifact.repository.tempfile.TemporaryDirectory", refuse)
-    with pytest.raises(RepositoryError, match="cannot be written: Permission denied"):
+    with pytest.raises(RepositoryError, match=os.strerror(errno.EACCES)):
         compiled.write(tmp_path, "m")
     assert contents(tmp_path) == {}
 
@@ -119,7 +119,7 @@ def test_a_folder_of_someone_else_is_spared(
     path = tmp_path / entry / stray
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("precious")
-    with pytest.raises(RepositoryError, match=r"not written by `rationale compile`.* Choose another --name"):
+    with pytest.raises(RepositoryError, match="--name"):
         compiled.write(tmp_path, "m")
     assert contents(tmp_path) == {str(path.relative_to(tmp_path)): b"precious"}
 
@@ -177,7 +177,7 @@ def test_a_file_system_without_locks(tmp_path: Path, compiled: Compiled, other: 
 
 def test_an_entry_that_is_not_there(tmp_path: Path, compiled: Compiled) -> None:
     compiled.write(tmp_path, "m")
-    with pytest.raises(RepositoryError, match=r"n_explain: no such entry; .* has \['m'\]\. Make one with"):
+    with pytest.raises(RepositoryError, match=r"n_explain: .*\['m'\].*`rationale compile`"):
         open_entry(tmp_path, "n")
     with pytest.raises(RepositoryError, match="has none"):
         open_entry(tmp_path / "nowhere", "n")
@@ -198,10 +198,10 @@ def test_a_manifest_of_another_graph(tmp_path: Path, compiled: Compiled, other: 
     compiled.write(tmp_path, "m")
     other.write(tmp_path, "n")
     (tmp_path / "n_explain" / "1" / "model.onnx").replace(tmp_path / "m_explain" / "1" / "model.onnx")
-    with pytest.raises(RepositoryError, match="is not the file that was compiled"):
+    with pytest.raises(RepositoryError, match=r"/1/model\.onnx: "):
         open_entry(tmp_path, "m")
     compiled.probes.write(tmp_path / "m_explain" / "1")  # its digest as well
-    with pytest.raises(RepositoryError, match=r"lacks \['base_value', 'completeness_gap'\] of its manifest"):
+    with pytest.raises(RepositoryError, match=r"\['base_value', 'completeness_gap'\]"):
         open_entry(tmp_path, "m")
 
 

@@ -26,8 +26,8 @@ def test_from_python(row: str) -> None:
         compiled = compile_model(product(row), method(TABLE[["age", "debt"]]))
         answer = compiled.explain(TABLE[["debt", "age"]])
         np.testing.assert_allclose(answer["explained_value"][:, 0], TABLE["age"] * TABLE["debt"])
-        found = answer["age_attributions"].reshape(-1) + answer["debt_attributions"].reshape(-1)
-        np.testing.assert_allclose(found, (answer["explained_value"] - answer["base_value"])[:, 0], atol=1e-4)
+        sums = answer["age_attributions"].reshape(-1) + answer["debt_attributions"].reshape(-1)
+        np.testing.assert_allclose(sums, (answer["explained_value"] - answer["base_value"])[:, 0], atol=1e-4)
         assert [e.feature_names for e in compiled.manifest.explained] == [("age",), ("debt",)]
 
 
@@ -36,12 +36,12 @@ def test_from_files(row: str, tmp_path: Path) -> None:
     onnx.save(product(row), tmp_path / "m.onnx")
     TABLE.to_csv(tmp_path / "r.csv", index=False)
     repository = ("--repository", str(tmp_path / "repository"))
-    asked = ["compile", "m.onnx", "--name", "m", "--method", "exactshap", "--references", "r.csv"]
-    asked = [str(tmp_path / a) if a.endswith((".onnx", ".csv")) else a for a in asked]
-    done = CliRunner().invoke(app, [*asked, *repository])
-    assert done.exit_code == 0, done.output
+    options = ["compile", "m.onnx", "--name", "m", "--method", "exactshap", "--references", "r.csv"]
+    options = [str(tmp_path / a) if a.endswith((".onnx", ".csv")) else a for a in options]
+    result = CliRunner().invoke(app, [*options, *repository])
+    assert result.exit_code == 0, result.output
     manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
     assert [e.feature_names for e in manifest.explained] == [("age",), ("debt",)]
-    done = CliRunner().invoke(app, ["explain", "m", "--input", str(tmp_path / "r.csv"), *repository])
-    assert done.exit_code == 0, done.output
-    assert " age\n" in done.output
+    result = CliRunner().invoke(app, ["explain", "m", "--input", str(tmp_path / "r.csv"), *repository])
+    assert result.exit_code == 0, result.output
+    assert " age\n" in result.output

@@ -1,6 +1,8 @@
 """Other references compiled beside a decision: what they are, and which folders stand there afterwards."""
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,36 +48,36 @@ NEAR, EVERYBODY = rows(K, FEATURES), rows(9, FEATURES, seed=1)
 
 def compiled(comparisons: Comparisons | None, model: Any = None, **options: Any) -> Compiled:
     method: Method = options.pop("method", DeepShap(NEAR))
-    asked: dict[str, Any] = {"decision": PROFILE, "feature_names": NAMES} | options
-    return compile_model(model or mlp(), method, comparisons=comparisons, **asked)
+    options = {"decision": PROFILE, "feature_names": NAMES} | options
+    return compile_model(model or mlp(), method, comparisons=comparisons, **options)
 
 
-BOTH = Comparisons({"all_applicants": DeepShap(EVERYBODY)}, DRAWS, seed=3)
+COMPARISONS = Comparisons({"all_applicants": DeepShap(EVERYBODY)}, DRAWS, seed=3)
 
 
 def test_an_entry_beside_answers_as_one_compiled_of_those_references(tmp_path: Path) -> None:
-    compiled(BOTH).write(tmp_path, "m")
+    compiled(COMPARISONS).write(tmp_path, "m")
     manifest = Manifest.read(tmp_path / "m_explain" / FILE_NAME)
     assert manifest.decision is not None
     beside = manifest.decision.comparisons
-    assert [(one.name, one.kind) for one in beside] == [
+    assert [(comparison.name, comparison.kind) for comparison in beside] == [
         ("all_applicants", "baseline"),
         *((f"draw {i}", "draw") for i in range(1, DRAWS + 1)),
     ]
-    entries = [f"m_explain_{one.explanation[:12]}" for one in beside]
-    assert [one.entry for one in beside] == entries
+    entries = [f"m_explain_{comparison.explanation[:12]}" for comparison in beside]
+    assert [comparison.entry for comparison in beside] == entries
     assert {path.name for path in tmp_path.iterdir()} == {"m", "m_explain", *entries}
     x = rows(7, FEATURES, seed=2)
-    due = compile_model(
+    expected = compile_model(
         mlp(),
         DeepShap(EVERYBODY),
         targets=[1],
         feature_names=NAMES,
         groups={"money": NAMES[1:3]},
     ).explain(x)
-    found = answers(tmp_path, entries[0], x)
-    for name in due:
-        np.testing.assert_array_equal(found[name], due[name], err_msg=name)
+    actual = answers(tmp_path, entries[0], x)
+    for name in expected:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
     of_entry = Manifest.read(tmp_path / entries[0] / FILE_NAME)
     assert (of_entry.model, of_entry.decision) == ("m", None)  # by which nobody decides
     for name in ("m_explain", *entries):  # rows of several callers share no run
@@ -88,31 +90,32 @@ def answers(repository: Path, entry: str, x: np.ndarray) -> Mapping[str, np.ndar
 
 def test_a_draw_is_of_as_many_rows_of_the_same_references(tmp_path: Path) -> None:
     """The base value is the mean output over them: held against the model itself."""
-    made = compiled(Comparisons(draws=DRAWS, seed=3))
+    entry = compiled(Comparisons(draws=DRAWS, seed=3))
     (outputs,) = ReferenceEvaluator(mlp()).run(None, {"x": NEAR})
     expected = [
         outputs[[np.flatnonzero((row == NEAR).all(1))[0] for row in draw], 1].mean()
         for draw in draws(NEAR, None, DRAWS, 3)
     ]
-    made.write(tmp_path, "m")
+    entry.write(tmp_path, "m")
     manifest = Manifest.read(tmp_path / "m_explain" / FILE_NAME)
     assert manifest.decision is not None
-    found = [
-        answers(tmp_path, one.entry, rows(2, FEATURES))["base_value"] for one in manifest.decision.comparisons
+    actual = [
+        answers(tmp_path, comparison.entry, rows(2, FEATURES))["base_value"]
+        for comparison in manifest.decision.comparisons
     ]
-    np.testing.assert_allclose(np.concatenate(found)[:, 0], np.repeat(expected, 2), rtol=1e-5)
-    assert len({one.manifest.digests.references for one in made.comparisons}) == DRAWS
-    again = compiled(Comparisons(draws=DRAWS, seed=3)).comparisons
-    assert [one.manifest.digests for one in again] == [one.manifest.digests for one in made.comparisons]
+    np.testing.assert_allclose(np.concatenate(actual)[:, 0], np.repeat(expected, 2), rtol=1e-5)
+    assert len({comparison.manifest.digests.references for comparison in entry.comparisons}) == DRAWS
+    repeated = compiled(Comparisons(draws=DRAWS, seed=3)).comparisons
+    assert [each.manifest.digests for each in repeated] == [one.manifest.digests for one in entry.comparisons]
 
 
 def test_a_draw_stands_in_the_order_of_the_rows() -> None:
     """So that two draws of the same rows are equal, whatever order chance had."""
     order = np.arange(6)[:, None].astype(np.float32)
     kinds = {"array": order, "table": pd.DataFrame(order, columns=["a"]), "inputs": {"x": order, "y": -order}}
-    found = {kind: draws(given, [1, 1, 1, 1, 1, 3], 9, 5) for kind, given in kinds.items()}
-    assert len({tuple(draw[:, 0]) for draw in found["array"]}) > 1
-    for array, table, inputs in zip(*found.values(), strict=True):
+    actual = {kind: draws(table, [1, 1, 1, 1, 1, 3], 9, 5) for kind, table in kinds.items()}
+    assert len({tuple(draw[:, 0]) for draw in actual["array"]}) > 1
+    for array, table, inputs in zip(*actual.values(), strict=True):
         assert (np.diff(array[:, 0]) >= 0).all()
         np.testing.assert_array_equal(table["a"], array[:, 0])
         np.testing.assert_array_equal(inputs["x"], array)
@@ -125,10 +128,10 @@ def test_columns_that_a_fitted_model_does_not_read_are_passed_over() -> None:
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(table, table["a"] > 0)
     profile = {"output": "probabilities[1]", "threshold": 0.4, "adverse": "above"}
     bases = []
-    for given in (table, table.assign(id="x").iloc[:, ::-1]):
-        beside = Comparisons({"all_applicants": ExactShap(given)})
-        made = compile_model(model, ExactShap(table[:K]), comparisons=beside, decision=profile)
-        (other,) = made.comparisons
+    for frame in (table, table.assign(id="x").iloc[:, ::-1]):
+        beside = Comparisons({"all_applicants": ExactShap(frame)})
+        compiled = compile_model(model, ExactShap(table[:K]), comparisons=beside, decision=profile)
+        (other,) = compiled.comparisons
         assert other.manifest.references is not None
         bases.append(other.manifest.references.base_value)
     assert bases[0] == bases[1] == pytest.approx([model.predict_proba(table)[:, 1].mean()])
@@ -161,9 +164,9 @@ WEIGHTED = np.arange(1.0, K + 1)
     "method", [DeepShap(NEAR, WEIGHTED), ExactShap(NEAR), Auto(NEAR, WEIGHTED), ExpectedGradients(NEAR)]
 )
 def test_draws_are_explained_by_the_same_method(method: Method) -> None:
-    made = compiled(Comparisons(draws=2), method=method)
-    assert [one.manifest.method for one in made.comparisons] == [made.manifest.method] * 2
-    assert len({one.manifest.digests.references for one in made.comparisons}) == 2
+    entry = compiled(Comparisons(draws=2), method=method)
+    assert [comparison.manifest.method for comparison in entry.comparisons] == [entry.manifest.method] * 2
+    assert len({comparison.manifest.digests.references for comparison in entry.comparisons}) == 2
 
 
 @pytest.mark.parametrize(
@@ -193,14 +196,16 @@ def test_draws_of_covers() -> None:
     table = of.rows(1, 3000)
     trees = of.regressor(of.random_trees(1, ("LEQ",)))
     profile = {"output": "y[0]", "threshold": -4, "adverse": "above"}
-    made = compile_model(
+    compiled = compile_model(
         trees, TreeShap(covers=table), decision=profile, comparisons=Comparisons(draws=2, seed=1)
     )
-    assert [one.manifest.method for one in made.comparisons] == [made.manifest.method] * 2
-    for one, rows_of in zip(made.comparisons, draws(table, None, 2, 1), strict=True):
-        due = compile_model(trees, TreeShap(covers=rows_of), targets=[0])
-        assert one.manifest.digests.references == due.manifest.digests.references
-        assert one.manifest.references == due.manifest.references
+    assert [comparison.manifest.method for comparison in compiled.comparisons] == [
+        compiled.manifest.method
+    ] * 2
+    for comparison, rows_of in zip(compiled.comparisons, draws(table, None, 2, 1), strict=True):
+        expected = compile_model(trees, TreeShap(covers=rows_of), targets=[0])
+        assert comparison.manifest.digests.references == expected.manifest.digests.references
+        assert comparison.manifest.references == expected.manifest.references
 
 
 # -- folders -------------------------------------------------------------------------------------------
@@ -211,27 +216,30 @@ def entries(repository: Path) -> set[str]:
 
 
 def test_an_earlier_compiles_comparisons_go_and_others_stay(tmp_path: Path) -> None:
-    compiled(BOTH).write(tmp_path, "m")
+    compiled(COMPARISONS).write(tmp_path, "m")
     compiled(Comparisons(draws=2)).write(tmp_path, "m_explain_not")
     of_other = {name for name in entries(tmp_path) if name.startswith("m_explain_not")}
-    kept = {"m_explain_0123456789abcdef", "m_explain_0123456789ab"}  # of the API; a model of that name
-    for name in kept:
+    other_entries = {
+        "m_explain_0123456789abcdef",
+        "m_explain_0123456789ab",
+    }  # of the API; a model of that name
+    for name in other_entries:
         (tmp_path / name).mkdir()
     compiled(Comparisons(draws=1, seed=8)).write(tmp_path, "m")
-    new = entries(tmp_path) - kept - of_other - {"m", "m_explain"}
+    new = entries(tmp_path) - other_entries - of_other - {"m", "m_explain"}
     assert len(of_other) == 4
     assert len(new) == 1
     compile_model(mlp(), OPEN).write(tmp_path, "m")  # beside what is there
     assert new < entries(tmp_path)
     compiled(None).write(tmp_path, "m")
-    assert entries(tmp_path) == {"m", "m_explain", "m_explain_open"} | kept | of_other
+    assert entries(tmp_path) == {"m", "m_explain", "m_explain_open"} | other_entries | of_other
 
 
 OPEN = DeepShap(OpenReferences(3))
 
 
 def test_all_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled(BOTH).write(tmp_path, "m")
+    compiled(COMPARISONS).write(tmp_path, "m")
     before = contents(tmp_path)
     real = Path.rename
 
@@ -241,7 +249,7 @@ def test_all_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return real(path, target)
 
     monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(RepositoryError, match="No space left on device"):
+    with pytest.raises(RepositoryError, match=os.strerror(errno.ENOSPC)):
         compiled(Comparisons(draws=2, seed=9)).write(tmp_path, "m")
     assert contents(tmp_path) == before
 
@@ -249,8 +257,8 @@ def test_all_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # -- refusals ------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Comparisons, dict[str, Any], str]] = {
-    "no profile": (BOTH, {"decision": None}, r"give a decision profile \(--decision\)"),
-    "one-shot": (BOTH, {"deployment": Deployment(one_shot=True)}, "compile without --one-shot"),
+    "no profile": (COMPARISONS, {"decision": None}, r"give a decision profile \(--decision\)"),
+    "one-shot": (COMPARISONS, {"deployment": Deployment(one_shot=True)}, "compile without --one-shot"),
     "a name with a path": (Comparisons({"../x": DeepShap(NEAR)}), {}, r"'\.\./x' is no name of a baseline"),
     "a taken name": (Comparisons({"draws": DeepShap(NEAR)}), {}, "and not 'draws'"),
     "no references": (Comparisons({"all": Gradient()}), {}, "'all' needs references: --compare all=FILE"),
@@ -292,19 +300,19 @@ def call(*arguments: str) -> Result:
 
 
 def test_the_command(place: Path) -> None:
-    done = call("--compare", "all_applicants=all.csv", "--draws", "2", "--seed", "5")
-    assert done.exit_code == 0, done.output
-    assert "wrote 3 comparisons beside: all_applicants, 2 draws of the references" in done.stdout
+    result = call("--compare", "all_applicants=all.csv", "--draws", "2", "--seed", "5")
+    assert result.exit_code == 0, result.output
+    assert all(text in result.stdout for text in ("3 comparisons", "all_applicants", "2 draws"))
     manifest = Manifest.read(place / "model_repository" / "m_explain" / FILE_NAME)
     assert manifest.decision is not None
-    own = compiled(Comparisons({"all_applicants": DeepShap(EVERYBODY)}, 2, seed=5))
-    due = [one.manifest.digests.references for one in own.comparisons]
-    found = [
-        Manifest.read(place / "model_repository" / one.entry / FILE_NAME).digests.references
-        for one in manifest.decision.comparisons
+    compiled_here = compiled(Comparisons({"all_applicants": DeepShap(EVERYBODY)}, 2, seed=5))
+    expected = [comparison.manifest.digests.references for comparison in compiled_here.comparisons]
+    actual = [
+        Manifest.read(place / "model_repository" / comparison.entry / FILE_NAME).digests.references
+        for comparison in manifest.decision.comparisons
     ]
-    assert found[0] == due[0]  # columns are found by name
-    assert len(set(found)) == 3
+    assert actual[0] == expected[0]  # columns are found by name
+    assert len(set(actual)) == 3
 
 
 @pytest.mark.parametrize(
@@ -317,7 +325,7 @@ def test_the_command(place: Path) -> None:
     ],
 )
 def test_the_command_refuses(place: Path, arguments: tuple[str, ...], words: str) -> None:
-    done = call(*arguments)
-    assert done.exit_code == 2
-    assert words in " ".join(done.stderr.split())
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
     assert not (place / "model_repository").exists()

@@ -48,9 +48,9 @@ BAD_ROWS = {
 
 @pytest.mark.parametrize("name", BAD_ROWS)
 def test_rows_that_do_not_fit(compiled: Compiled, name: str) -> None:
-    given, words = BAD_ROWS[name]
+    inputs, words = BAD_ROWS[name]
     with pytest.raises(InvalidOptionError, match=words):
-        compiled.explain(given)
+        compiled.explain(inputs)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, bool])
@@ -67,14 +67,14 @@ def test_other_inputs_are_checked_too() -> None:
         => (float[N, 3] y, string[N, 1] t)
         { z = Cast <to = 1> (i) c = Cast <to = 1> (b) t = Identity (s)
           p = Mul (x, z) q = Mul (p, f) y = Add (q, c) }"""
-    done = compile_model(parsed(text), DeepShap(rows(4, 3)), inputs=["x"], targets=[0])
+    compiled = compile_model(parsed(text), DeepShap(rows(4, 3)), inputs=["x"], targets=[0])
     x = rows(2, 3)
     good = {"x": x, "i": [[1, 2, 3], [4, 5, 6]], "b": np.eye(2, 3), "s": [["a"], ["ü"]], "f": 2.0}
-    answer = done.explain(good)
+    answer = compiled.explain(good)
     np.testing.assert_allclose(answer["y"], x * np.array(good["i"]) * 2 + np.eye(2, 3), rtol=1e-6)
     assert answer["t"].tolist() == [["a"], ["ü"]]
     for missing in ([["a"], [None]], np.array([["a"], [np.nan]], object)):
-        assert done.explain({**good, "s": missing})["t"].tolist() == [["a"], [""]]
+        assert compiled.explain({**good, "s": missing})["t"].tolist() == [["a"], [""]]
     for change, words in (
         ({"i": np.full((2, 3), 1.5)}, r"'i' holds 1\.5 at \[0, 0\], which cannot be explained as int64"),
         ({"b": np.full((2, 3), 2)}, r"'b' holds 2 at \[0, 0\], which cannot be explained as bool"),
@@ -84,7 +84,7 @@ def test_other_inputs_are_checked_too() -> None:
         ({"i": np.ones((3, 3), int)}, "same number of rows"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
-            done.explain({**good, **change})
+            compiled.explain({**good, **change})
 
 
 # -- to_shap -------------------------------------------------------------------------------------------
@@ -119,12 +119,12 @@ def test_shap_has_the_targets_on_its_last_axis(compiled: Compiled) -> None:
     assert whole.shape == (3, FEATURES, CLASSES)
     assert whole.output_names == ["0", "1", "2"]
     for target in range(CLASSES):
-        one = answer.to_shap(target)
-        for found in (whole[:, :, target], whole[..., target], whole[:, :, str(target)]):
-            np.testing.assert_array_equal(found.values, one.values)
-            np.testing.assert_array_equal(found.base_values, one.base_values)
-            np.testing.assert_array_equal(found.data, one.data)
-            assert found.feature_names == one.feature_names
+        single_target = answer.to_shap(target)
+        for selected in (whole[:, :, target], whole[..., target], whole[:, :, str(target)]):
+            np.testing.assert_array_equal(selected.values, single_target.values)
+            np.testing.assert_array_equal(selected.base_values, single_target.base_values)
+            np.testing.assert_array_equal(selected.data, single_target.data)
+            assert selected.feature_names == single_target.feature_names
     chosen = compile_model(mlp(), DeepShap(rows(4, FEATURES)), targets=[2, 0]).explain(ROWS).to_shap()
     assert chosen.output_names == ["2", "0"]
     np.testing.assert_allclose(chosen[:, :, "0"].values, whole[:, :, 0].values, atol=1e-6)
@@ -148,7 +148,7 @@ def test_players_stand_in_place_of_their_features(shap: ModuleType) -> None:
     np.testing.assert_allclose(whole.base_values + whole.values.sum(1), answer["y"][:, 1], atol=1e-6)
     np.testing.assert_array_equal(answer.to_shap(inputs=["group"]).values, answer["group_attributions"][:, 0])
     np.testing.assert_array_equal(answer.to_shap(inputs=["a"]).data, x["a"])
-    with pytest.raises(InvalidOptionError, match=r"different names out of \['a', 'group'\]"):
+    with pytest.raises(InvalidOptionError, match=r"\['b'\].*\['a', 'group'\]"):
         answer.to_shap(inputs=["b"])
     for plot, drawn in {"bar": whole, "beeswarm": whole, "heatmap": whole, "waterfall": whole[1]}.items():
         getattr(shap.plots, plot)(drawn, show=False)
@@ -196,8 +196,8 @@ def test_shap_draws_pictures(shap: ModuleType, tmp_path: Path) -> None:
     from matplotlib import pyplot
 
     text = "g (float[N, 3, 4, 5] x) => (float[N, 6] y) { f = Flatten (x) t = Tanh (f) y = MatMul (t, w) }"
-    done = compile_model(parsed(text, {"w": rows(60, 6)}), DeepShap(rows(3, 3, 4, 5)), targets=[2, 0])
-    explanation = done.explain(np.random.default_rng(0).random((2, 3, 4, 5))).to_shap()
+    compiled = compile_model(parsed(text, {"w": rows(60, 6)}), DeepShap(rows(3, 3, 4, 5)), targets=[2, 0])
+    explanation = compiled.explain(np.random.default_rng(0).random((2, 3, 4, 5))).to_shap()
     assert explanation.shape == (2, 3, 4, 5, 2)
     last = shap.Explanation(
         np.moveaxis(explanation.values, 1, 3),
@@ -231,7 +231,7 @@ def test_shap_without_a_base_value_or_names() -> None:
 
 @pytest.mark.parametrize("target", [-1, CLASSES])
 def test_shap_of_a_target_that_is_not_there(compiled: Compiled, target: int) -> None:
-    with pytest.raises(InvalidOptionError, match="one of the targets"):
+    with pytest.raises(InvalidOptionError, match=rf"to_shap\(target=.*\b0 to {CLASSES - 1}\b"):
         compiled.explain(ROWS).to_shap(target)
 
 
@@ -240,8 +240,8 @@ def together() -> Explanation:
     """Of two tables, of which one has names."""
     method = DeepShap({"a": rows(4, 3), "b": rows(4, 4)}, standard_error=True)
     names = {"a": ["age", "income", "debt"]}
-    done = compile_model(two_inputs(), method, targets="all", feature_names=names)
-    return done.explain({"a": rows(8, 3, seed=1), "b": rows(8, 4, seed=2)})
+    compiled = compile_model(two_inputs(), method, targets="all", feature_names=names)
+    return compiled.explain({"a": rows(8, 3, seed=1), "b": rows(8, 4, seed=2)})
 
 
 @pytest.mark.usefixtures("shap")
@@ -261,7 +261,7 @@ def test_shap_of_several_inputs_has_their_features_side_by_side(together: Explan
 
 @pytest.mark.parametrize("inputs", ["a", ["c"], ["a", "a"], []])
 def test_shap_of_inputs_that_are_not_there(together: Explanation, inputs: list[str] | str) -> None:
-    with pytest.raises(InvalidOptionError, match=r"give a list of different names out of \['a', 'b'\]"):
+    with pytest.raises(InvalidOptionError, match=r"to_shap\(inputs=.*\['a', 'b'\]"):
         together.to_shap(inputs=inputs)
 
 
@@ -274,22 +274,20 @@ def test_shap_of_a_picture_beside_a_table() -> None:
         x = Concat <axis = 1> (flat, table, years)
         y = MatMul (x, w)
     }"""
-    done = compile_model(parsed(text, {"w": rows(11, 1)}), Gradient(times_input=True))
-    given = {"picture": rows(5, 2, 3), "table": rows(5, 4), "age": rows(5)}
-    answer = done.explain(given)
-    with pytest.raises(
-        InvalidOptionError, match=r"\['picture'\] are not tables.*to_shap\(inputs=\['picture'\]\)"
-    ):
+    compiled = compile_model(parsed(text, {"w": rows(11, 1)}), Gradient(times_input=True))
+    inputs = {"picture": rows(5, 2, 3), "table": rows(5, 4), "age": rows(5)}
+    answer = compiled.explain(inputs)
+    with pytest.raises(InvalidOptionError, match=r"\['picture'\].*to_shap\(inputs=\['picture'\]\)"):
         answer.to_shap()
     assert answer.to_shap(inputs=["picture"]).shape == (5, 2, 3)
-    both = answer.to_shap(inputs=["age", "table"])
-    assert both.shape == (5, 5)
-    assert both.feature_names[:2] == ["age[0]", "table[0]"]
-    np.testing.assert_array_equal(both.data[:, 0], given["age"])
+    tables = answer.to_shap(inputs=["age", "table"])
+    assert tables.shape == (5, 5)
+    assert tables.feature_names[:2] == ["age[0]", "table[0]"]
+    np.testing.assert_array_equal(tables.data[:, 0], inputs["age"])
     assert answer.to_shap(inputs=["age"]).shape == (5, 1)
 
 
 @pytest.mark.usefixtures("shap")
 def test_shap_of_an_inner_tensor_has_no_data() -> None:
-    done = compile_model(mlp(), DeepShap(rows(4, FEATURES)), inputs=["h1"], targets=[0])
-    assert done.explain(ROWS).to_shap().data is None
+    compiled = compile_model(mlp(), DeepShap(rows(4, FEATURES)), inputs=["h1"], targets=[0])
+    assert compiled.explain(ROWS).to_shap().data is None

@@ -37,18 +37,18 @@ ENCODERS: dict[str, BaseEstimator] = {
 }
 
 
-def decided(model: Any, references: Any, features: dict[str, Any], output: str, **asked: Any) -> Compiled:
+def decided(model: Any, references: Any, features: dict[str, Any], output: str, **options: Any) -> Compiled:
     profile = {"output": output, "threshold": 0.4, "adverse": "above", "features": features}
-    return compile_model(model, ExactShap(references), decision=profile, **asked)
+    return compile_model(model, ExactShap(references), decision=profile, **options)
 
 
 def of_categories(**keys: str) -> dict[str, Any]:
     """Words with a space between, by feature; a feature is open where they end in …"""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, words in keys.items():
         categories = {key: f"called {key}" for key in words.rstrip("…").split()}
-        found[name] = {"categories": categories, "open": words.endswith("…")}
-    return found
+        values[name] = {"categories": categories, "open": words.endswith("…")}
+    return values
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -59,17 +59,17 @@ def test_the_encoders_of_a_pipeline(kind: str) -> None:
     wrong = of_categories(housing="A151 a151", job="A171 A179 A171-…", kids="1 2 3.0 4")
     with pytest.raises(InvalidProfileError) as caught:
         decided(pipeline, LOANS[:4], {**wrong, "years": {}}, "probabilities[1]")
-    for told in (
+    for warnings in (
         "4 problems",
         "features.housing: the model knows no category 'a151' (do you mean 'A151'?)",
         "features.job: the model knows no categories 'A179', 'A171-': there are 'A171', 'A172'",
         "features.kids: the model knows no category '4': there are '1', '2', '3'",
         "the model has no feature 'years'",
     ):
-        assert told in str(caught.value)
+        assert warnings in str(caught.value)
     right = of_categories(housing="A151 A153", job="A171…", kids="1 2.0 3") | {"age": {"least": 18}}
-    told = decided(pipeline, LOANS[:4], right, "probabilities[1]").manifest.warnings
-    assert [one for one in told if "does not take" in one] == [
+    warnings = decided(pipeline, LOANS[:4], right, "probabilities[1]").manifest.warnings
+    assert [warning for warning in warnings if "does not take" in warning] == [
         "decision: the profile does not take 'A152' of 'housing', which the model knows"
     ]
 
@@ -82,7 +82,7 @@ def test_a_column_among_others() -> None:
     pipeline = make_pipeline(ColumnTransformer(parts, remainder="passthrough"), LogisticRegression())
     pipeline.fit(table, LABELS)
     features = of_categories(code="0 1 2 7", number="0 9")
-    with pytest.raises(InvalidProfileError, match=r"code: the model knows no category '7'") as caught:
+    with pytest.raises(InvalidProfileError, match=r"code: .*'7'") as caught:
         decided(pipeline, table[:4], features, "probabilities[1]", feature_names=["code", "number"])
     assert "number" not in str(caught.value)
 
@@ -121,9 +121,9 @@ def of_text(nodes: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_what_else_tells_texts_apart(kind: str) -> None:
-    nodes, known = GRAPHS[kind]
+    nodes, categories = GRAPHS[kind]
     references = pa.table({"x": ["a", "b"], "z": np.zeros(2, np.float32)})
-    decided(of_text(nodes), references, of_categories(x=known), "y1")
-    unknown = pytest.raises(InvalidProfileError, match=r"features.x: the model knows no category 'A'")
+    decided(of_text(nodes), references, of_categories(x=categories), "y1")
+    unknown = pytest.raises(InvalidProfileError, match=r"features\.x: .*'A'")
     with nullcontext() if kind == "joined" else unknown:
-        decided(of_text(nodes), references, of_categories(x=f"{known} A"), "y1")
+        decided(of_text(nodes), references, of_categories(x=f"{categories} A"), "y1")

@@ -10,15 +10,15 @@ from rationale.errors import InvalidOptionError
 
 
 def test_a_folder_and_a_file_let_one_in(tmp_path: Path) -> None:
-    with (tmp_path / "part").open("ab") as part:
-        for place in (tmp_path, part):
+    with (tmp_path / "part").open("ab") as file:
+        for place in (tmp_path, file):
             with locked(place) as alone:
                 assert alone
         with (
-            locked(part) as alone,
-            (tmp_path / "part").open("ab") as again,
-            pytest.raises(InvalidOptionError, match="one run at a time"),
-            locked(again, "one run at a time"),
+            locked(file) as alone,
+            (tmp_path / "part").open("ab") as second,
+            pytest.raises(InvalidOptionError, match=r"^busy$"),
+            locked(second, "busy"),
         ):
             pass
         assert alone

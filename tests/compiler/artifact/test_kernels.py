@@ -43,12 +43,12 @@ def _declared() -> Iterator[None]:
 def test_a_model_with_kernels_is_explained(method: DeepShap | Gradient) -> None:
     answer = compile_model(network(), method, custom_ops=[LIBRARY]).explain(X)
     np.testing.assert_allclose(answer["y"], predict(X), rtol=1e-5, atol=1e-6)
-    found = answer["x_attributions"][:, 0]
+    attributions = answer["x_attributions"][:, 0]
     if isinstance(method, Gradient):
-        np.testing.assert_allclose(found, slope(X), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(attributions, slope(X), rtol=1e-5, atol=1e-6)
     else:
         risen = predict(X)[:, 0] - predict(REFERENCES).mean()
-        np.testing.assert_allclose(found.sum(-1), risen, atol=1e-5)
+        np.testing.assert_allclose(attributions.sum(-1), risen, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +71,14 @@ def test_the_library_travels_with_both_entries(repository: Path) -> None:
 def test_another_library_is_another_explanation(tmp_path: Path) -> None:
     other = tmp_path / LIBRARY.name  # called the same
     other.write_bytes(LIBRARY.read_bytes() + b"\0")  # what a loader does not look at
-    one, two = (compile_model(network(), Gradient(), custom_ops=[f]).manifest for f in (LIBRARY, other))
-    assert one.digests.explanation != two.digests.explanation
-    assert one.digests.model == two.digests.model
+    first, two = (compile_model(network(), Gradient(), custom_ops=[f]).manifest for f in (LIBRARY, other))
+    assert first.digests.explanation != two.digests.explanation
+    assert first.digests.model == two.digests.model
 
 
 def test_a_written_entry_is_opened_and_checked(repository: Path) -> None:
-    found = open_entry(repository, "leaky").explain(X)
-    np.testing.assert_allclose(found["y"], predict(X), rtol=1e-5, atol=1e-6)
+    actual = open_entry(repository, "leaky").explain(X)
+    np.testing.assert_allclose(actual["y"], predict(X), rtol=1e-5, atol=1e-6)
     assert (check_entry(repository, "leaky").measured.completeness_gap or 0) < 1e-5
 
 
@@ -94,8 +94,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "check leaky",
         "evaluate leaky --input x.npy --rows 5 --out report --references r.npy",
     ):
-        done = CliRunner().invoke(app, command.split())
-        assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(app, command.split())
+        assert result.exit_code == 0, result.output
     assert json.loads(Path("explained.json").read_text())
     (evaluated,) = json.loads(Path("report/evaluation.json").read_text())["entries"]
     assert evaluated["randomised_left_out"] is None
@@ -116,21 +116,21 @@ def test_an_entry_whose_library_is_another_one(repository: Path, tmp_path: Path)
     shutil.copytree(repository, tmp_path / "models")
     (tmp_path / "models" / "leaky_explain" / "1" / LIBRARY.name).write_bytes(b"another")
     version = tmp_path / "models" / "leaky_explain" / "1"
-    with pytest.raises(RepositoryError, match=r"\.so: is not the file that was compiled"):
+    with pytest.raises(RepositoryError, match=r"\.so: .*\bfile\b"):
         open_entry(tmp_path / "models", "leaky")
     Probes.read(version).write(version)  # its digest as well
-    with pytest.raises(RepositoryError, match=r"is not the library that the entry was compiled with\. C"):
+    with pytest.raises(RepositoryError, match=r"\.so: .*\blibrary\b"):
         open_entry(tmp_path / "models", "leaky")
 
 
 def test_what_cannot_be_a_library(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOptionError, match=r"--custom-ops .*/nowhere\.so: there is no such file"):
+    with pytest.raises(InvalidOptionError, match=r"--custom-ops .*/nowhere\.so: "):
         compile_model(network(), Gradient(), custom_ops=[tmp_path / "nowhere.so"])
     (tmp_path / "text.so").write_text("no library")
-    with pytest.raises(InvalidOptionError, match=r"text\.so: ONNX Runtime [\d.]+ cannot load it as a"):
+    with pytest.raises(InvalidOptionError, match=r"text\.so: ONNX Runtime [\d.]+ "):
         compile_model(network(), Gradient(), custom_ops=[tmp_path / "text.so"])
     (tmp_path / LIBRARY.name).write_bytes(LIBRARY.read_bytes())
-    with pytest.raises(InvalidOptionError, match=r"libraries that stand in one folder need names that"):
+    with pytest.raises(InvalidOptionError, match="--custom-ops"):
         compile_model(network(), Gradient(), custom_ops=[LIBRARY, tmp_path / LIBRARY.name])
 
 

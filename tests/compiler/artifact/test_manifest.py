@@ -1,6 +1,8 @@
 """`explanation.json`: what goes in comes out, garbage is refused, and digests change when they should."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,9 +67,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage(tmp_path: Path, name: str) -> None:
-    with pytest.raises(
-        RepositoryError, match=r"not a manifest this version understands .* Compile the entry again"
-    ):
+    with pytest.raises(RepositoryError, match=r"explanation\.json: .*Compile"):
         Manifest.read(written(tmp_path, GARBAGE[name]))
 
 
@@ -100,9 +100,9 @@ def test_a_missing_key_is_named(tmp_path: Path, compiled: Compiled, key: str) ->
 
 
 def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="cannot be read: No such file"):
+    with pytest.raises(RepositoryError, match=os.strerror(errno.ENOENT)):
         Manifest.read(tmp_path / "explanation.json")
-    with pytest.raises(RepositoryError, match="cannot be read: Is a directory"):
+    with pytest.raises(RepositoryError, match=os.strerror(errno.EISDIR)):
         Manifest.read(tmp_path)
 
 
@@ -161,12 +161,12 @@ OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 def test_groups_of_other_members_are_another_explanation() -> None:
     """Though they are called the same, and no feature is left alone."""
-    one, two, again = (
+    first, two, repeated = (
         digests(feature_names=list("abcde"), groups={"g": list(g), "h": list(h)})
         for g, h in (("ab", "cde"), ("ac", "bde"), ("ab", "cde"))
     )
-    assert differing(one, two) == {"options", "explanation"}
-    assert differing(one, again) == set()
+    assert differing(first, two) == {"options", "explanation"}
+    assert differing(first, repeated) == set()
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -194,7 +194,7 @@ def test_digests_are_the_same_in_another_process_and_from_a_file(tmp_path: Path)
         "print(compile_model(mlp(), DeepShap(rows(4, 5))).manifest.digests.model_dump_json())"
     )
     root = Path(__file__).parents[3]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script],
         cwd=root,
         env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(root)},
@@ -203,7 +203,7 @@ def test_digests_are_the_same_in_another_process_and_from_a_file(tmp_path: Path)
         check=True,
         timeout=600,
     )
-    assert Digests.model_validate_json(done.stdout) == digests()
+    assert Digests.model_validate_json(result.stdout) == digests()
     onnx.save(mlp(), tmp_path / "m.onnx")
     assert compile_model(tmp_path / "m.onnx", DeepShap(R)).manifest.digests == digests()
 
@@ -225,5 +225,5 @@ def test_names_that_somebody_gave(
     shape: tuple[int, ...], names: tuple[str, ...] | None, is_given: bool
 ) -> None:
     spec = TensorSpec(name="x", datatype="FP32", shape=shape)
-    found = ExplainedInput(tensor=spec, attributions="a", feature_names=names).given_names
-    assert found == (names if is_given else None)
+    actual = ExplainedInput(tensor=spec, attributions="a", feature_names=names).given_names
+    assert actual == (names if is_given else None)

@@ -13,11 +13,11 @@ from rationale.artifact.model_config import DATA_TYPES, ModelConfig
 
 def messages(descriptor: Any) -> dict[str, Any]:
     """The message, and those in its fields, by name."""
-    found = {descriptor.name: descriptor}
+    descriptors = {descriptor.name: descriptor}
     for field in descriptor.fields:
-        if field.message_type and field.message_type.name not in found:
-            found |= messages(field.message_type)
-    return found
+        if field.message_type and field.message_type.name not in descriptors:
+            descriptors |= messages(field.message_type)
+    return descriptors
 
 
 OURS = messages(ModelConfig.DESCRIPTOR)
@@ -60,5 +60,5 @@ def test_text_is_that_of_the_whole_schema() -> None:
 
 def test_entries_are_written_without_grpc() -> None:
     code = "import sys, rationale.artifact.repository; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert {"grpc", "tritonclient"}.isdisjoint(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"grpc", "tritonclient"}.isdisjoint(result.stdout.split())

@@ -14,10 +14,10 @@ from rationale import Compiled, DeepShap, Deployment, Gradient, compile_model
 from rationale.artifact.checks.gate import check_gate
 from rationale.artifact.finishing.one_shot import (
     _share_weights,
+    keep_outputs,
     open_gate,
     plain_model,
     put_behind_gate,
-    restrict,
 )
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.graph.runtime.session import Runner, asking
@@ -29,7 +29,7 @@ ONE_SHOT = Deployment(one_shot=True)
 IMAGE = (2, 6, 8)
 R = rows(4, FEATURES)
 X = rows(5, FEATURES, seed=1)
-ASKED = np.array([False, True, True, False, True])
+REQUESTED = np.array([False, True, True, False, True])
 AGREE = 1e-6  # of the largest value: a batch is cut otherwise, the arithmetic is the same
 
 METHODS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -71,19 +71,19 @@ def test_rows_that_ask_get_what_two_entries_give(model: str, method: str, target
     make, shape = MODELS[model]
     references, x = rows(4, *shape), rows(5, *shape, seed=1)
     two = compile_model(make(), METHODS[method](references), targets=targets)
-    one = compile_model(make(), METHODS[method](references), targets=targets, deployment=ONE_SHOT)
+    single_entry = compile_model(make(), METHODS[method](references), targets=targets, deployment=ONE_SHOT)
     want = two.explain(x)
-    assert set(one.explain(x)) == {*want, "explained"}
-    assert one.explain(x)["explained"].all()
-    assert_equal(one.explain(x), want)
-    mixed = Runner(one.model)(asking({"x": x}, ASKED))
-    assert np.array_equal(mixed["explained"][:, 0], ASKED)
-    assert np.array_equal(mixed["y"], Runner(one.source)({"x": x})["y"])
+    assert set(single_entry.explain(x)) == {*want, "explained"}
+    assert single_entry.explain(x)["explained"].all()
+    assert_equal(single_entry.explain(x), want)
+    mixed = Runner(single_entry.model)(asking({"x": x}, REQUESTED))
+    assert np.array_equal(mixed["explained"][:, 0], REQUESTED)
+    assert np.array_equal(mixed["y"], Runner(single_entry.source)({"x": x})["y"])
     for name in want.keys() - {"y"}:
-        assert not mixed[name][~ASKED].any(), name
+        assert not mixed[name][~REQUESTED].any(), name
     assert_equal(
-        {n: mixed[n][ASKED] for n in want},
-        {n: v[ASKED] for n, v in two.explain(x).items()} | {"y": want["y"][ASKED]},
+        {n: mixed[n][REQUESTED] for n in want},
+        {n: v[REQUESTED] for n, v in two.explain(x).items()} | {"y": want["y"][REQUESTED]},
     )
 
 
@@ -116,8 +116,8 @@ def test_several_inputs_of_which_one_is_explained() -> None:
     x = {"a": rows(5, 3, seed=2), "b": rows(5, 4, seed=3)}
     for inputs, references in ((None, {"a": a, "b": b}), (["a"], {"a": a})):
         two = compile_model(two_inputs(), DeepShap(references), inputs=inputs)
-        one = compile_model(two_inputs(), DeepShap(references), inputs=inputs, deployment=ONE_SHOT)
-        assert_equal(one.explain(x), two.explain(x))
+        single_entry = compile_model(two_inputs(), DeepShap(references), inputs=inputs, deployment=ONE_SHOT)
+        assert_equal(single_entry.explain(x), two.explain(x))
 
 
 def test_an_input_that_is_one_number_for_the_whole_batch() -> None:
@@ -127,10 +127,10 @@ def test_an_input_that_is_one_number_for_the_whole_batch() -> None:
         y = MatMul (r, w)
     }"""
     model = parsed(text, {"w": rows(4, 2)})
-    one = compile_model(model, Gradient(), targets=[1], deployment=ONE_SHOT)
+    single_entry = compile_model(model, Gradient(), targets=[1], deployment=ONE_SHOT)
     x, factor = rows(5, 4, seed=1), np.array(3, np.float32)
-    answer = Runner(one.model)(asking({"x": x, "factor": factor}, ASKED))
-    want = 3 * rows(4, 2)[:, 1] * (x > 0) * ASKED[:, None]
+    answer = Runner(single_entry.model)(asking({"x": x, "factor": factor}, REQUESTED))
+    want = 3 * rows(4, 2)[:, 1] * (x > 0) * REQUESTED[:, None]
     assert np.allclose(answer["x_attributions"][:, 0], want, rtol=1e-6)
 
 
@@ -142,10 +142,10 @@ def test_other_precisions(dtype: type) -> None:
         y = Relu (z)
     }}"""
     model = parsed(text, {"w": rows(4, 2).astype(dtype)})
-    one = compile_model(model, DeepShap(rows(3, 4)), targets="all", deployment=ONE_SHOT)
+    single_entry = compile_model(model, DeepShap(rows(3, 4)), targets="all", deployment=ONE_SHOT)
     two = compile_model(model, DeepShap(rows(3, 4)), targets="all")
     x = rows(5, 4, seed=1).astype(dtype)
-    assert_equal(one.explain(x), two.explain(x))
+    assert_equal(single_entry.explain(x), two.explain(x))
 
 
 def test_bfloat16_within() -> None:
@@ -158,18 +158,18 @@ def test_bfloat16_within() -> None:
         y = Cast <to = {TensorProto.FLOAT}> (r)
     }}"""
     model = parsed(text, {"w": rows(4, 2)})
-    one = compile_model(model, DeepShap(rows(3, 4)), targets="all", deployment=ONE_SHOT)
+    single_entry = compile_model(model, DeepShap(rows(3, 4)), targets="all", deployment=ONE_SHOT)
     two = compile_model(model, DeepShap(rows(3, 4)), targets="all")
     x = rows(5, 4, seed=1)
-    assert_equal(one.explain(x), two.explain(x) | Runner(two.source)({"x": x}))
+    assert_equal(single_entry.explain(x), two.explain(x) | Runner(two.source)({"x": x}))
 
 
 def test_a_model_with_an_opset_of_its_own_and_a_fixed_batch() -> None:
     model = mlp()
     model.opset_import[0].version = 13
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    one = compile_model(model, DeepShap(R), targets="all", deployment=ONE_SHOT)
-    assert_equal(one.explain(X), compile_model(mlp(), DeepShap(R), targets="all").explain(X))
+    single_entry = compile_model(model, DeepShap(R), targets="all", deployment=ONE_SHOT)
+    assert_equal(single_entry.explain(X), compile_model(mlp(), DeepShap(R), targets="all").explain(X))
 
 
 def test_a_model_with_a_subgraph_whose_names_return() -> None:
@@ -179,11 +179,11 @@ def test_a_model_with_a_subgraph_whose_names_return() -> None:
         z = If <then_branch = g () => (float[N, 3] a) { a = Neg (y) },
                 else_branch = h () => (float[N, 3] b) { b = Abs (y) }> (on)
     }"""
-    one = compile_model(parsed(text), Gradient(), output="y", targets=[1], deployment=ONE_SHOT)
+    single_entry = compile_model(parsed(text), Gradient(), output="y", targets=[1], deployment=ONE_SHOT)
     x = rows(5, 3)
-    answer = Runner(one.model)(asking({"x": x, "on": np.array(True)}, ASKED))
+    answer = Runner(single_entry.model)(asking({"x": x, "on": np.array(True)}, REQUESTED))
     assert np.array_equal(answer["z"], -np.maximum(x, 0))
-    want = np.eye(3, dtype=np.float32)[1] * (x > 0) * ASKED[:, None]
+    want = np.eye(3, dtype=np.float32)[1] * (x > 0) * REQUESTED[:, None]
     assert np.array_equal(answer["x_attributions"][:, 0], want)
 
 
@@ -215,8 +215,8 @@ def test_a_walk_in_a_scan() -> None:
     model = put_behind_gate(lowered, ir.from_proto(combined))
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     x = rows(5, 4, seed=1)
-    answer = Runner(model)(asking({"x": x}, ASKED))
-    want = sum((x - r) @ w for r in references) * ASKED[:, None]
+    answer = Runner(model)(asking({"x": x}, REQUESTED))
+    want = sum((x - r) @ w for r in references) * REQUESTED[:, None]
     assert np.allclose(answer["x_attributions"][:, 0], want, atol=1e-5)
     assert np.allclose(answer["y"], np.maximum(x @ w, 0), atol=1e-6)
 
@@ -226,15 +226,15 @@ def test_a_walk_in_a_scan() -> None:
 
 def weights_of(graph: onnx.GraphProto) -> list[bytes]:
     inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
-    own = [numpy_helper.to_array(t) for t in graph.initializer]
-    held = [a.tobytes() for a in own if a.dtype.kind == "f" and a.size > 1]
+    arrays = [numpy_helper.to_array(t) for t in graph.initializer]
+    held = [a.tobytes() for a in arrays if a.dtype.kind == "f" and a.size > 1]
     return held + [w for g in inner for w in weights_of(g)]
 
 
 @pytest.mark.parametrize("make", [mlp, cnn, two_inputs])
 def test_weights_are_held_once(make: Callable[[], onnx.ModelProto]) -> None:
-    one = compile_model(make(), Gradient(), deployment=ONE_SHOT)
-    held = weights_of(one.model.graph)
+    single_entry = compile_model(make(), Gradient(), deployment=ONE_SHOT)
+    held = weights_of(single_entry.model.graph)
     assert [held.count(weight) for weight in weights_of(make().graph)] == [1] * len(make().graph.initializer)
 
 
@@ -250,18 +250,20 @@ def test_large_constants_are_the_outer_graphs_but_for_kernels() -> None:
     image.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 15
     for model, shape, kernels in ((wide, (90, FEATURES), 0), (image, (9, 16, 15, 15), 1)):
         references = rows(*shape)
-        one = compile_model(model, DeepShap(references), targets=[1], deployment=ONE_SHOT)
-        branch = next(_branch(node) for node in one.model.graph.node if node.op_type == "If")
+        single_entry = compile_model(model, DeepShap(references), targets=[1], deployment=ONE_SHOT)
+        branch = next(_branch(node) for node in single_entry.model.graph.node if node.op_type == "If")
         large = [t for t in branch.initializer if len(t.raw_data) >= 1 << 16]
         assert len(large) == kernels
         lifted = [
-            t for t in one.model.graph.initializer if t.name not in {i.name for i in model.graph.initializer}
+            t
+            for t in single_entry.model.graph.initializer
+            if t.name not in {i.name for i in model.graph.initializer}
         ]
         assert lifted
         assert all(len(t.raw_data) >= 1 << 16 for t in lifted)
         two = compile_model(model, DeepShap(references), targets=[1])
         x = rows(3, *shape[1:], seed=1)
-        assert_equal(one.explain(x), two.explain(x))
+        assert_equal(single_entry.explain(x), two.explain(x))
 
 
 def _branch(node: onnx.NodeProto) -> onnx.GraphProto:
@@ -280,7 +282,7 @@ def test_an_inner_tensor_of_the_explained_side(compiled: Compiled) -> None:
 
     def answer(model: ir.Model, name: str) -> np.ndarray:
         outputs = [v for node in model.graph for v in node.outputs if v.name == name]
-        return Runner(restrict(model, outputs))({"x": X})[name]
+        return Runner(keep_outputs(model, outputs))({"x": X})[name]
 
     for name, original in (("z1", "z1"), ("one_shot/z1_0", "z1"), ("one_shot/z2_0", "z2")):
         opened = ir.from_proto(compiled.model)
@@ -301,13 +303,11 @@ def test_a_name_that_the_gate_needs(name: str, role: str) -> None:
         value.name = name if value.name == old else value.name
     two = compile_model(model, DeepShap(R))  # two entries take it
     if role in ("input", "output"):
-        with pytest.raises(
-            InvalidOptionError, match=f"already has inputs or outputs named .*{name}.*: rename"
-        ):
+        with pytest.raises(InvalidOptionError, match=f"{name}.*--one-shot"):
             compile_model(model, DeepShap(R), deployment=ONE_SHOT)
         return
-    one = compile_model(model, DeepShap(R), deployment=ONE_SHOT)
-    want, got = two.explain(X), one.explain(X)
+    single_entry = compile_model(model, DeepShap(R), deployment=ONE_SHOT)
+    want, got = two.explain(X), single_entry.explain(X)
     for key in ("y", "x_attributions", "base_value"):
         np.testing.assert_array_equal(got[key], want[key])
 

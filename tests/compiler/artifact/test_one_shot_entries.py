@@ -11,7 +11,7 @@ from rationale import Compiled, DeepShap, Manifest, compile_model
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
 from rationale.errors import RepositoryError
-from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.graph.runtime import session
 from rationale.graph.runtime.session import Runner, asking
 from tests.compiler.artifact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
@@ -31,18 +31,18 @@ def test_one_entry_is_written_and_read_back(tmp_path: Path, compiled: Compiled) 
     manifest = Manifest.read(tmp_path / "m" / "explanation.json")
     assert manifest.one_shot
     assert [spec.name for spec in manifest.inputs] == ["x"]
-    again = open_entry(tmp_path, "m")
-    assert_equal(again.explain(X), compiled.explain(X))
-    assert_equal(Runner(again.source)({"x": X}), Runner(compiled.source)({"x": X}))
+    reopened = open_entry(tmp_path, "m")
+    assert_equal(reopened.explain(X), compiled.explain(X))
+    assert_equal(Runner(reopened.source)({"x": X}), Runner(compiled.source)({"x": X}))
     assert check_entry(tmp_path, "m").measured.outputs_error <= AGREE
 
 
 def test_from_two_entries_to_one_and_back(tmp_path: Path, compiled: Compiled, two_entries: Compiled) -> None:
-    for one, two in ((compiled, two_entries), (compiled, two_entries)):
+    for first, two in ((compiled, two_entries), (compiled, two_entries)):
         two.write(tmp_path, "m")
         assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "m_explain"]
         assert not (tmp_path / "m" / "explanation.json").exists()
-        one.write(tmp_path, "m")
+        first.write(tmp_path, "m")
         assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
         assert open_entry(tmp_path, "m").manifest.one_shot
 
@@ -53,14 +53,14 @@ def test_a_failing_rename_keeps_both_entries(
 ) -> None:
     """Of the three renames to one entry: the plain one aside, the new one in, the stale one aside."""
     two_entries.write(tmp_path, "m")
-    before, rename, left = contents(tmp_path), Path.rename, [None] * (fails - 1)
+    before, rename, calls = contents(tmp_path), Path.rename, [None] * (fails - 1)
 
     def failing(path: Path, target: Path) -> Path:
         if path.parent == tmp_path or target.parent == tmp_path:
-            if not left:
+            if not calls:
                 monkeypatch.setattr(Path, "rename", rename)
                 raise OSError(5, "Input/output error")
-            left.pop()
+            calls.pop()
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", failing)
@@ -71,14 +71,14 @@ def test_a_failing_rename_keeps_both_entries(
 
 def test_weights_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the branch too, where protobuf could not hold them."""
-    one = compile_model(mlp((FEATURES, 7000, 3)), DeepShap(rows(9, FEATURES)), deployment=ONE_SHOT)
+    single_entry = compile_model(mlp((FEATURES, 7000, 3)), DeepShap(rows(9, FEATURES)), deployment=ONE_SHOT)
     monkeypatch.setattr(session, "EXTERNAL_BYTES", 1)
-    one.write(tmp_path, "m")
-    weights = sum(len(w) for w in weights_of(one.model.graph) if len(w) > session.SIZES_BYTES)
+    single_entry.write(tmp_path, "m")
+    weights = sum(len(w) for w in weights_of(single_entry.model.graph) if len(w) > session.SIZES_BYTES)
     assert weights
     assert (tmp_path / "m" / "1" / "model.onnx.data").stat().st_size >= weights
-    assert_equal(open_entry(tmp_path, "m").explain(X), one.explain(X))
-    assert_equal(Runner(one.model)(asking({"x": X})), one.explain(X))
+    assert_equal(open_entry(tmp_path, "m").explain(X), single_entry.explain(X))
+    assert_equal(Runner(single_entry.model)(asking({"x": X})), single_entry.explain(X))
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         ["check", "m", *here],
         ["explain", "m", *here, "--input", str(tmp_path / "x.npy"), "--save", str(tmp_path / "a.npz")],
     ):
-        done = runner.invoke(app, command)
-        assert done.exit_code == 0, done.output
+        result = runner.invoke(app, command)
+        assert result.exit_code == 0, result.output
     assert [p.name for p in (tmp_path / "repository").iterdir()] == ["m"]
     saved = np.load(tmp_path / "a.npz")
     assert saved["explained"].all()
@@ -105,9 +105,9 @@ def test_evaluated_as_two_entries_are(tmp_path: Path, compiled: Compiled, two_en
     np.save(tmp_path / "x.npy", rows(12, FEATURES, seed=3))
     compiled.write(tmp_path / "repository", "one")
     two_entries.write(tmp_path / "repository", "two")
-    settings = Settings(6, 0)
-    done = evaluate(
+    settings = EvaluationSettings(6, 0)
+    evaluations = evaluate(
         tmp_path / "repository", ["one", "two"], tmp_path / "x.npy", (), settings, lambda *_: None
     )
-    one, two = done
-    assert one.deletion.area == pytest.approx(two.deletion.area, rel=1e-5)
+    first, two = evaluations
+    assert first.deletion.area == pytest.approx(two.deletion.area, rel=1e-5)

@@ -71,7 +71,7 @@ def test_slopes_have_no_gap_and_are_compared_all_the_same(tmp_path: Path) -> Non
 
 def test_what_openvino_does_not_load(tmp_path: Path) -> None:
     compile_model(cnn(), DeepShap(rows(3, 2, 6, 8)), targets=[0]).write(tmp_path, "cnn")
-    with pytest.raises(CheckFailedError, match=r"does not load the graph: .*MaxUnpool.* --runtime openvino"):
+    with pytest.raises(CheckFailedError, match=r"MaxUnpool.* --runtime openvino"):
         check_entry(tmp_path, "cnn", "openvino")
     answer = CliRunner().invoke(app, ["check", "cnn", "--repository", str(tmp_path), "--runtime", "openvino"])
     assert answer.exit_code == 2
@@ -90,7 +90,7 @@ def test_the_command_says_what_it_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runtime", ["tensorrt", "any", "tvm"])
 def test_runtimes_that_cannot_be_asked_here(tmp_path: Path, runtime: str) -> None:
-    with pytest.raises(InvalidOptionError, match="choose onnxruntime or openvino"):
+    with pytest.raises(InvalidOptionError, match=r"--runtime .*onnxruntime.*openvino"):
         check_entry(tmp_path, "credit", runtime)
 
 

@@ -72,15 +72,17 @@ def test_a_graph_for_another_runtime(runtime: Runtime) -> None:
     """The default's answers; without a pool's own inverse, and with few axes."""
     references, x = rows(3, 2, 6, 8, seed=1), rows(4, 2, 6, 8, seed=5)
     default = compile_model(cnn(), DeepShap(references), targets="all")
-    made = compile_model(cnn(), DeepShap(references), targets="all", deployment=Deployment(runtime=runtime))
+    compiled = compile_model(
+        cnn(), DeepShap(references), targets="all", deployment=Deployment(runtime=runtime)
+    )
     assert "MaxUnpool" in {n.op_type for n in default.model.graph.node}
-    assert "MaxUnpool" not in {n.op_type for n in made.model.graph.node}
-    assert most_axes(default.model) > MOST_AXES >= most_axes(made.model)
+    assert "MaxUnpool" not in {n.op_type for n in compiled.model.graph.node}
+    assert most_axes(default.model) > MOST_AXES >= most_axes(compiled.model)
     want = default.explain(x)
-    for name, value in made.explain(x).items():
+    for name, value in compiled.explain(x).items():
         np.testing.assert_allclose(value, want[name], atol=1e-6, err_msg=name)
-    assert made.manifest.variants is not None
-    assert made.manifest.variants.runtime == runtime
+    assert compiled.manifest.variants is not None
+    assert compiled.manifest.variants.runtime == runtime
 
 
 def test_the_default_is_made_for_onnx_runtime() -> None:

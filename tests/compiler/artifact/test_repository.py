@@ -1,5 +1,6 @@
 """Repository entries: written whole or not at all, and with the shapes that Triton compares."""
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +63,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_bad_name(tmp_path: Path, compiled: Compiled, name: str) -> None:
-    with pytest.raises(InvalidOptionError, match=r"is not a model name: use letters, digits"):
+    with pytest.raises(InvalidOptionError, match=re.escape(repr(name))):
         compiled.write(tmp_path, name)
     assert contents(tmp_path) == {}
 
@@ -193,10 +194,10 @@ def test_entries_answer_as_the_compiled_model_does(tmp_path: Path, compiled: Com
     expected = compiled.explain(x)
     plain = ort.InferenceSession(tmp_path / "m" / "1" / "model.onnx").run(["y"], {"x": x})[0]
     np.testing.assert_allclose(plain, expected["y"], rtol=1e-6)
-    again = open_entry(tmp_path, "m").explain(x)
-    assert set(again) == set(expected)
+    reopened = open_entry(tmp_path, "m").explain(x)
+    assert set(reopened) == set(expected)
     for name, value in expected.items():
-        np.testing.assert_array_equal(again[name], value)
+        np.testing.assert_array_equal(reopened[name], value)
     assert check_entry(tmp_path, "m").measured.outputs_error < 1e-6
 
 
@@ -215,10 +216,10 @@ UNSERVABLE = {
 def test_what_cannot_be_batched_is_explained_here_but_not_written(tmp_path: Path, name: str) -> None:
     head, body, culprit = UNSERVABLE[name]
     weights = {"c": np.ones(2, np.float32)} if "c)" in head else {}
-    done = compile_model(
+    compiled = compile_model(
         parsed(f"g {head} {{ {body} }}", weights), DeepShap(R), inputs=["x"], output="y", targets=[0]
     )
     with pytest.raises(UnsupportedModelError) as caught:
-        done.write(tmp_path, "m")
+        compiled.write(tmp_path, "m")
     assert str(caught.value).startswith(f"{culprit} cannot be served: ")
     assert contents(tmp_path) == {}

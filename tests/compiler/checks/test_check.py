@@ -35,7 +35,7 @@ def test_weights_that_are_not_numbers_are_refused() -> None:
     array[0, 0] = np.nan
     weight.CopyFrom(numpy_helper.from_array(array, weight.name))
     features = weight.dims[0]
-    with pytest.raises(CheckFailedError, match="no finite answer on its own references"):
+    with pytest.raises(CheckFailedError, match="NaN"):
         compile_model(model, DeepShap(np.ones((3, features), np.float32)))
 
 
@@ -122,8 +122,8 @@ def test_outputs_may_differ_by_what_another_order_changes(
     update = {which: rounding, "outputs_error": error, "completeness_gap": 0.0}
     measured = measured.model_copy(update=update)
     with contextlib.nullcontext() if fine else pytest.raises(CheckFailedError, match="outputs differ"):
-        told = demand(measured, Gap.ROUNDING)
-        assert len(told) == (which == "own_rounding" and rounding > 0)
+        warnings = demand(measured, Gap.ROUNDING)
+        assert len(warnings) == (which == "own_rounding" and rounding > 0)
 
 
 def process(dtype: type[np.floating[Any]]) -> tuple[onnx.ModelProto, np.ndarray]:
@@ -143,9 +143,9 @@ def test_a_gaussian_process_in_float32_is_told_that_float64_holds_it() -> None:
     compiled = compile_model(model, DeepShap(references))
     measured = compiled.manifest.measured
     assert 1e-4 < measured.outputs_error <= 8 * measured.own_rounding
-    (told,) = [w for w in compiled.manifest.warnings if "does not hold" in w]
-    assert f"they change by {measured.own_rounding:.1e}" in told
-    assert f"differ by {measured.outputs_error:.1e}. Export it in float64" in told
+    (warning,) = [w for w in compiled.manifest.warnings if "float64" in w]
+    assert f"{measured.own_rounding:.1e}" in warning
+    assert f"{measured.outputs_error:.1e}" in warning
 
 
 def test_a_gaussian_process_in_float64_is_exact() -> None:
@@ -168,14 +168,14 @@ def test_layers_on_whole_numbers_are_named_where_they_answer_otherwise() -> None
         {"s": np.float32(0.02), "o": np.uint8(128)},
     )
     compiled = compile_model(model, DeepShap(rows(5, 200)), targets=[0])
-    measured, (told,) = compiled.manifest.measured, compiled.manifest.warnings
+    measured, (warning,) = compiled.manifest.measured, compiled.manifest.warnings
     x = {"x": rows(50, 200, seed=1)}
     fused, apart = (Runner(model, fuse_integers=fuse)(x)["y"] for fuse in (True, False))
     assert np.abs(fused - apart).max() > 0.01
     assert measured.own_rounding == 0
     assert measured.fused_integers == pytest.approx(measured.outputs_error)
-    assert "ONNX Runtime runs quantised layers of this model on whole numbers" in told
-    assert f"by {measured.fused_integers:.1e} of the largest" in told
+    assert "session.disable_quant_qdq=1" in warning
+    assert f"{measured.fused_integers:.1e}" in warning
     np.testing.assert_array_equal(compiled.explain(x["x"])["y"], apart)
 
 
@@ -200,8 +200,8 @@ def test_a_gap_may_be_what_another_order_changes(rounding: float, gap: float, fi
         with pytest.raises(CheckFailedError, match="please report"):
             demand(measured, Gap.ROUNDING)
         return
-    (told,) = demand(measured, Gap.ROUNDING)
-    assert ("float32 does not hold this model's outputs" in told) == (gap > 1e-2)
+    (warning,) = demand(measured, Gap.ROUNDING)
+    assert ("float64" in warning) == (gap > 1e-2)
 
 
 def cancelling(bias: float) -> onnx.ModelProto:
@@ -217,7 +217,7 @@ def cancelling(bias: float) -> onnx.ModelProto:
 def test_what_float32_does_not_hold_is_told_and_not_refused() -> None:
     """ONNX Runtime folds the normalisation into the convolution, or not, and answers otherwise by a tenth."""
     compiled = compile_model(cancelling(1e7), DeepShap(rows(3, 2, 4, 4)), targets=[0])
-    assert any("float32 does not hold this model's outputs" in w for w in compiled.manifest.warnings)
+    assert any("float64" in w for w in compiled.manifest.warnings)
     assert compiled.manifest.measured.gap_rounding > 1e-2
 
 
@@ -236,7 +236,7 @@ def test_a_quotient_whose_parts_do_not_cancel_in_float32_is_refused_by_that_name
     """Shares of a/b at b = 1e-6 are of a size that leaves nothing of their sum."""
     text = "g (float[N, 2] x) => (float[N, 2] y) { a = Relu (x) b = Add (a, least) y = Div (a, b) }"
     model = parsed(text, {"least": np.float32(1e-7)})
-    with pytest.raises(CheckFailedError, match="divides by values near 0"):
+    with pytest.raises(CheckFailedError, match=r"exactshap.*permutationshap"):
         compile_model(model, DeepShap(np.array([[-1, 2]], np.float32)), targets=[0])
 
 
@@ -256,9 +256,9 @@ def test_a_gradient_in_place_of_a_secant_is_refused_where_the_references_are_zer
         return y, lambda m: op.Mul(m, op.Sub(1.0, op.Mul(y, y)))
 
     wrong = rule.Rule("Tanh", "", rule.Kind.POINTWISE, with_its_gradient)
-    wrong.secant(lambda op, *at: op.Sub(1.0, op.Mul(at[2], at[2])))
+    wrong.secant(lambda op, *operands: op.Sub(1.0, op.Mul(operands[2], operands[2])))
     monkeypatch.setitem(rule._RULES, ("", "Tanh"), wrong)
-    with pytest.raises(CheckFailedError, match="a rule is not complete"):
+    with pytest.raises(CheckFailedError, match=r"exactshap.*permutationshap"):
         compile_model(tanh_network(), DeepShap(references.astype(np.float32)), targets=[0])
 
 
@@ -278,8 +278,8 @@ def test_an_output_that_does_not_move_says_that_nothing_was_measured() -> None:
     )
     compiled = compile_model(model, DeepShap(REFERENCES[:1] + 100), targets=[0])
     assert compiled.manifest.measured.completeness_gap is None
-    (told,) = compiled.manifest.warnings
-    assert "was not measured: the explained output does not move" in told
+    (warning,) = compiled.manifest.warnings
+    assert "not measured" in warning
     assert ("completeness gap", "not measured: the output does not move on the rows of the check") in list(
         _measured(compiled.manifest)
     )

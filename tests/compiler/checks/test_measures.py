@@ -33,50 +33,50 @@ JUDGED: list[tuple[dict[str, Any], Gap | None, str]] = [
     ({"outputs_error": 1.1e-4}, None, "! outputs differ"),
     ({"outputs_error": 7.9e-3, "rounding": 1e-3}, None, ""),
     ({"outputs_error": 8.1e-3, "rounding": 1e-3}, None, "! outputs differ"),
-    ({"outputs_error": 7.9e-3, "own_rounding": 1e-3}, None, "float32 does not hold"),
+    ({"outputs_error": 7.9e-3, "own_rounding": 1e-3}, None, "float64"),
     ({"outputs_error": 8.1e-3, "own_rounding": 1e-3}, None, "! outputs differ"),
-    ({"outputs_error": 0.13, "fused_integers": 0.13}, None, "on whole numbers"),
-    ({"outputs_error": 0.138, "fused_integers": 0.13, "own_rounding": 1e-3}, None, "on whole numbers"),
+    ({"outputs_error": 0.13, "fused_integers": 0.13}, None, "disable_quant_qdq"),
+    ({"outputs_error": 0.138, "fused_integers": 0.13, "own_rounding": 1e-3}, None, "disable_quant_qdq"),
     ({"outputs_error": 0.131, "fused_integers": 0.13}, None, "! outputs differ"),
     ({"outputs_error": 1.1e-4, "fused_integers": 9.9e-5}, None, "! outputs differ"),
     ({"outputs_error": float("nan"), "fused_integers": 0.13}, None, "! outputs differ"),
     ({"outputs_error": float("nan")}, None, "! outputs differ"),
     ({"rows_error": 9.9e-4}, None, ""),
-    ({"rows_error": 1.1e-3}, None, "! mixes the rows of a batch"),
-    ({"rows_error": float("nan")}, None, "! mixes the rows of a batch"),
+    ({"rows_error": 1.1e-3}, None, "! batch"),
+    ({"rows_error": float("nan")}, None, "! batch"),
     ({"rows_error": None}, None, ""),
-    ({"completeness_gap": None}, Gap.ROUNDING, "was not measured"),
+    ({"completeness_gap": None}, Gap.ROUNDING, "not measured"),
     ({"completeness_gap": None}, None, ""),
     ({"completeness_gap": float("nan")}, Gap.ROUNDING, "! not finite"),
     ({"completeness_gap": float("nan")}, Gap.ABSORBED, "! not finite"),
     ({"completeness_gap": 9.9e-5}, Gap.ROUNDING, ""),
-    ({"completeness_gap": 1.1e-4}, Gap.ROUNDING, "within .* of it only"),
-    ({"completeness_gap": 9.9e-3}, Gap.ROUNDING, "within .* of it only"),
-    ({"completeness_gap": 1.1e-2}, Gap.ROUNDING, "! please report it"),
-    ({"completeness_gap": 7.9e-2, "gap_rounding": 1e-2}, Gap.ROUNDING, "float32 does not hold"),
+    ({"completeness_gap": 1.1e-4}, Gap.ROUNDING, r"within \d"),
+    ({"completeness_gap": 9.9e-3}, Gap.ROUNDING, r"within \d"),
+    ({"completeness_gap": 1.1e-2}, Gap.ROUNDING, "! report"),
+    ({"completeness_gap": 7.9e-2, "gap_rounding": 1e-2}, Gap.ROUNDING, "float64"),
     (
         {"completeness_gap": 7.9e-2, "gap_rounding": 1e-2, "fused_integers": 1e-2},
         Gap.ROUNDING,
-        "a few steps of its whole numbers",
+        "whole numbers",
     ),
-    ({"completeness_gap": 8.1e-2, "gap_rounding": 1e-2}, Gap.ROUNDING, "! please report it"),
-    ({"completeness_gap": float("inf")}, Gap.ROUNDING, "! please report it"),
+    ({"completeness_gap": 8.1e-2, "gap_rounding": 1e-2}, Gap.ROUNDING, "! report"),
+    ({"completeness_gap": float("inf")}, Gap.ROUNDING, "! report"),
     ({"completeness_gap": 9.9e-3}, Gap.QUADRATURE, ""),
-    ({"completeness_gap": 1.1e-2}, Gap.QUADRATURE, "raise the steps"),
+    ({"completeness_gap": 1.1e-2}, Gap.QUADRATURE, "steps"),
     ({"completeness_gap": 9.9e-3, "gap_in_standard_errors": 4.9}, Gap.SAMPLING, ""),
-    ({"completeness_gap": 1.1e-2, "gap_in_standard_errors": 4.9}, Gap.SAMPLING, "four times the samples"),
-    ({"completeness_gap": 1e-3, "gap_in_standard_errors": 5.1}, Gap.SAMPLING, "by 5.1 standard errors"),
-    ({"completeness_gap": 1.1e-2}, Gap.SAMPLING, "four times the samples"),
+    ({"completeness_gap": 1.1e-2, "gap_in_standard_errors": 4.9}, Gap.SAMPLING, "samples"),
+    ({"completeness_gap": 1e-3, "gap_in_standard_errors": 5.1}, Gap.SAMPLING, r"\b5\.1 standard errors"),
+    ({"completeness_gap": 1.1e-2}, Gap.SAMPLING, "samples"),
     ({"completeness_gap": 0.99}, Gap.ABSORBED, ""),
-    ({"completeness_gap": 17.0}, Gap.ABSORBED, "keep up to 17 times what is explained"),
+    ({"completeness_gap": 17.0}, Gap.ABSORBED, r"\b17 times"),
     ({"completeness_gap": 0.4, "gap_of_a_row": 0.99}, Gap.ABSORBED, ""),
-    ({"completeness_gap": 0.4, "gap_of_a_row": 17.0}, Gap.ABSORBED, "keep up to 17 times what is explained"),
+    ({"completeness_gap": 0.4, "gap_of_a_row": 17.0}, Gap.ABSORBED, r"\b17 times"),
 ]
 
 
-@pytest.mark.parametrize(("told", "gap", "verdict"), JUDGED)
-def test_a_limit_from_both_sides(told: dict[str, Any], gap: Gap | None, verdict: str) -> None:
-    measured = Measured(**{**FINE, **told})
+@pytest.mark.parametrize(("measures", "gap", "verdict"), JUDGED)
+def test_a_limit_from_both_sides(measures: dict[str, Any], gap: Gap | None, verdict: str) -> None:
+    measured = Measured(**{**FINE, **measures})
     refused = verdict.startswith("!")
     words = verdict.removeprefix("! ")
     with pytest.raises(CheckFailedError, match=words) if refused else contextlib.nullcontext():
@@ -93,19 +93,19 @@ def test_what_a_row_keeps_is_not_held_against_larger_outputs(method: Method) -> 
     assert measured.completeness_gap is not None
     assert measured.completeness_gap < 1
     assert measured.gap_of_a_row is not None
-    assert any(f"keep up to {measured.gap_of_a_row:.3g} times" in w for w in compiled.manifest.warnings)
+    assert any(f"{measured.gap_of_a_row:.3g} times" in w for w in compiled.manifest.warnings)
     small = compile_model(mlp(last="Identity"), method, targets="all").manifest
     assert small.measured.gap_of_a_row is not None
     assert 0.1 < small.measured.gap_of_a_row < 1
     assert small.warnings == ()
 
 
-@pytest.mark.parametrize(("gap", "told"), [(9.9e-5, 0), (1.1e-4, 1), (0.7, 1)])
-def test_attributions_that_end_on_the_way_may_miss_the_rest(gap: float, told: int) -> None:
+@pytest.mark.parametrize(("gap", "warning_count"), [(9.9e-5, 0), (1.1e-4, 1), (0.7, 1)])
+def test_attributions_that_end_on_the_way_may_miss_the_rest(gap: float, warning_count: int) -> None:
     measured = Measured(**{**FINE, "completeness_gap": gap})
     warnings = demand(measured, Gap.ROUNDING, ended=True)
-    assert len(warnings) == told
-    assert all("attributions miss the output's difference by" in w for w in warnings)
+    assert len(warnings) == warning_count
+    assert all(f"{gap:.1e}" in w for w in warnings)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -129,8 +129,8 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_the_relative_error(a: list[float], b: list[float], scale: list[float] | None, error: float) -> None:
-    given = None if scale is None else np.asarray(scale)
-    assert relative_error(np.asarray(a), np.asarray(b), given) == error
+    scale_array = None if scale is None else np.asarray(scale)
+    assert relative_error(np.asarray(a), np.asarray(b), scale_array) == error
 
 
 def test_texts_differ_or_they_do_not() -> None:
@@ -140,8 +140,8 @@ def test_texts_differ_or_they_do_not() -> None:
 
 
 def results(gap: list[float], explained: list[float], base: list[float] | None) -> dict[str, np.ndarray]:
-    told = {"completeness_gap": gap, "explained_value": explained, "base_value": base}
-    return {name: np.asarray(v, np.float32)[:, None] for name, v in told.items() if v is not None}
+    results = {"completeness_gap": gap, "explained_value": explained, "base_value": base}
+    return {name: np.asarray(v, np.float32)[:, None] for name, v in results.items() if v is not None}
 
 
 EVERY = np.ones(3, bool)
@@ -215,7 +215,7 @@ def test_what_rounding_makes_of_the_gap() -> None:
 def test_the_largest_batch_is_a_power_of_two_within_its_time(
     seconds: Any, most: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_timed", lambda *given: seconds(given[-1]))
+    monkeypatch.setattr(measure, "_seconds_of_run", lambda *arguments: seconds(arguments[-1]))
     assert measure._max_batch(lambda *_: {}, {}, seconds(1), most) == batch
 
 
@@ -227,7 +227,7 @@ def test_rows_without_a_finite_answer_are_left_out() -> None:
         "label": np.asarray(["a", "b", "c"]),
     }
     np.testing.assert_array_equal(measure._sound_rows(outputs, 3), [True, False, False])
-    with pytest.raises(CheckFailedError, match="no finite answer on its own references"):
+    with pytest.raises(CheckFailedError, match="NaN"):
         measure._sound_rows({"y": np.full((3, 2), NAN)}, 3)
 
 
@@ -244,14 +244,14 @@ def test_a_model_that_mixes_its_rows(factor: float, rounding: float, fine: bool)
         assert names == ["y"]
         return {"y": row["x"]}
 
-    with contextlib.nullcontext() if fine else pytest.raises(UnsupportedModelError, match="mixes the rows"):
+    with contextlib.nullcontext() if fine else pytest.raises(UnsupportedModelError, match="batch"):
         measure._demand_separate_rows(alone, {"x": x}, together, 3, rounding)
 
 
 def test_single_answers_are_joined_to_a_batch() -> None:
     """What has no rows is the first's."""
     singles = [{"y": np.full((1, 2), i), "one": np.asarray(7 + i), "zip": [{"a": i}]} for i in range(3)]
-    joined = measure._joined(singles)
+    joined = measure._join_rows(singles)
     np.testing.assert_array_equal(joined["y"], [[0, 0], [1, 1], [2, 2]])
     assert (joined["one"], joined["zip"]) == (7, [{"a": 0}])
 

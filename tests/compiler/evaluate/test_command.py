@@ -1,7 +1,9 @@
 """`rationale evaluate` as a command: bad input, the files it writes, seeds; once in a process of its own."""
 
 import csv
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from typer.testing import CliRunner, Result
 from rationale import DeepShap, Gradient, compile_model
 from rationale.artifact.folder import write
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.evaluate.report import write_report
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows
@@ -32,12 +34,12 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
     compile_model(mlp(), Gradient()).write(repository, "g")
     np.save(tmp_path / "x.npy", rows(30, FEATURES, seed=9))
     for out, seed in (("one", 3), ("two", 3), ("three", 4)):
-        settings = Settings(rows=10, seed=seed, orders=3)
-        done = evaluate(repository, ["m", "g"], tmp_path / "x.npy", settings=settings)
-        write_report(done, settings, tmp_path / "x.npy", tmp_path / out)
-    one, two, three = (contents(tmp_path / out) for out in ("one", "two", "three"))
-    assert one == two
-    assert one["evaluation.csv"] != three["evaluation.csv"]
+        settings = EvaluationSettings(rows=10, seed=seed, orders=3)
+        evaluations = evaluate(repository, ["m", "g"], tmp_path / "x.npy", settings=settings)
+        write_report(evaluations, settings, tmp_path / "x.npy", tmp_path / out)
+    first, two, three = (contents(tmp_path / out) for out in ("one", "two", "three"))
+    assert first == two
+    assert first["evaluation.csv"] != three["evaluation.csv"]
 
 
 # -- bad input -----------------------------------------------------------------------------------------
@@ -102,8 +104,8 @@ def test_a_user_error(place: Path, name: str) -> None:
 def test_bad_arguments_from_python(place: Path) -> None:
     for change in ({"rows": 0}, {"seed": -1}, {"orders": 0}):
         with pytest.raises(InvalidOptionError):
-            Settings(**change)
-    with pytest.raises(InvalidOptionError, match="give one name"):
+            EvaluationSettings(**change)
+    with pytest.raises(InvalidOptionError, match=r"entries \[\]"):
         evaluate(place / "model_repository", [], place / "x.csv")
 
 
@@ -111,13 +113,13 @@ def test_rows_on_which_the_model_overflows(tmp_path: Path) -> None:
     model = parsed("g (float[N, 2] x) => (float[N, 2] y) { y = Exp (x) }")
     compile_model(model, Gradient()).write(tmp_path, "m")
     np.save(tmp_path / "x.npy", rows(3, 2) + 100)
-    with pytest.raises(InvalidOptionError, match=r"answers NaN or infinity .* choose rows and references in"):
+    with pytest.raises(InvalidOptionError, match="NaN"):
         evaluate(tmp_path, ["m"], tmp_path / "x.npy")
 
 
 def test_an_entry_without_its_warmup_row(place: Path) -> None:
     (place / "model_repository" / "m_explain" / "warmup" / "input_0").unlink()
-    with pytest.raises(RepositoryError, match=r"no warmup row for \['x'\].* Compile it again"):
+    with pytest.raises(RepositoryError, match=r"warmup.*\['x'\]"):
         evaluate(place / "model_repository", ["m"], place / "x.csv")
 
 
@@ -129,19 +131,19 @@ def test_the_page_shows_curves_and_rows(place: Path) -> None:
     compile_model(mlp(), Gradient()).write("model_repository", "g")
     result = call("m", "g", "--input", "x.csv", "--references", "r.npy", "--out", "out")
     assert result.exit_code == 0, result.output
-    found = Page((place / "out" / "evaluation.html").read_text("utf-8"))
-    titles = [seen.text for seen in found.of("figcaption")]
+    page = Page((place / "out" / "evaluation.html").read_text("utf-8"))
+    titles = [seen.text for seen in page.of("figcaption")]
     assert [title.split(" ")[0] for title in titles] == [
         *("Deletion", "Insertion", "Weights"),
         *["m", "g"] * 3,
     ]
-    labels = dict(found.rows()[:3])
+    labels = dict(page.rows()[:3])
     held = json.loads((place / "out" / "evaluation.json").read_text())["entries"]
     assert labels["m (deepshap)"] == f"area {held[0]['deletion_area']:.4g}"
     assert labels["g (gradient)"] == f"area {held[1]['deletion_area']:.4g}"
-    drawn = [seen.attributes["points"].split() for seen in found.of("polyline") if "div" in seen.inside]
+    drawn = [seen.attributes["points"].split() for seen in page.of("polyline") if "div" in seen.inside]
     assert [len(points) for points in drawn[:3]] == [FEATURES + 1] * 3, "random orders, and both entries"
-    assert not found.of("script")
+    assert not page.of("script")
 
 
 def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +157,7 @@ def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.
         return real(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InvalidOptionError, match=r"--out .*out: cannot be written: No space left on device"):
+    with pytest.raises(InvalidOptionError, match=f"--out .*out: .*{os.strerror(errno.ENOSPC)}"):
         write(place / "out", {"a": b"new", "b": b"new"})
     assert contents(place / "out") == {"a": b"old", "b": b"old"}
 
@@ -163,12 +165,12 @@ def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.
 @pytest.mark.full
 def test_the_command_in_a_process(place: Path) -> None:
     arguments = [*BASE, "--references", "r.npy", "--out", "out", "--rows", "5", "--seed", "1"]
-    done = subprocess.run(
+    result = subprocess.run(
         [RATIONALE, "evaluate", *arguments], capture_output=True, text=True, timeout=600, check=False
     )
-    assert done.returncode == 0, done.stderr
-    said = ["m: 5 rows, 1 target(s) of y a row, 5 features replaced by: reference mean"]
-    assert done.stderr.splitlines() == said
+    assert result.returncode == 0, result.stderr
+    lines = ["m: 5 rows, 1 target(s) of y a row, 5 features replaced by: reference mean"]
+    assert result.stderr.splitlines() == lines
     assert sorted(contents(place / "out")) == ["evaluation.csv", "evaluation.html", "evaluation.json"]
     (row,) = csv.DictReader((place / "out" / "evaluation.csv").read_text().splitlines())
     whole = json.loads((place / "out" / "evaluation.json").read_text())
@@ -181,4 +183,4 @@ def test_the_command_in_a_process(place: Path) -> None:
     assert float(row["randomised_correlation"]) == held["randomised"][-1]["correlation"]
     manifest = json.loads((place / "model_repository/m_explain/explanation.json").read_text())
     assert row["explanation_digest"] == held["digests"]["explanation"] == manifest["digests"]["explanation"]
-    assert f"{held['deletion_area']:.4g}" in done.stdout
+    assert f"{held['deletion_area']:.4g}" in result.stdout

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rationale import Compiled, DeepShap, compile_model
-from rationale.evaluate.draws import answer_of, from_draw_to_draw, move
+from rationale.evaluate.draws import explain_rows, mean_distance, mean_distance_of_draws
 from tests.compiler.models import NAMES, mlp, rows
 
 X = rows(6, 5, seed=9)
@@ -26,8 +26,8 @@ def compiled(seed: int) -> Compiled:
 
 
 def test_beside_every_pair_of_explanations() -> None:
-    drawn = [answer_of(compiled(seed), {"x": X}) for seed in range(3)]
-    found = from_draw_to_draw(drawn)
+    drawn = [explain_rows(compiled(seed), {"x": X}) for seed in range(3)]
+    distance = mean_distance_of_draws(drawn)
     answers = [compiled(seed).explain(X) for seed in range(3)]
     a = np.stack([answer["x_attributions"][:, 0] for answer in answers]).astype(float)  # [draw, row, feature]
     by_code = np.stack(
@@ -40,15 +40,15 @@ def test_beside_every_pair_of_explanations() -> None:
     ]
     pairs = list(itertools.combinations(range(3), 2))
     moved = [np.abs(a[i] - a[j]).max(axis=1) / np.abs(a[i]).max(axis=1) for i, j in pairs]
-    assert found.mean == pytest.approx(np.mean(moved), rel=1e-6)
-    assert found.largest == pytest.approx(np.max(moved), rel=1e-6)
-    both = [(reasons[i][n], reasons[j][n]) for i, j in pairs for n in range(len(X))]
-    assert found.differ == np.mean([{*one} != {*other} for one, other in both])
+    assert distance.mean == pytest.approx(np.mean(moved), rel=1e-6)
+    assert distance.largest == pytest.approx(np.max(moved), rel=1e-6)
+    code_pairs = [(reasons[i][n], reasons[j][n]) for i, j in pairs for n in range(len(X))]
+    assert distance.differ == np.mean([{*codes} != {*other} for codes, other in code_pairs])
     assert [a.base_value for a in drawn] == pytest.approx([answer["base_value"][0, 0] for answer in answers])
-    assert 0 < found.differ < 1
-    assert move([(drawn[0], drawn[1])]).mean == pytest.approx(np.mean(moved[0]), rel=1e-6)
+    assert 0 < distance.differ < 1
+    assert mean_distance([(drawn[0], drawn[1])]).mean == pytest.approx(np.mean(moved[0]), rel=1e-6)
 
 
 def test_the_same_references_move_nothing() -> None:
-    found = from_draw_to_draw([answer_of(compiled(7), {"x": X}) for _ in range(2)])
-    assert (found.mean, found.largest, found.differ) == (0, 0, 0)
+    distance = mean_distance_of_draws([explain_rows(compiled(7), {"x": X}) for _ in range(2)])
+    assert (distance.mean, distance.largest, distance.differ) == (0, 0, 0)

@@ -7,7 +7,7 @@ from scipy import stats
 
 from rationale import Gradient, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.randomise import layers_of, mean_spearman, redrawn
+from rationale.evaluate.randomise import find_layers, mean_spearman, permute_weights
 from rationale.methods.methods import method_of
 from rationale.methods.propagation.lrp.lrp import Lrp
 from rationale.methods.propagation.lrp.rules import Epsilon, Gamma
@@ -22,8 +22,8 @@ def test_spearman_is_scipys() -> None:
     assert mean_spearman(a, a) == pytest.approx(1)
     assert mean_spearman(a, -a) == pytest.approx(-1)
     a[0] = 3
-    rest = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a[1:], b[1:], strict=True)])
-    assert mean_spearman(a, b) == pytest.approx(rest, abs=1e-12), "a constant row has no ranks"
+    correlation = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a[1:], b[1:], strict=True)])
+    assert mean_spearman(a, b) == pytest.approx(correlation, abs=1e-12), "a constant row has no ranks"
     assert mean_spearman(a[:1], b[:1]) is None
 
 
@@ -35,10 +35,10 @@ def test_which_weights_are_redrawn() -> None:
         c = Constant <value = float[4, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> ()
         [second] y = Gemm (a, c, b) }"""
     model = parsed(text, {"mean": rows(5), "w1": rows(4, 5), "b": rows(3)})
-    layers = layers_of(model)
+    layers = find_layers(model)
     assert [(layer.name, layer.weights) for layer in layers] == [("first", ("w1",)), ("second", ("c", "b"))]
     before = model.SerializeToString()
-    partly, wholly = redrawn(model, layers[1:], [0]), redrawn(model, layers, [0])
+    partly, wholly = permute_weights(model, layers[1:], [0]), permute_weights(model, layers, [0])
     assert model.SerializeToString() == before
     drawn = {t.name: onnx.numpy_helper.to_array(t) for t in wholly.graph.initializer}
     np.testing.assert_array_equal(drawn["mean"], rows(5))
@@ -64,6 +64,6 @@ def test_a_method_is_made_again_from_its_manifest() -> None:
 
 def test_rules_of_lrp_are_read_back() -> None:
     method = Lrp("EpsilonAlpha2Beta1", rules=(("Conv", Gamma(0.5)), ("name:head.*", Epsilon(0.01))))
-    again = method_of(compile_model(cnn(), method, targets=[1]).manifest.request)
-    assert isinstance(again, Lrp)
-    assert (again.composite, again.rules) == (method.composite, method.rules)
+    rebuilt = method_of(compile_model(cnn(), method, targets=[1]).manifest.request)
+    assert isinstance(rebuilt, Lrp)
+    assert (rebuilt.composite, rebuilt.rules) == (method.composite, method.rules)

@@ -14,13 +14,13 @@ from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, ExactShap, Gradient, IntegratedGradients, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.evaluate import Settings, evaluate
-from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
+from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, evaluated_pairs
 from rationale.evaluate.shapley import (
     LEAST_ROUNDS,
     PRECISE,
-    Comparison,
-    Reasons,
+    ReasonAgreement,
+    ShapleyComparison,
     compare,
     enumerate_coalitions,
     rounds_within,
@@ -38,18 +38,18 @@ MANY = 13  # features, of which not every coalition is asked about
 def exact(answer: Callable[[np.ndarray], np.ndarray], x: np.ndarray, references: np.ndarray) -> np.ndarray:
     """[t, F]: Shapley values of v(S) = Σ_k w_k·f(x_S, r_k elsewhere), from their definition."""
     features = len(x)
-    found = np.zeros((answer(x[None]).shape[1], features))
+    values = np.zeros((answer(x[None]).shape[1], features))
     for i in range(features):
-        others = [j for j in range(features) if j != i]
+        other_features = [j for j in range(features) if j != i]
         for size in range(features):
             share = math.factorial(size) * math.factorial(features - size - 1) / math.factorial(features)
-            for chosen in itertools.combinations(others, size):
+            for chosen in itertools.combinations(other_features, size):
                 without = references.copy()
                 without[:, chosen] = x[list(chosen)]
                 with_ = without.copy()
                 with_[:, i] = x[i]
-                found[:, i] += share * WEIGHTS @ (answer(with_) - answer(without))
-    return found
+                values[:, i] += share * WEIGHTS @ (answer(with_) - answer(without))
+    return values
 
 
 def network(features: int = 6, outputs: int = 2) -> Callable[[np.ndarray], np.ndarray]:
@@ -68,25 +68,25 @@ def drawn(count: int, features: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(3))
 def test_sampled_values_are_within_a_few_standard_errors(seed: int) -> None:
     answer, x, references = network(), drawn(1, 6, seed)[0], drawn(3, 6, seed + 10)
-    found = sample(answer, x, references, WEIGHTS, 3000, np.random.default_rng(seed))
-    due = exact(answer, x, references)
-    assert np.abs((found.values - due) / found.errors).max() < 4
-    assert (np.linalg.norm(found.errors, axis=1) <= PRECISE * np.linalg.norm(found.values, axis=1)).all()
-    assert LEAST_ROUNDS < found.rounds < 3000
+    sampled = sample(answer, x, references, WEIGHTS, 3000, np.random.default_rng(seed))
+    expected = exact(answer, x, references)
+    assert np.abs((sampled.values - expected) / sampled.errors).max() < 4
+    assert (np.linalg.norm(sampled.errors, axis=1) <= PRECISE * np.linalg.norm(sampled.values, axis=1)).all()
+    assert LEAST_ROUNDS < sampled.rounds < 3000
 
 
 def test_the_standard_error_is_that_of_many_samples() -> None:
     answer, x, references = network(), drawn(1, 6, 0)[0], drawn(3, 6, 10)
     many = [sample(answer, x, references, WEIGHTS, 20, np.random.default_rng(seed)) for seed in range(200)]
-    spread = np.std([found.values for found in many], axis=0)
-    np.testing.assert_allclose(np.mean([found.errors for found in many], axis=0), spread, rtol=0.2)
+    spread = np.std([sampled.values for sampled in many], axis=0)
+    np.testing.assert_allclose(np.mean([sampled.errors for sampled in many], axis=0), spread, rtol=0.2)
 
 
 def test_values_add_up_however_few_the_rounds() -> None:
     answer, x, references = network(), drawn(1, 6, 0)[0], drawn(3, 6, 1)
-    found = sample(answer, x, references, WEIGHTS, 1, np.random.default_rng(0))
-    due = answer(x[None])[0] - WEIGHTS @ answer(references)
-    np.testing.assert_allclose(found.values.sum(axis=1), due, atol=1e-13)
+    sampled = sample(answer, x, references, WEIGHTS, 1, np.random.default_rng(0))
+    expected = answer(x[None])[0] - WEIGHTS @ answer(references)
+    np.testing.assert_allclose(sampled.values.sum(axis=1), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("terms", ["one feature each", "two features each"])
@@ -102,28 +102,28 @@ def test_an_antithetic_pair_is_exact_for(terms: str) -> None:
         )
 
     x, references = drawn(1, 5, 0)[0], drawn(3, 5, 1)
-    found = sample(answer, x, references, WEIGHTS, 1000, np.random.default_rng(0))
-    assert found.rounds == LEAST_ROUNDS
-    np.testing.assert_allclose(found.values, exact(answer, x, references), atol=1e-13)
-    assert found.errors.max() < 1e-13
+    sampled = sample(answer, x, references, WEIGHTS, 1000, np.random.default_rng(0))
+    assert sampled.rounds == LEAST_ROUNDS
+    np.testing.assert_allclose(sampled.values, exact(answer, x, references), atol=1e-13)
+    assert sampled.errors.max() < 1e-13
 
 
 def test_a_single_feature_has_the_whole_difference() -> None:
     answer, x, references = network(1), drawn(1, 1, 0)[0], drawn(3, 1, 1)
-    found = sample(answer, x, references, WEIGHTS, 5, np.random.default_rng(0))
-    np.testing.assert_allclose(found.values[:, 0], answer(x[None])[0] - WEIGHTS @ answer(references))
+    sampled = sample(answer, x, references, WEIGHTS, 5, np.random.default_rng(0))
+    np.testing.assert_allclose(sampled.values[:, 0], answer(x[None])[0] - WEIGHTS @ answer(references))
 
 
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4, 5], [0, 1, 0, 2, 1, 3]])
 def test_every_coalition_is_the_definition(owner: list[int]) -> None:
     answer, x, references = network(), drawn(1, 6, 0)[0], drawn(3, 6, 10)
     owners = np.array(owner)
-    found = enumerate_coalitions(answer, x, references, WEIGHTS, owners)
+    shapley = enumerate_coalitions(answer, x, references, WEIGHTS, owners)
     if owner == [*range(6)]:
-        np.testing.assert_allclose(found.values, exact(answer, x, references), atol=1e-13)
+        np.testing.assert_allclose(shapley.values, exact(answer, x, references), atol=1e-13)
     many = sample(answer, x, references, WEIGHTS, 3000, np.random.default_rng(0), owners)
-    assert np.abs((many.values - found.values) / many.errors).max() < 4
-    assert (found.errors.max(), found.rounds) == (0, 0)
+    assert np.abs((many.values - shapley.values) / many.errors).max() < 4
+    assert (shapley.errors.max(), shapley.rounds) == (0, 0)
 
 
 # -- entries -------------------------------------------------------------------------------------------
@@ -136,43 +136,43 @@ def compared(
     x: object,
     seed: int = 0,
     most: int = 4_000_000,
-) -> Comparison:
+) -> ShapleyComparison:
     compiled = compile_model(model, method, targets="all")
-    subject = Subject(compiled, compiled.fit(x))
-    return compare(subject, pairs_of(subject), references, most, seed, lambda *_: None)[0]
+    subject = ExplainedModel(compiled, compiled.fit(x))
+    return compare(subject, evaluated_pairs(subject), references, most, seed, lambda *_: None)[0]
 
 
 def test_deepshap_of_a_product_is_exact() -> None:
     text = """g (float[N, 4] x) => (float[N, 2] y)
         { a, b = Split <axis = 1, num_outputs = 2> (x) y = Mul (a, b) }"""
     references = rows(3, 4, seed=1)
-    found = compared(DeepShap(references), parsed(text), GivenReferences({"x": references}), rows(5, 4))
-    assert len(found.distances) == 10
-    assert max(found.distances) < 1e-5
-    assert max(found.errors) < 1e-5
-    assert (found.first, found.players, found.rounds) == (1.0, 4, 0)
-    assert found.largest is None  # the four largest of four are always the same
-    assert found.evaluations == 5 * 3 * 2**4
+    comparison = compared(DeepShap(references), parsed(text), GivenReferences({"x": references}), rows(5, 4))
+    assert len(comparison.distances) == 10
+    assert max(comparison.distances) < 1e-5
+    assert max(comparison.errors) < 1e-5
+    assert (comparison.first, comparison.players, comparison.rounds) == (1.0, 4, 0)
+    assert comparison.largest is None  # the four largest of four are always the same
+    assert comparison.evaluations == 5 * 3 * 2**4
 
 
 def test_the_distance_is_that_of_all_coalitions() -> None:
     """Weighted references, as centroids have, and several targets."""
     references, x = rows(3, FEATURES, seed=1), rows(4, FEATURES, seed=2)
     method = DeepShap(references, WEIGHTS)
-    found = compared(method, mlp(), GivenReferences({"x": references}, 7 * WEIGHTS), x)
+    comparison = compared(method, mlp(), GivenReferences({"x": references}, 7 * WEIGHTS), x)
     compiled = compile_model(mlp(), method, targets="all")
-    given = compiled.explain(x)["x_attributions"].astype(np.float64)
+    attributions = compiled.explain(x)["x_attributions"].astype(np.float64)
 
     def answer(z: np.ndarray) -> np.ndarray:
         return compiled.explain(z.astype(np.float32))["y"].astype(np.float64)
 
-    due = np.stack([exact(answer, row, references.astype(np.float64)) for row in x])
-    distances = np.linalg.norm(given - due, axis=2) / np.linalg.norm(due, axis=2)
-    assert np.sort(found.distances) == pytest.approx(np.sort(distances.reshape(-1)), abs=1e-5)
-    assert max(found.errors) == found.rounds == 0
+    expected = np.stack([exact(answer, row, references.astype(np.float64)) for row in x])
+    distances = np.linalg.norm(attributions - expected, axis=2) / np.linalg.norm(expected, axis=2)
+    assert np.sort(comparison.distances) == pytest.approx(np.sort(distances.reshape(-1)), abs=1e-5)
+    assert max(comparison.errors) == comparison.rounds == 0
     assert distances.max() > 0.05
-    largest = np.abs(given).argmax(axis=2) == np.abs(due).argmax(axis=2)
-    assert found.first == pytest.approx(largest.mean())
+    largest = np.abs(attributions).argmax(axis=2) == np.abs(expected).argmax(axis=2)
+    assert comparison.first == pytest.approx(largest.mean())
 
 
 def test_several_inputs_are_players_together() -> None:
@@ -180,32 +180,32 @@ def test_several_inputs_are_players_together() -> None:
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim[1:]] for v in model.graph.input}
     references = {name: rows(3, *shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
     x = {name: rows(4, *shape, seed=9 + i) for i, (name, shape) in enumerate(shapes.items())}
-    found = compared(DeepShap(references), model, GivenReferences(references), x, most=100_000)
+    comparison = compared(DeepShap(references), model, GivenReferences(references), x, most=100_000)
     features = sum(math.prod(shape) for shape in shapes.values())
-    assert found.evaluations == 4 * 3 * 2**features
-    assert max(found.distances) < 1
-    assert min(found.correlations) > 0.5
+    assert comparison.evaluations == 4 * 3 * 2**features
+    assert max(comparison.distances) < 1
+    assert min(comparison.correlations) > 0.5
 
 
 def test_the_same_seed_samples_the_same_for_every_method() -> None:
     model, references = mlp((MANY, 8, 3)), rows(3, MANY, seed=1)
-    given, x = GivenReferences({"x": references}), rows(4, MANY)
+    background, x = GivenReferences({"x": references}), rows(4, MANY)
     shap, path = DeepShap(references), IntegratedGradients(references, steps=5)
-    one, two, other = (compared(shap, model, given, x, seed, 10_000) for seed in (1, 1, 2))
-    assert one == two
-    assert one.errors != other.errors
-    assert one.evaluations == 4 * (4 + one.rounds * 2 * 3 * (MANY - 1)) <= 10_000
-    beside = compared(path, model, given, x, 1, 10_000)
-    assert beside.errors == one.errors
-    assert beside.distances != one.distances
+    first, two, other = (compared(shap, model, background, x, seed, 10_000) for seed in (1, 1, 2))
+    assert first == two
+    assert first.errors != other.errors
+    assert first.evaluations == 4 * (4 + first.rounds * 2 * 3 * (MANY - 1)) <= 10_000
+    beside = compared(path, model, background, x, 1, 10_000)
+    assert beside.errors == first.errors
+    assert beside.distances != first.distances
 
 
 def test_a_constant_model_has_nothing_to_compare() -> None:
     text = "g (float[N, 3] x) => (float[N, 2] y) { z = Sub (x, x) y = MatMul (z, w) }"
     references = rows(3, 3, seed=1)
-    given = GivenReferences({"x": references})
-    found = compared(DeepShap(references), parsed(text, {"w": rows(3, 2)}), given, rows(4, 3))
-    assert (found.distances, found.correlations, found.rounds) == ((), (), 0)
+    background = GivenReferences({"x": references})
+    comparison = compared(DeepShap(references), parsed(text, {"w": rows(3, 2)}), background, rows(4, 3))
+    assert (comparison.distances, comparison.correlations, comparison.rounds) == ((), (), 0)
 
 
 def test_reasons_of_declines_are_those_of_exact_values(tmp_path: Path) -> None:
@@ -226,38 +226,43 @@ def test_reasons_of_declines_are_those_of_exact_values(tmp_path: Path) -> None:
         compiled = compile_model(model, method, feature_names=NAMES, decision=profile)
         compiled.write(tmp_path / "repo", name)
         codes[name] = [
-            [r.code for r in one.reasons] for one in compiled.decide(x) if one.decision == "decline"
+            [r.code for r in decision.reasons]
+            for decision in compiled.decide(x)
+            if decision.decision == "decline"
         ]
     np.save(tmp_path / "r.npy", references)
     np.save(tmp_path / "x.npy", x)
-    found = {
-        one.name: one.shapley.reasons
-        for one in evaluate(
+    agreements = {
+        evaluation.name: evaluation.shapley.reasons
+        for evaluation in evaluate(
             tmp_path / "repo",
             ["deep", "exact"],
             tmp_path / "x.npy",
             [tmp_path / "r.npy"],
-            Settings(shapley=True, orders=1),
+            EvaluationSettings(shapley=True, orders=1),
         )
-        if isinstance(one.shapley, Comparison)
+        if isinstance(evaluation.shapley, ShapleyComparison)
     }
     pairs = [*zip(codes["deep"], codes["exact"], strict=True)]
-    lists = np.mean([ours == due for ours, due in pairs])
-    sets = np.mean([{*ours} == {*due} for ours, due in pairs])
+    lists = np.mean([ours == theirs for ours, theirs in pairs])
+    sets = np.mean([{*ours} == {*theirs} for ours, theirs in pairs])
     assert 0 < lists < sets < 1
-    assert found == {"deep": Reasons(len(pairs), lists, sets), "exact": Reasons(len(pairs), 1, 1)}
+    assert agreements == {
+        "deep": ReasonAgreement(len(pairs), lists, sets),
+        "exact": ReasonAgreement(len(pairs), 1, 1),
+    }
 
 
 def test_whole_numbers_are_players(tmp_path: Path) -> None:
     """Of m·y, whose Shapley values ExactShap has; noise is added to y alone."""
     text = """g (int64[N, 1] m, float[N, 1] y) => (float[N, 1] z) { f = Cast <to = 1> (m)  z = Mul (f, y) }"""
-    given = {"m": np.arange(7)[:, None], "y": rows(7, 1)}
-    compile_model(parsed(text), ExactShap(given)).write(tmp_path, "whole")
-    np.savez(tmp_path / "x.npz", **given)
+    rows_by_input = {"m": np.arange(7)[:, None], "y": rows(7, 1)}
+    compile_model(parsed(text), ExactShap(rows_by_input)).write(tmp_path, "whole")
+    np.savez(tmp_path / "x.npz", **rows_by_input)
     file = tmp_path / "x.npz"
-    (found,) = evaluate(tmp_path, ["whole"], file, [file], Settings(shapley=True, orders=1))
-    assert isinstance(found.shapley, Comparison)
-    assert max(found.shapley.distances) < 1e-5
+    (evaluation,) = evaluate(tmp_path, ["whole"], file, [file], EvaluationSettings(shapley=True, orders=1))
+    assert isinstance(evaluation.shapley, ShapleyComparison)
+    assert max(evaluation.shapley.distances) < 1e-5
 
 
 # -- the command ---------------------------------------------------------------------------------------
@@ -280,14 +285,15 @@ def call(*arguments: str) -> Result:
 
 @pytest.mark.full
 def test_the_command_and_its_files(place: Path) -> None:
-    done = call("m", "g", "--references", "r.npz", "--shapley", "--out", "out")
-    assert done.exit_code == 0, done.output
-    assert "Shapley values ↓" in done.stdout
-    assert "m: Shapley values by every coalition of 5 players, 640 answers" in " ".join(done.stderr.split())
-    assert "g: no Shapley values: the method compares with no references" in done.stderr
+    result = call("m", "g", "--references", "r.npz", "--shapley", "--out", "out")
+    assert result.exit_code == 0, result.output
+    assert "Shapley values ↓" in result.stdout
+    assert "5 players, 640 answers" in " ".join(result.stderr.split())
+    assert "g: no Shapley values" in result.stderr
     row, other = csv.DictReader((place / "out/evaluation.csv").read_text().splitlines())
     assert (
-        "m: 5 players are few enough for exact Shapley values: compile with --method exactshap" in done.output
+        "m: 5 players are few enough for exact Shapley values: compile with --method exactshap"
+        in result.output
     )
     assert 0 < float(row["shapley_distance_least"]) <= float(row["shapley_distance"]) < 1
     assert float(row["shapley_standard_error_largest"]) <= PRECISE
@@ -301,9 +307,9 @@ def test_the_command_and_its_files(place: Path) -> None:
 def test_the_compile_says_that_deepshap_approximates(capsys: pytest.CaptureFixture[str]) -> None:
     for method in (DeepShap(rows(4, FEATURES)), Gradient()):
         report(compile_model(mlp(), method).manifest)
-    said = [line for line in capsys.readouterr().out.splitlines() if "approximates Shapley values" in line]
-    assert len(said) == 1
-    assert "rationale evaluate --shapley" in said[0]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "approximates Shapley values" in line]
+    assert len(lines) == 1
+    assert "rationale evaluate --shapley" in lines[0]
 
 
 REFUSED = {
@@ -321,14 +327,14 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_sampled_is_refused_at_once(name: str) -> None:
     arguments, words = REFUSED[name]
-    done = call(*arguments, "--shapley")
-    assert done.exit_code == 2, done.output
-    assert re.search(words, " ".join(done.stderr.split())), done.stderr
-    assert done.stdout == ""
+    result = call(*arguments, "--shapley")
+    assert result.exit_code == 2, result.output
+    assert re.search(words, " ".join(result.stderr.split())), result.stderr
+    assert result.stdout == ""
 
 
 def test_an_image_is_refused_unless_told() -> None:
     """150,528 features: 300,000 answers for each reference and round."""
     with pytest.raises(InvalidOptionError, match="150528 features against 10 references"):
-        rounds_within(Settings().evaluations, 10, 150_528, 10)
+        rounds_within(EvaluationSettings().evaluations, 10, 150_528, 10)
     assert rounds_within(10**10, 10, 150_528, 10) >= LEAST_ROUNDS

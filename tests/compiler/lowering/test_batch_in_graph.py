@@ -251,9 +251,7 @@ MIXING = {
 @pytest.mark.parametrize("name", MIXING)
 def test_rows_that_mix_on_another_axis_are_refused(name: str) -> None:
     model = _model(f"{MIXING[name]} {_BACK} {_END}")
-    with pytest.raises(
-        UnsupportedModelError, match=r"(Softmax|Gather) node '[pg]': .* mixes the rows of a batch"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"(Softmax|Gather) node '[pg]': .*\bmixes\b"):
         compile_model(model, DeepShap(REFERENCES))
 
 
@@ -301,7 +299,7 @@ def _hidden(name: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_rows_that_mix_in_some_ranges_alone_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"{name.split()[0]} node .* mixes the rows of a batch"):
+    with pytest.raises(UnsupportedModelError, match=f"{name.split()[0]} node .*mixes"):
         compile_model(_hidden(name), DeepShap(REFERENCES))
 
 
@@ -320,21 +318,18 @@ def test_rows_that_would_mix_are_answered_one_by_one_where_the_batch_was_1(name:
 def test_a_model_for_batches_of_another_size_alone_is_not_said_to_mix_rows() -> None:
     model = _model(f"{_OVER} f = Reshape (m, five_rows) u = Tanh (f) {_BACK} {_END}")
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4, 5, 6]), "five_rows"))
-    with pytest.raises(UnsupportedModelError, match="does not run on batches of two rows and of one"):
+    with pytest.raises(UnsupportedModelError, match=r"batches of two .*\bone\b"):
         compile_model(model, DeepShap(REFERENCES))
 
 
-UNROWED = {
-    "its axis 0 is not the batch": ("m", "float[4, N, 6]"),
-    r"one row of the batch has the shape \[4, 6\] there": ("f", "float[M, 6]"),
-}
+UNROWED = {r"axis 0\b": ("m", "float[4, N, 6]"), r"\[4, 6\]": ("f", "float[M, 6]")}
 
 
 @pytest.mark.parametrize("why", UNROWED)
 def test_an_output_without_a_row_for_each_of_the_batch_is_refused(why: str) -> None:
     name, kind = UNROWED[why]
     model = _model(f"{_OVER} f = Reshape (x, tall)", outputs=f"{kind} {name}")
-    with pytest.raises(UnsupportedModelError, match=f"'{name}' cannot be explained, since {why}"):
+    with pytest.raises(UnsupportedModelError, match=f"'{name}' .*{why}"):
         compile_model(model, DeepShap(REFERENCES))
 
 

@@ -110,8 +110,8 @@ def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.n
 
 
 def test_every_operator_is_here() -> None:
-    known = {op_type for domain, op_type in rewritten_operators() if domain == DOMAIN}
-    assert known == {op_type for op_type, _, _ in NODES.values()} | {"ArrayFeatureExtractor"}  # a sample
+    operators = {op_type for domain, op_type in rewritten_operators() if domain == DOMAIN}
+    assert operators == {op_type for op_type, _, _ in NODES.values()} | {"ArrayFeatureExtractor"}  # a sample
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -119,17 +119,17 @@ def test_answers_as_the_operator_itself(name: str) -> None:
     op_type, operands, _ = NODES[name]
     model, inputs = one_node(*NODES[name]), {f"x{i}": a for i, a in enumerate(operands)}
     lowered = lower(model).model
-    left = [n.op_type for n in lowered.graph if n.domain]
-    assert left == (["LinearClassifier"] if op_type == "LinearClassifier" else [])  # for its label
-    found, due = run(ir.serde.serialize_model(lowered), inputs), run(model, inputs)
-    assert found.keys() == due.keys()
-    for output, right in due.items():
-        assert found[output].dtype == right.dtype
-        assert found[output].shape == right.shape
-        np.testing.assert_allclose(found[output], right, PARITY_32, PARITY_32)
+    remaining = [n.op_type for n in lowered.graph if n.domain]
+    assert remaining == (["LinearClassifier"] if op_type == "LinearClassifier" else [])  # for its label
+    actual, expected = run(ir.serde.serialize_model(lowered), inputs), run(model, inputs)
+    assert actual.keys() == expected.keys()
+    for output, right in expected.items():
+        assert actual[output].dtype == right.dtype
+        assert actual[output].shape == right.shape
+        np.testing.assert_allclose(actual[output], right, PARITY_32, PARITY_32)
 
 
-KEPT: dict[str, tuple[str, list[np.ndarray], dict[str, Any]]] = {
+UNCHANGED: dict[str, tuple[str, list[np.ndarray], dict[str, Any]]] = {
     "fails for the unknown": ("OneHotEncoder", [WHOLE], {"cats_int64s": [1, 2, 3, 5, 7, 9], "zeros": 0}),
     "a kernel": (
         "SVMRegressor",
@@ -139,9 +139,9 @@ KEPT: dict[str, tuple[str, list[np.ndarray], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", UNCHANGED)
 def test_what_stays_as_it_is(name: str) -> None:
-    assert [n.op_type for n in lower(one_node(*KEPT[name])).model.graph] == [KEPT[name][0]]
+    assert [n.op_type for n in lower(one_node(*UNCHANGED[name])).model.graph] == [UNCHANGED[name][0]]
 
 
 TABLE = rows(60, F, seed=5)
@@ -168,8 +168,10 @@ def test_deepshap_of_pipelines(name: str) -> None:
     np.testing.assert_allclose(answer["explained_value"], right, atol=1e-5)
     assert np.abs(answer["completeness_gap"]).max() < 1e-5
     if name in ("binary", "margins"):  # sums of functions of one feature each
-        due = shapley(lambda z: np.reshape(pipeline.predict(z.astype(np.float32)), (-1, 1)), x, references)
-        np.testing.assert_allclose(answer["X_attributions"], due, atol=1e-5)
+        expected = shapley(
+            lambda z: np.reshape(pipeline.predict(z.astype(np.float32)), (-1, 1)), x, references
+        )
+        np.testing.assert_allclose(answer["X_attributions"], expected, atol=1e-5)
 
 
 def test_labels_of_text_are_the_operators_own() -> None:

@@ -26,14 +26,14 @@ class Scripted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(x.shape[0], 4)
-        kept: list[torch.Tensor] = []
+        states: list[torch.Tensor] = []
         for t in range(x.shape[1]):
             h = torch.tanh(self.of_x(x[:, t]) + self.of_h(h))
             if t % 2 == 0:
-                kept.append(h)
+                states.append(h)
             else:
-                kept.append(torch.relu(h))
-        return self.head(torch.stack(kept, 1).mean(1))
+                states.append(torch.relu(h))
+        return self.head(torch.stack(states, 1).mean(1))
 
 
 class Chooses(nn.Module):

@@ -92,6 +92,6 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     common = ["compile", str(tmp_path / "m.onnx"), "--method", "gradient", "--name", "m"]
     common += ["--repository", str(tmp_path / "repository"), "--targets", "all"]
     assert_refused(call(*common, "--size", "steps"), "give a name and a whole number, such as sequence=128")
-    done = call(*common, "--size", f"steps={STEPS}")
-    assert done.exit_code == 0, done.output
-    assert "steps = 6 alone" in " ".join(done.output.split())
+    result = call(*common, "--size", f"steps={STEPS}")
+    assert result.exit_code == 0, result.output
+    assert "steps = 6 alone" in " ".join(result.output.split())

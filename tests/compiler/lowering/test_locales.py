@@ -58,7 +58,7 @@ def test_the_default_locale_is_not_needed(named: dict[str, str]) -> None:
 def test_a_locale_that_the_machine_lacks_is_refused_with_the_command_that_installs_it() -> None:
     with pytest.raises(InvalidModelError) as refused:
         compile_model(words(locale=NOBODYS), ExactShap(TEXTS))
-    assert "needs the locale xx_XX.UTF-8, which the machine lacks" in str(refused.value)
+    assert "xx_XX.UTF-8" in str(refused.value)
     assert "localedef -i xx_XX -f UTF-8 xx_XX.UTF-8" in str(refused.value)
     assert "Export it again" not in str(refused.value)
 

@@ -24,20 +24,20 @@ WIDTH = H * D
 RANDOM = np.random.default_rng(19)
 
 
-class Rows(np.ndarray):
+class BatchRows(np.ndarray):
     """An input of the model, with rows on axis 0; any other array is a constant of it."""
 
 
-def rows(*shape: int, low: float = -2.0, high: float = 2.0) -> Rows:
-    return RANDOM.uniform(low, high, (N, *shape)).astype(np.float32).view(Rows)
+def rows(*shape: int, low: float = -2.0, high: float = 2.0) -> BatchRows:
+    return RANDOM.uniform(low, high, (N, *shape)).astype(np.float32).view(BatchRows)
 
 
 def fixed(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
     return RANDOM.uniform(low, high, shape).astype(np.float32)
 
 
-def whole(values: Any) -> Rows:
-    return np.asarray(values, np.int32).view(Rows)
+def whole(values: Any) -> BatchRows:
+    return np.asarray(values, np.int32).view(BatchRows)
 
 
 def one_node(
@@ -55,17 +55,17 @@ def one_node(
         shaped: whether ONNX Runtime is asked for their types and ranks.
     """
     names = ["" if a is None else f"v{i}" for i, a in enumerate(operands)]
-    made = list(range(outputs)) if isinstance(outputs, int) else list(outputs)
-    results = [f"y{i}" if i in made else "" for i in range(max(made) + 1)]
+    names_of_outputs = list(range(outputs)) if isinstance(outputs, int) else list(outputs)
+    results = [f"y{i}" if i in names_of_outputs else "" for i in range(max(names_of_outputs) + 1)]
     domain = "" if op_type in ("SimplifiedLayerNormalization", "LayerNormalization") else "com.microsoft"
     node = helper.make_node(op_type, names, results, "node", domain=domain, **attributes)
-    given = {n: a for n, a in zip(names, operands, strict=True) if a is not None}
-    inputs = {n: np.asarray(a) for n, a in given.items() if isinstance(a, Rows)}
+    present = {n: a for n, a in zip(names, operands, strict=True) if a is not None}
+    inputs = {n: np.asarray(a) for n, a in present.items() if isinstance(a, BatchRows)}
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), ["batch", *a.shape[1:]])
         for n, a in inputs.items()
     ]
-    floats = next(a.dtype for a in given.values() if a.dtype.kind == "f")
+    floats = next(a.dtype for a in inputs.values() if a.dtype.kind == "f")
     kinds = dict.fromkeys(results, helper.np_dtype_to_tensor_dtype(floats))
     if op_type == "EmbedLayerNormalization":
         kinds["y1"] = onnx.TensorProto.INT32
@@ -76,7 +76,7 @@ def one_node(
         "one",
         infos,
         [helper.make_tensor_value_info(r, kinds[r], [None] * 3) for r in results if r],
-        [numpy_helper.from_array(a, n) for n, a in given.items() if n not in inputs],
+        [numpy_helper.from_array(a, n) for n, a in inputs.items() if n not in inputs],
     )
     for value in graph.output if shaped else ():
         value.type.tensor_type.ClearField("shape")
@@ -110,13 +110,13 @@ def check(op_type: str, *operands: np.ndarray | None, outputs: Any = 1, **attrib
     """Compares all outputs of the lowered model with the node's; returns the operators that are left."""
     model, inputs = one_node(op_type, operands, outputs, **attributes)
     want = answers(model, inputs)
-    made = ir.serde.serialize_model(lower(model).model)
-    assert {n.domain for n in made.graph.node} == {""}
-    for value, right in zip(answers(made, inputs), want, strict=True):
+    lowered = ir.serde.serialize_model(lower(model).model)
+    assert {n.domain for n in lowered.graph.node} == {""}
+    for value, right in zip(answers(lowered, inputs), want, strict=True):
         assert value.shape == right.shape
         assert np.isfinite(right).all()
         np.testing.assert_allclose(value, right, 0, PARITY_32 * max(1.0, np.abs(right).max()))
-    return [n.op_type for n in made.graph.node]
+    return [n.op_type for n in lowered.graph.node]
 
 
 ACTIVATIONS = [
@@ -200,7 +200,7 @@ CASES: list[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any], Any]] = [
     ("FusedConv", (rows(4, 6, 7), fixed(2, 4, 3, 2), None, rows(2, 4, 6)), {"activation": "Relu"}, 1),
 ]
 IDS, MASK = whole(RANDOM.integers(0, 9, (N, S))), whole([[1] * 5, [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
-LEFT, LENGTHS = whole([[0, 0, 1, 1, 1], [1] * 5, [0, 1, 1, 1, 1]]), whole([5, 3, 2])
+LEFT_PADDED, LENGTHS = whole([[0, 0, 1, 1, 1], [1] * 5, [0, 1, 1, 1, 1]]), whole([5, 3, 2])
 PER_QUERY = whole(RANDOM.integers(0, 2, (N, S, S)) | np.eye(S, dtype=np.int32))
 MEGATRON = whole(RANDOM.integers(0, 2, (N, 1, 8, 8)) | np.eye(8, dtype=np.int32))
 EMBEDDED = (IDS, whole(RANDOM.integers(0, 2, (N, S))), fixed(9, WIDTH), fixed(8, WIDTH), fixed(2, WIDTH))
@@ -229,7 +229,7 @@ CASES += [
         ((), {}),
         ((B,), {"scale": 0.9}),
         ((B, MASK), {}),
-        ((B, LEFT), {"unidirectional": 1}),
+        ((B, LEFT_PADDED), {"unidirectional": 1}),
         ((B, PER_QUERY), {"mask_filter_value": -3.0}),
         ((B, LENGTHS), {}),
         ((B, LENGTHS), {"unidirectional": 1}),
@@ -286,7 +286,7 @@ CASES += [
     )
 ]
 COS, SIN = fixed(9, D // 2), fixed(9, D // 2)
-PLACES = RANDOM.integers(0, 9, (N, S)).view(Rows)
+PLACES = RANDOM.integers(0, 9, (N, S)).view(BatchRows)
 CASES += [
     ("RotaryEmbedding", operands, how, 1)
     for operands, how in (
@@ -308,17 +308,17 @@ def steps(dtype: Any, *shape: int) -> np.ndarray:
     return RANDOM.integers(least, most, shape, endpoint=True).astype(dtype)
 
 
-BYTES, SIGNED = steps(np.uint8, N, 8).view(Rows), steps(np.int8, N, 8).view(Rows)
+BYTES, SIGNED = steps(np.uint8, N, 8).view(BatchRows), steps(np.int8, N, 8).view(BatchRows)
 # Scales below leave no number at a half, where kernels round to either side.
-PICTURE = steps(np.uint8, N, 3, 4, 5).view(Rows)
+PICTURE = steps(np.uint8, N, 3, 4, 5).view(BatchRows)
 SCALE, SCALES, U8 = np.float32(0.02), fixed(5, low=0.01, high=0.1), np.uint8(7)
 ZEROS, LARGE = steps(np.int8, 5), np.float32(40)
 PACKED = {"N": 5, "K": 40, "block_size": 16}
 CASES += [
     ("QuantizeLinear", (rows(S, WIDTH), np.float32(2e-4), np.uint16(30000)), {}, 1),
     ("QuantizeLinear", (rows(5, 3), SCALES, ZEROS), {"axis": 1}, 1),
-    ("DequantizeLinear", (steps(np.int16, N, 8).view(Rows), SCALE, np.int16(-5)), {}, 1),
-    ("DequantizeLinear", (steps(np.int8, N, 5, 2).view(Rows), SCALES, ZEROS), {"axis": 1}, 1),
+    ("DequantizeLinear", (steps(np.int16, N, 8).view(BatchRows), SCALE, np.int16(-5)), {}, 1),
+    ("DequantizeLinear", (steps(np.int8, N, 5, 2).view(BatchRows), SCALES, ZEROS), {"axis": 1}, 1),
     *(
         ("QGemm", (BYTES, SCALE, U8, b, *how, *more), attributes, 1)
         for b, how, more, attributes in (
@@ -332,7 +332,7 @@ CASES += [
         for name, scale in (("QLinearAdd", 0.041), ("QLinearMul", 0.037))
         for x, y, zero in (
             (BYTES, steps(np.uint8, 8), U8),
-            (SIGNED, steps(np.int8, N, 8).view(Rows), np.int8(-3)),
+            (SIGNED, steps(np.int8, N, 8).view(BatchRows), np.int8(-3)),
         )
     ),
     ("QLinearConcat", (LARGE, U8, BYTES, SCALE, U8, BYTES, LARGE, np.uint8(0)), {"axis": 1}, 1),
@@ -394,19 +394,19 @@ def test_an_operator_answers_as_onnx_runtime_has_it(
 
 
 def test_every_operator_is_held_to_onnx_runtime() -> None:
-    known = {op_type for domain, op_type in rewritten_operators() if domain == DOMAIN}
+    operators = {op_type for domain, op_type in rewritten_operators() if domain == DOMAIN}
     alone = {"DynamicQuantizeMatMul"}  # row by row, below
-    assert known - {case[0] for case in CASES} - alone == WITHOUT_CPU_KERNEL  # by formulas below
+    assert operators - {case[0] for case in CASES} - alone == WITHOUT_CPU_KERNEL  # by formulas below
 
 
 def test_a_product_of_a_dynamically_quantised_row_answers_as_onnx_runtime_has_it() -> None:
     """A row alone: in a larger batch rows would share a scale."""
     operands = (rows(8), steps(np.int8, 8, 5), SCALES, ZEROS, fixed(5))
     model, inputs = one_node("DynamicQuantizeMatMul", operands)
-    made = ir.serde.serialize_model(lower(model).model)
+    lowered = ir.serde.serialize_model(lower(model).model)
     for i in range(N):
         row = {name: a[i : i + 1] for name, a in inputs.items()}
-        np.testing.assert_allclose(answers(made, row)[0], answers(model, row)[0], atol=1e-4)
+        np.testing.assert_allclose(answers(lowered, row)[0], answers(model, row)[0], atol=1e-4)
 
 
 def test_a_network_of_whole_numbers_is_explained() -> None:
@@ -475,11 +475,11 @@ def made_of(
     model, inputs = one_node(op_type, operands, shaped=False, **how)
     value = model.graph.output[0]
     value.CopyFrom(helper.make_tensor_value_info("y0", onnx.TensorProto.FLOAT, ["batch", *like]))
-    found = lower(model)
-    for plain in (found.source, ir.serde.serialize_model(found.model)):
+    lowered = lower(model)
+    for plain in (lowered.source, ir.serde.serialize_model(lowered.model)):
         assert {n.domain for n in plain.graph.node} == {""}
         (y,) = answers(plain, inputs)
-    return y, found.warnings
+    return y, lowered.warnings
 
 
 def test_what_has_kernels_for_gpus_alone_is_written_out_in_the_plain_entry_too() -> None:
@@ -509,10 +509,10 @@ def test_packed_heads_answer_as_they_do_apart() -> None:
         operands = [packed] if bias is None else [packed, None, None, bias]
         y, _ = made_of("MultiHeadAttention", *operands, like=(S, WIDTH), num_heads=H)
         np.testing.assert_allclose(y, want, atol=1e-6)
-    both = rows(7, H, 2, D)
-    apart = [both[:, :, :, i].reshape(N, 7, WIDTH) for i in range(2)]
+    pairs = rows(7, H, 2, D)
+    apart = [pairs[:, :, :, i].reshape(N, 7, WIDTH) for i in range(2)]
     (want,) = answers(*one_node("MultiHeadAttention", (Q, *apart), num_heads=H))
-    y, _ = made_of("MultiHeadAttention", Q, both, like=(S, WIDTH), num_heads=H)
+    y, _ = made_of("MultiHeadAttention", Q, pairs, like=(S, WIDTH), num_heads=H)
     np.testing.assert_allclose(y, want, atol=1e-6)
 
 
@@ -529,8 +529,8 @@ def test_ends_and_begins_of_padded_rows_in_one_mask() -> None:
     model.graph.input.append(begins)
     model.graph.node.insert(0, helper.make_node("Concat", ["v3", "begins"], ["both"], axis=0))
     inputs["begins"] = np.asarray([1, 0, 1], np.int32)
-    made = ir.serde.serialize_model(lower(model).model)
-    (want,), (y,) = answers(model, inputs), answers(made, inputs)
+    lowered = ir.serde.serialize_model(lower(model).model)
+    (want,), (y,) = answers(model, inputs), answers(lowered, inputs)
     np.testing.assert_allclose(y, want, atol=1e-6)
     explained = compile_model(model, Gradient(), inputs=["v0"], targets=[0, 9]).explain(inputs)
     assert not explained["v0_attributions"][2, :, 2:].any()
@@ -594,5 +594,5 @@ def test_what_is_not_covered_is_refused_with_advice(case: tuple[Any, dict[str, A
 def test_an_activation_has_the_form_that_methods_know(
     case: tuple[str, tuple[np.ndarray, ...], dict[str, Any], str],
 ) -> None:
-    name, operands, how, left = case
-    assert check(name, *operands, **how) == left.split()
+    name, operands, how, remaining = case
+    assert check(name, *operands, **how) == remaining.split()

@@ -60,14 +60,14 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 @functools.cache
-def made(name: str) -> onnx.ModelProto:
+def halved(name: str) -> onnx.ModelProto:
     return MODELS[name]()
 
 
 @functools.cache
 def in_dtype(name: str, dtype: str, rounded_to: str = "float64") -> onnx.ModelProto:
     """A model with every float in `dtype`, its weights rounded first."""
-    model = with_floats_in(made(name), DTYPES[dtype], DTYPES[rounded_to])
+    model = with_floats_in(halved(name), DTYPES[dtype], DTYPES[rounded_to])
     if dtype == "bfloat16":
         model.opset_import[0].version = 22  # the first in which convolutions and pools take it
     return model
@@ -196,7 +196,7 @@ def test_pytorch_s_own_exports(dtype: torch.dtype, dynamo: bool) -> None:
     assert largest(answer["completeness_gap"]) <= COMPLETE_32 * largest(
         answer["explained_value"] - answer["base_value"]
     )
-    assert any("its explanation does in float32" in w for w in compiled.manifest.warnings)
+    assert any("float32" in w for w in compiled.manifest.warnings)
 
 
 def test_the_parts_of_an_answer_add_up_in_its_type() -> None:
@@ -210,18 +210,18 @@ def test_the_parts_of_an_answer_add_up_in_its_type() -> None:
 
 def test_references_are_rounded_as_the_model_rounds_its_rows() -> None:
     model = in_dtype("perceptron", "bfloat16", "bfloat16")
-    given = rows(3, 5) + np.float32(1e-4)
-    rounded = given.astype(DTYPES["bfloat16"])
-    answers = [compile_model(model, DeepShap(r), targets=TARGET).explain(given) for r in (given, rounded)]
-    assert not np.array_equal(given, rounded.astype(np.float32))
+    x = rows(3, 5) + np.float32(1e-4)
+    rounded = x.astype(DTYPES["bfloat16"])
+    answers = [compile_model(model, DeepShap(r), targets=TARGET).explain(x) for r in (x, rounded)]
+    assert not np.array_equal(x, rounded.astype(np.float32))
     np.testing.assert_array_equal(answers[0]["x_attributions"], answers[1]["x_attributions"])
-    assert largest(compile_model(model, DeepShap(given), targets=TARGET).explain(given)["base_value"]) > 0
+    assert largest(compile_model(model, DeepShap(x), targets=TARGET).explain(x)["base_value"]) > 0
 
 
 def test_a_reference_too_large_for_float16_is_named() -> None:
     far = rows(3, 5)
     far[1, 2] = 7e4
-    with pytest.raises(InvalidReferencesError, match=r"70000.0 at \[1, 2\], which is too large for float16"):
+    with pytest.raises(InvalidReferencesError, match=r"70000\.0 at \[1, 2\].*float16"):
         compile_model(in_dtype("perceptron", "float16", "float16"), DeepShap(far))
 
 
@@ -304,5 +304,5 @@ def test_entries_say_their_types() -> None:
     assert manifest.inputs[0].datatype == manifest.outputs[0].datatype == "BF16"
     assert manifest.references is not None
     assert np.isfinite(manifest.references.base_value).all()
-    assert any("no CPU kernels for bfloat16" in w for w in manifest.warnings)
-    assert any("gateway does not carry bfloat16" in w for w in manifest.warnings)
+    assert any("CPU" in w and "bfloat16" in w for w in manifest.warnings)
+    assert any("gateway" in w and "bfloat16" in w for w in manifest.warnings)

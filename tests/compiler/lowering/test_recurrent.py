@@ -68,22 +68,22 @@ def a_model(
 
 
 def feeds(model: onnx.ModelProto, seed: int, rows: int = ROWS) -> dict[str, np.ndarray]:
-    made = {}
+    weights = {}
     for i, value in enumerate(model.graph.input):
         shape = [d.dim_value or rows for d in value.type.tensor_type.shape.dim]
         if value.name == "lengths":
-            made["lengths"] = np.resize(np.asarray([2, 0, STEPS], np.int32), rows)
+            weights["lengths"] = np.resize(np.asarray([2, 0, STEPS], np.int32), rows)
         else:
-            made[value.name] = 2 * uniform(*shape, seed=seed + i)
-    return made
+            weights[value.name] = 2 * uniform(*shape, seed=seed + i)
+    return weights
 
 
 def cases() -> list[Any]:
-    made = []
+    variants = []
     ways = ["forward", "reverse", "bidirectional"]
     for kind, way, lengths, states in product(GATES, ways, [False, True], [False, True]):
         count = len(ACTIVATIONS[kind]) // (1 if way == "bidirectional" else 2)
-        others: list[dict[str, Any]] = [
+        extras: list[dict[str, Any]] = [
             {},
             {"clip": 0.4},
             {
@@ -93,15 +93,17 @@ def cases() -> list[Any]:
             },
         ]
         if kind == "GRU":
-            others += [{"linear_before_reset": 1}, {"linear_before_reset": 1, "clip": 0.4}]
+            extras += [{"linear_before_reset": 1}, {"linear_before_reset": 1, "clip": 0.4}]
         if kind == "LSTM":
-            others += [{"input_forget": 1}, {"peepholes": True}, {"peepholes": True, "clip": 0.4}]
-        for i, other in enumerate(others):
+            extras += [{"input_forget": 1}, {"peepholes": True}, {"peepholes": True, "clip": 0.4}]
+        for i, other in enumerate(extras):
             options = {"direction": way, "lengths": lengths, "states": states, **other}
             name = f"{kind}-{way}-{lengths:d}{states:d}-{list(other)}"
             in_every_run = lengths is states is (i % 2 == 0)  # every other with and without both of them
-            made.append(pytest.param(kind, options, id=name, marks=() if in_every_run else pytest.mark.full))
-    return made
+            variants.append(
+                pytest.param(kind, options, id=name, marks=() if in_every_run else pytest.mark.full)
+            )
+    return variants
 
 
 @pytest.mark.parametrize(("kind", "options"), cases())
@@ -164,7 +166,7 @@ def test_a_sequence_of_unknown_length_is_refused() -> None:
     model = a_model("LSTM", layout=1)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "S"
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "S"
-    with pytest.raises(UnsupportedModelError, match=r"length of the sequence .*is not known.*fixed length"):
+    with pytest.raises(UnsupportedModelError, match="fixed length"):
         compile_model(model, Gradient())
 
 
@@ -172,5 +174,5 @@ def test_a_sequence_that_is_too_long_is_refused() -> None:
     model = a_model("RNN", layout=1)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2_001
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 2_001
-    with pytest.raises(UnsupportedModelError, match=r"has 2001 steps; 1 to 2000 can be unrolled"):
+    with pytest.raises(UnsupportedModelError, match=r"\b2001\b.*\b2000\b"):
         compile_model(model, Gradient())

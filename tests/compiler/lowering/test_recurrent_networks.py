@@ -21,7 +21,7 @@ pytestmark = pytest.mark.full
 STEPS, WIDTH, SIZE, CLASSES, N, K = 6, 4, 5, 3, 3, 2
 
 
-class Classifier(nn.Module):
+class RecurrentClassifier(nn.Module):
     """Scores from the last states of two layers; or, both ways and steps first, from states and a mean."""
 
     def __init__(self, kind: str) -> None:
@@ -69,7 +69,7 @@ each_network = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @each_network
 @pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "torch.export"])
 def test_a_classifier_is_complete_and_its_rows_are_explained_alone(kind: str, dynamo: bool) -> None:
-    network, x = Classifier(kind), rows(N, 1)
+    network, x = RecurrentClassifier(kind), rows(N, 1)
     compiled = compile_model(exported(network, dynamo=dynamo), DeepShap(rows(K, 2)), targets="all")
     answer = compiled.explain(x)
     with torch.no_grad():
@@ -84,12 +84,12 @@ def test_a_classifier_is_complete_and_its_rows_are_explained_alone(kind: str, dy
 
 @each_network
 def test_the_gradient_is_autograd(kind: str) -> None:
-    network, x = Classifier(kind), rows(N, 3)
+    network, x = RecurrentClassifier(kind), rows(N, 3)
     answer = compile_model(exported(network, dynamo=False), Gradient(), targets="all").explain(x)
-    given = torch.from_numpy(x).requires_grad_()
-    y = network(given)
+    inputs = torch.from_numpy(x).requires_grad_()
+    y = network(inputs)
     want = np.stack(
-        [torch.autograd.grad(y[:, c].sum(), given, retain_graph=True)[0] for c in range(CLASSES)], 1
+        [torch.autograd.grad(y[:, c].sum(), inputs, retain_graph=True)[0] for c in range(CLASSES)], 1
     )
     np.testing.assert_allclose(answer["x_attributions"], want, atol=PARITY_32 * np.abs(want).max(), rtol=0)
 
@@ -155,7 +155,9 @@ METHODS: dict[str, Any] = {
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_walks_an_lstm(name: str) -> None:
     """Finite, alive, and row by row."""
-    compiled = compile_model(exported(Classifier("LSTM"), dynamo=False), METHODS[name], targets="all")
+    compiled = compile_model(
+        exported(RecurrentClassifier("LSTM"), dynamo=False), METHODS[name], targets="all"
+    )
     x = rows(N, 4)
     got = compiled.explain(x)["x_attributions"]
     assert np.isfinite(got).all()
@@ -215,7 +217,7 @@ def multipliers(layer: nn.LSTM, level: int, x: np.ndarray, r: np.ndarray, arrivi
 
 
 def test_an_lstm_is_deeplift_gate_by_gate() -> None:
-    network, x, references = Classifier("LSTM"), rows(N, 6), rows(K, 7)
+    network, x, references = RecurrentClassifier("LSTM"), rows(N, 6), rows(K, 7)
     compiled = compile_model(exported(network, dynamo=False), DeepShap(references), targets="all")
     got = compiled.explain(x)["x_attributions"]
     layer, head = network.recurrent, network.head.weight.detach().double().numpy()

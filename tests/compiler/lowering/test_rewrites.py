@@ -24,8 +24,8 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def assert_same(
-    given: onnx.ModelProto,
-    made: onnx.ModelProto,
+    original: onnx.ModelProto,
+    rewritten: onnx.ModelProto,
     x: dict[str, np.ndarray],
     near: float = COMPLETE_64,
     one_by_one: bool = False,
@@ -33,8 +33,8 @@ def assert_same(
     """Every output that both have, on all rows at once or on one row at a time."""
     count = len(next(iter(x.values())))
     parts = [{k: v[i : i + 1] for k, v in x.items()} for i in range(count)] if one_by_one else [x]
-    for part in parts:
-        want, got = run64(given, part), run64(made, part)
+    for batch in parts:
+        want, got = run64(original, batch), run64(rewritten, batch)
         for name, value in want.items():
             assert np.isfinite(value).all(), name
             assert got[name].shape == value.shape, name
@@ -44,10 +44,10 @@ def assert_same(
 def check(sample: Sample) -> onnx.ModelProto:
     dtype = np.float64 if sample.float64 else np.float32
     model = sample.model(dtype)
-    made = lowered(model)
+    rewritten = lowered(model)
     near = COMPLETE_64 if sample.float64 else PARITY_32  # what a rewrite writes down is rounded to float32
-    assert_same(model, made, sample.draw(N, 3, dtype), near, one_by_one=sample.bare)
-    return made
+    assert_same(model, rewritten, sample.draw(N, 3, dtype), near, one_by_one=sample.bare)
+    return rewritten
 
 
 def array(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
@@ -64,7 +64,9 @@ def test_what_lowering_makes_of_a_sample_answers_as_it_does(sample: Sample) -> N
     check(sample)
 
 
-def one(op_type: str, *operands: Var | np.ndarray | None, how: object = None, **attributes: object) -> Sample:
+def sample_of(
+    op_type: str, *operands: Var | np.ndarray | None, how: object = None, **attributes: object
+) -> Sample:
     """A sample with its attributes as keywords; `how` are its other fields."""
     return replace(Sample(op_type, operands, attributes), **(how or {}))
 
@@ -76,96 +78,108 @@ BARE, SINGLE, NEW = {"bare": True}, {"float64": False}, {"opset": 26, "float64":
 # lengths, one operand and several, optional operands left out. With the operators that are left, in order:
 # attributions depend on them.
 REWRITTEN: list[tuple[Sample, str]] = [
-    (one("LogSoftmax", X, axis=-2), "ReduceLogSumExp Sub"),
-    (one("HardSwish", Var((6,), -7.0, 7.0)), "Mul Add Clip Mul"),
-    (one("Swish", X, how={"opset": 24}), "Sigmoid Mul"),
-    (one("Swish", X, alpha=-0.7, how={"opset": 24}), "Mul Sigmoid Mul"),
-    (one("Gelu", Var((7,), -4.0, 4.0)), "Mul Mul Erf Add Mul"),
-    (one("GlobalMaxPool", Var((2, 3, 2, 4))), "ReduceMax"),
-    (one("Mean", X), "Sum Mul"),
-    (one("Max", X), "Identity"),
-    (one("Min", X), "Identity"),
-    (one("Max", X, Var((3, 1)), Var((4,)), X), "Max Max Max"),
-    (one("Min", X, Var((3, 1)), Var((4,))), "Neg Neg Neg Max Max Neg"),
-    (one("ReduceMin", X, ints(-1), keepdims=0), "Neg ReduceMax Neg"),
-    (one("Celu", Var((6,), -3.0, 3.0), alpha=1.7, how=SINGLE), "Mul Elu Mul"),
-    (one("ReduceL1", IMAGE, ints(-2, 1), keepdims=0), "Abs ReduceSum"),
+    (sample_of("LogSoftmax", X, axis=-2), "ReduceLogSumExp Sub"),
+    (sample_of("HardSwish", Var((6,), -7.0, 7.0)), "Mul Add Clip Mul"),
+    (sample_of("Swish", X, how={"opset": 24}), "Sigmoid Mul"),
+    (sample_of("Swish", X, alpha=-0.7, how={"opset": 24}), "Mul Sigmoid Mul"),
+    (sample_of("Gelu", Var((7,), -4.0, 4.0)), "Mul Mul Erf Add Mul"),
+    (sample_of("GlobalMaxPool", Var((2, 3, 2, 4))), "ReduceMax"),
+    (sample_of("Mean", X), "Sum Mul"),
+    (sample_of("Max", X), "Identity"),
+    (sample_of("Min", X), "Identity"),
+    (sample_of("Max", X, Var((3, 1)), Var((4,)), X), "Max Max Max"),
+    (sample_of("Min", X, Var((3, 1)), Var((4,))), "Neg Neg Neg Max Max Neg"),
+    (sample_of("ReduceMin", X, ints(-1), keepdims=0), "Neg ReduceMax Neg"),
+    (sample_of("Celu", Var((6,), -3.0, 3.0), alpha=1.7, how=SINGLE), "Mul Elu Mul"),
+    (sample_of("ReduceL1", IMAGE, ints(-2, 1), keepdims=0), "Abs ReduceSum"),
     (
-        one("MeanVarianceNormalization", Var((2, 3, 4)), axes=[-1]),
+        sample_of("MeanVarianceNormalization", Var((2, 3, 4)), axes=[-1]),
         "ReduceMean Sub Mul ReduceMean Sqrt Add Div",
     ),
-    (one("LpPool", Var((2, 9)), kernel_shape=[3]), "Mul Conv Sqrt"),
-    (one("LpPool", Var((2, 8)), kernel_shape=[3], strides=[2]), "Mul Conv Sqrt"),
-    (one("LpPool", Var((2, 9)), kernel_shape=[3], p=1, auto_pad="SAME_UPPER", strides=[2]), "Abs Conv"),
+    (sample_of("LpPool", Var((2, 9)), kernel_shape=[3]), "Mul Conv Sqrt"),
+    (sample_of("LpPool", Var((2, 8)), kernel_shape=[3], strides=[2]), "Mul Conv Sqrt"),
+    (sample_of("LpPool", Var((2, 9)), kernel_shape=[3], p=1, auto_pad="SAME_UPPER", strides=[2]), "Abs Conv"),
     (
-        one("LpPool", Var((2, 8, 7)), kernel_shape=[2, 3], strides=[3, 2], dilations=[2, 1], ceil_mode=1),
+        sample_of(
+            "LpPool", Var((2, 8, 7)), kernel_shape=[2, 3], strides=[3, 2], dilations=[2, 1], ceil_mode=1
+        ),
         "Mul Conv Sqrt",
     ),
     (
-        one("LpPool", Var((2, 7)), kernel_shape=[2], strides=[3], pads=[1, 0], ceil_mode=1, p=3),
+        sample_of("LpPool", Var((2, 7)), kernel_shape=[2], strides=[3], pads=[1, 0], ceil_mode=1, p=3),
         "Abs Pow Conv Pow",
     ),
-    (one("LpPool", Var((2, 5)), kernel_shape=[2], strides=[3], pads=[0, 1], ceil_mode=1), "Mul Conv Sqrt"),
-    (one("CumProd", Var((2, 5)), np.asarray(-1), how=NEW), "Pad Mul Pad Mul Pad Mul"),
-    (one("CumProd", Var((4, 2)), np.asarray(1), exclusive=1, how=NEW), "Pad Pad Mul Pad Mul"),
-    (one("CumProd", Var((3, 2)), np.asarray(-2), reverse=1, how=NEW), "Pad Mul Pad Mul"),
-    (one("CumProd", Var((3, 1)), np.asarray(2), how=NEW), "Identity"),
-    (one("PRelu", X, Var((3, 1))), "Relu Neg Relu Mul Sub"),
-    (one("Clip", X, Var((), -0.5, -0.2), None, how=BARE), "Max"),
-    (one("Clip", X, None, Var((), 0.2, 0.5), how=BARE), "Neg Neg Max Neg"),
-    (one("Clip", X, Var((), -0.9, -0.4), Var((), 0.1, 0.5), how=BARE), "Max Neg Neg Max Neg"),
-    (one("Pow", HALF, X), "Log Mul Exp"),
     (
-        one("Pow", HALF, X, how={"given_as": {1: TensorProto.INT32}}),
+        sample_of("LpPool", Var((2, 5)), kernel_shape=[2], strides=[3], pads=[0, 1], ceil_mode=1),
+        "Mul Conv Sqrt",
+    ),
+    (sample_of("CumProd", Var((2, 5)), np.asarray(-1), how=NEW), "Pad Mul Pad Mul Pad Mul"),
+    (sample_of("CumProd", Var((4, 2)), np.asarray(1), exclusive=1, how=NEW), "Pad Pad Mul Pad Mul"),
+    (sample_of("CumProd", Var((3, 2)), np.asarray(-2), reverse=1, how=NEW), "Pad Mul Pad Mul"),
+    (sample_of("CumProd", Var((3, 1)), np.asarray(2), how=NEW), "Identity"),
+    (sample_of("PRelu", X, Var((3, 1))), "Relu Neg Relu Mul Sub"),
+    (sample_of("Clip", X, Var((), -0.5, -0.2), None, how=BARE), "Max"),
+    (sample_of("Clip", X, None, Var((), 0.2, 0.5), how=BARE), "Neg Neg Max Neg"),
+    (sample_of("Clip", X, Var((), -0.9, -0.4), Var((), 0.1, 0.5), how=BARE), "Max Neg Neg Max Neg"),
+    (sample_of("Pow", HALF, X), "Log Mul Exp"),
+    (
+        sample_of("Pow", HALF, X, how={"given_as": {1: TensorProto.INT32}}),
         "Mul Sign Abs Floor Mul Cast Cast Log Mul Exp",
     ),
-    (one("Einsum", X, Var((4, 2)), Var((2, 3)), equation="nij,njk,nki->n"), "Einsum Einsum"),
-    (one("Einsum", X, X, X, X, equation="n...j,n...j,n...j,n...j->n..."), "Einsum Einsum Einsum"),
+    (sample_of("Einsum", X, Var((4, 2)), Var((2, 3)), equation="nij,njk,nki->n"), "Einsum Einsum"),
+    (sample_of("Einsum", X, X, X, X, equation="n...j,n...j,n...j,n...j->n..."), "Einsum Einsum Einsum"),
     (
-        one("LayerNormalization", X, Var((1, 4)), Var((1, 4)), axis=2),
+        sample_of("LayerNormalization", X, Var((1, 4)), Var((1, 4)), axis=2),
         "ReduceMean Sub Mul ReduceMean Add Sqrt Reciprocal Mul Mul Add",
     ),
     (
-        one("LayerNormalization", X, Var((1, 4)), axis=-1, epsilon=0.2),
+        sample_of("LayerNormalization", X, Var((1, 4)), axis=-1, epsilon=0.2),
         "ReduceMean Sub Mul ReduceMean Add Sqrt Reciprocal Mul Mul",
     ),
     (
-        one("RMSNormalization", IMAGE, Var((1, 5, 6)), axis=2, epsilon=0.3, how={"opset": 23}),
+        sample_of("RMSNormalization", IMAGE, Var((1, 5, 6)), axis=2, epsilon=0.3, how={"opset": 23}),
         "RMSNormalization Mul",
     ),
-    (one("RMSNormalization", IMAGE, Var((1, 1, 6)), axis=-1, how={"opset": 23}), "RMSNormalization Mul"),
     (
-        one("InstanceNormalization", IMAGE, Var((5,)), Var((5,)), epsilon=0.2, how=BARE),
+        sample_of("RMSNormalization", IMAGE, Var((1, 1, 6)), axis=-1, how={"opset": 23}),
+        "RMSNormalization Mul",
+    ),
+    (
+        sample_of("InstanceNormalization", IMAGE, Var((5,)), Var((5,)), epsilon=0.2, how=BARE),
         "InstanceNormalization Mul Add",
     ),
     (
-        one("BatchNormalization", IMAGE, *(Var((5,)),) * 3, Var((5,), 0.3, 2.0), epsilon=0.1, how=BARE),
+        sample_of("BatchNormalization", IMAGE, *(Var((5,)),) * 3, Var((5,), 0.3, 2.0), epsilon=0.1, how=BARE),
         "Sub Add Sqrt Div Mul Add",
     ),
     (
-        one("BatchNormalization", X, *(array(4),) * 3, Var((4,), 0.3, 2.0), how=BARE),
+        sample_of("BatchNormalization", X, *(array(4),) * 3, Var((4,), 0.3, 2.0), how=BARE),
         "Sub Add Sqrt Div Mul Add",
     ),
-    (one("CastLike", X, np.zeros(2)), "Cast"),
-    (one("Compress", X, np.asarray([False, True, True]), axis=0, how=BARE), "Gather"),
+    (sample_of("CastLike", X, np.zeros(2)), "Cast"),
+    (sample_of("Compress", X, np.asarray([False, True, True]), axis=0, how=BARE), "Gather"),
     (
-        one("OneHot", Var((3,), -6.0, 6.0), np.asarray(5), np.asarray([-0.3, 1.5]), axis=1),
+        sample_of("OneHot", Var((3,), -6.0, 6.0), np.asarray(5), np.asarray([-0.3, 1.5]), axis=1),
         "Reshape Sub Sign Abs Sub Sub Sign Abs Sub Add Mul Add",
     ),
     (
-        one("OneHot", np.asarray([[-5, 4, 0], [1, 5, -6]]), np.asarray(5), Var((2,)), axis=-2, how=BARE),
+        sample_of(
+            "OneHot", np.asarray([[-5, 4, 0], [1, 5, -6]]), np.asarray(5), Var((2,)), axis=-2, how=BARE
+        ),
         "Gather Gather Where",
     ),
     (
-        one("GatherND", IMAGE, Var((6, 1), -1.3, 1.3), how={"given_as": {1: TensorProto.INT64}, **BARE}),
+        sample_of(
+            "GatherND", IMAGE, Var((6, 1), -1.3, 1.3), how={"given_as": {1: TensorProto.INT64}, **BARE}
+        ),
         "Mul Sign Abs Floor Mul Cast Gather",
     ),
     (
-        one("TensorScatter", Var((2, 3, 5)), Var((2, 3, 2)), axis=-1, how={"opset": 24, **BARE}),
+        sample_of("TensorScatter", Var((2, 3, 5)), Var((2, 3, 2)), axis=-1, how={"opset": 24, **BARE}),
         "Reshape Reshape Shape Expand ScatterElements Reshape",
     ),
     (
-        one(
+        sample_of(
             "ScatterElements",
             Var((3, 4)),
             np.asarray([[0, -1], [2, 2], [1, 3]]),
@@ -177,7 +191,7 @@ REWRITTEN: list[tuple[Sample, str]] = [
         "Slice GatherElements Max ScatterElements Slice GatherElements Max ScatterElements",
     ),
     (
-        one(
+        sample_of(
             "ScatterND",
             Var((3, 4)),
             np.asarray([[[0], [2]], [[2], [-1]]]),
@@ -198,12 +212,14 @@ def label(case: tuple[Sample, str]) -> str:
 @pytest.mark.parametrize("case", REWRITTEN, ids=label)
 @pytest.mark.usefixtures("float64_engine")
 def test_a_rewrite_answers_as_the_operator(case: tuple[Sample, str]) -> None:
-    sample, left = case
-    made = check(sample)
+    sample, remaining = case
+    rewritten = check(sample)
     inside = [
-        n.op_type for n in made.graph.node if not sample.bare or n.op_type not in ("Squeeze", "Unsqueeze")
+        n.op_type
+        for n in rewritten.graph.node
+        if not sample.bare or n.op_type not in ("Squeeze", "Unsqueeze")
     ]
-    assert inside == left.split()
+    assert inside == remaining.split()
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1, 2])
@@ -211,7 +227,7 @@ def test_a_scale_for_each_block_of_an_axis(axis: int) -> None:
     scale = array(*(2 if i == axis % 3 else n for i, n in enumerate((2, 4, 6))), low=0.1, high=0.5)
     size = (2, 4, 6)[axis] // 2
     how = {"given_as": {0: TensorProto.INT8}, **SINGLE, **BARE}
-    sample = one("DequantizeLinear", Var((2, 4, 6)), scale, axis=axis, block_size=size, how=how)
+    sample = sample_of("DequantizeLinear", Var((2, 4, 6)), scale, axis=axis, block_size=size, how=how)
     x = sample.draw(1, 3, np.float32)
     (y,) = run64(lowered(sample.model(np.float32)), x).values()
     want = np.trunc(3 * x["x0_row"][0]) * scale.repeat(size, axis)
@@ -220,31 +236,31 @@ def test_a_scale_for_each_block_of_an_axis(axis: int) -> None:
 
 # -- where a rewrite does not apply ---------------------------------------------------------------------
 
-LEFT = [
-    (one("Max", X, Var((3, 1))), "Max"),
-    (one("PRelu", X, array(4)), "PRelu"),
-    (one("Clip", X, np.asarray(-0.5), np.asarray(0.8)), "Clip"),
-    (one("Pow", HALF, np.asarray(1.7)), "Pow"),
-    (one("Einsum", X, Var((4, 2)), equation="nij,njk->nik"), "Einsum"),
-    (one("Einsum", X, array(4, 5), array(5, 2), equation="nij,jk,kl->nil"), "Einsum"),
-    (one("LayerNormalization", X, array(4), array(4)), "LayerNormalization"),
-    (one("RMSNormalization", X, array(4), how={"opset": 23}), "RMSNormalization"),
-    (one("InstanceNormalization", IMAGE, array(4), array(4)), "InstanceNormalization"),
+UNCHANGED = [
+    (sample_of("Max", X, Var((3, 1))), "Max"),
+    (sample_of("PRelu", X, array(4)), "PRelu"),
+    (sample_of("Clip", X, np.asarray(-0.5), np.asarray(0.8)), "Clip"),
+    (sample_of("Pow", HALF, np.asarray(1.7)), "Pow"),
+    (sample_of("Einsum", X, Var((4, 2)), equation="nij,njk->nik"), "Einsum"),
+    (sample_of("Einsum", X, array(4, 5), array(5, 2), equation="nij,jk,kl->nil"), "Einsum"),
+    (sample_of("LayerNormalization", X, array(4), array(4)), "LayerNormalization"),
+    (sample_of("RMSNormalization", X, array(4), how={"opset": 23}), "RMSNormalization"),
+    (sample_of("InstanceNormalization", IMAGE, array(4), array(4)), "InstanceNormalization"),
     (
-        one("BatchNormalization", IMAGE, *(array(4),) * 3, array(4, low=0.3, high=2.0)),
+        sample_of("BatchNormalization", IMAGE, *(array(4),) * 3, array(4, low=0.3, high=2.0)),
         "BatchNormalization",
     ),
     (
-        one(
+        sample_of(
             "ScatterElements", X, np.asarray([[0, 3], [1, 2]]), Var((2, 2)), axis=1, reduction="add", how=BARE
         ),
         "ScatterElements",
     ),
-    (one("ScatterND", X, np.asarray([[0], [0]]), Var((2, 4)), reduction="add", how=BARE), "ScatterND"),
-    (one("Cast", X, to="own"), "Cast"),
-    (one("GatherND", IMAGE, np.asarray([[2], [-1]]), how=BARE), "GatherND"),
+    (sample_of("ScatterND", X, np.asarray([[0], [0]]), Var((2, 4)), reduction="add", how=BARE), "ScatterND"),
+    (sample_of("Cast", X, to="own"), "Cast"),
+    (sample_of("GatherND", IMAGE, np.asarray([[2], [-1]]), how=BARE), "GatherND"),
     (
-        one(
+        sample_of(
             "GatherND",
             Var((2, 3)),
             Var((2, 4, 1), 0.0, 0.6),
@@ -256,7 +272,7 @@ LEFT = [
 ]
 
 
-@pytest.mark.parametrize("case", LEFT, ids=label)
+@pytest.mark.parametrize("case", UNCHANGED, ids=label)
 @pytest.mark.usefixtures("float64_engine")
 def test_an_operator_with_a_rule_of_its_own_stays(case: tuple[Sample, str]) -> None:
     test_a_rewrite_answers_as_the_operator(case)
@@ -335,12 +351,12 @@ def small(body: str, result: str = "float[N, ?, ?] y", shape: str = "N, 3, 4") -
 @pytest.mark.parametrize("name", IDIOMS)
 @pytest.mark.usefixtures("float64_engine")
 def test_an_idiom_answers_as_its_nodes(name: str) -> None:
-    body, left = IDIOMS[name]
+    body, remaining = IDIOMS[name]
     model = small(body)
-    made = lowered(model)
-    assert [n.op_type for n in made.graph.node] == left.split()
+    rewritten = lowered(model)
+    assert [n.op_type for n in rewritten.graph.node] == remaining.split()
     x = RANDOM.uniform(-30, 30, (N, 3, 4))
-    assert_same(model, made, {"x": x}, PARITY_32)
+    assert_same(model, rewritten, {"x": x}, PARITY_32)
 
 
 @pytest.mark.parametrize("bounds", ["n, end, axis", "begin, n, axis", "begin, end, axis, n"])
@@ -354,7 +370,7 @@ POOLED = "t = Transpose <perm = [2, 3, 0, 1]> (x)  g = GatherND (t, places)  y =
 
 
 @pytest.mark.parametrize(
-    ("perm", "left"),
+    ("perm", "remaining"),
     [
         ("[2, 3, 0, 1]", "Reshape Gather"),
         ("[2, 3, 1, 0]", "Reshape Gather Transpose"),
@@ -362,16 +378,16 @@ POOLED = "t = Transpose <perm = [2, 3, 0, 1]> (x)  g = GatherND (t, places)  y =
     ],
 )
 @pytest.mark.usefixtures("float64_engine")
-def test_places_of_a_plane_leave_the_batch_in_front(perm: str, left: str) -> None:
+def test_places_of_a_plane_leave_the_batch_in_front(perm: str, remaining: str) -> None:
     text = f"g (float[N, 2, 3, 4] x) => (float[N, ?, ?, ?] y) {{ {POOLED.format(perm)} }}"
     model = parsed(text, {"places": PLACES})
-    made = lowered(model)
-    assert [n.op_type for n in made.graph.node] == left.split()
-    assert_same(model, made, {"x": array(N, 2, 3, 4)})
+    rewritten = lowered(model)
+    assert [n.op_type for n in rewritten.graph.node] == remaining.split()
+    assert_same(model, rewritten, {"x": array(N, 2, 3, 4)})
 
 
 @pytest.mark.parametrize(
-    ("body", "left"),
+    ("body", "remaining"),
     [
         ("i = Transpose (ids)  y = Gather (table, i)", "Gather Transpose"),
         ("i = Transpose (ids)  y = Gather <axis = 1> (table, i)", "Transpose Gather"),
@@ -380,12 +396,14 @@ def test_places_of_a_plane_leave_the_batch_in_front(perm: str, left: str) -> Non
     ],
     ids=["rows", "columns", "ids that are not turned", "a table that is computed"],
 )
-def test_turned_ids_look_up_rows_of_a_constant_table_before_they_turn(body: str, left: str) -> None:
+def test_turned_ids_look_up_rows_of_a_constant_table_before_they_turn(body: str, remaining: str) -> None:
     text = f"g (int64[N, 2] ids, float by) => (float[?, ?, ?] y) {{ {body} }}"
     model = parsed(text, {"table": array(5, 3).astype(np.float32)})
-    made = lowered(model)
-    assert [n.op_type for n in made.graph.node] == left.split()
-    assert_same(model, made, {"ids": np.asarray([[0, 1], [1, 1], [0, 0]]), "by": np.float32(2)}, PARITY_32)
+    rewritten = lowered(model)
+    assert [n.op_type for n in rewritten.graph.node] == remaining.split()
+    assert_same(
+        model, rewritten, {"ids": np.asarray([[0, 1], [1, 1], [0, 0]]), "by": np.float32(2)}, PARITY_32
+    )
 
 
 @pytest.mark.usefixtures("float64_engine")
@@ -404,8 +422,8 @@ def test_a_concatenation_of_what_is_concatenated_already_is_nested() -> None:
     """
     text = f"g (float[N, 3, 4] x) => (float[N, ?, ?] y, float[N, ?, ?] z, float[N, ?, ?] abxc) {{ {body} }}"
     model = parsed(text, {"axis": ints(1)})
-    made = lowered(model)
-    joined = {n.output[0]: list(n.input) for n in made.graph.node if n.op_type == "Concat"}
+    rewritten = lowered(model)
+    joined = {n.output[0]: list(n.input) for n in rewritten.graph.node if n.op_type == "Concat"}
     assert joined == {
         "ab": ["a", "b"],
         "abx": ["ab", "x"],
@@ -415,4 +433,4 @@ def test_a_concatenation_of_what_is_concatenated_already_is_nested() -> None:
         "y": ["ab", "abx", "abxc", "bax"],
         "z": ["s", "s"],
     }
-    assert_same(model, made, {"x": array(N, 3, 4)})
+    assert_same(model, rewritten, {"x": array(N, 3, 4)})

@@ -31,7 +31,7 @@ class Attention(nn.Module):
         self.qkv, self.head = nn.Linear(EMBEDDING, 3 * EMBEDDING), nn.Linear(EMBEDDING, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (heads(part, HEAD) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (heads(projection, HEAD) for projection in self.qkv(x).chunk(3, -1))
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.head(merge(y)[:, -1])
 
@@ -86,7 +86,7 @@ def folded(graph: str) -> dict[str, list[int]]:
 
 
 def test_what_depends_on_the_batch_stays() -> None:
-    found = folded(
+    constants = folded(
         """g (float[N, 6, 4] x) => (float[N, 6, 4] y, int64[1] rest, int64[1] half, int64[2] inner) {
             size = Shape (x)
             inner = Shape <start = 1> (x)
@@ -100,27 +100,27 @@ def test_what_depends_on_the_batch_stays() -> None:
             y = Identity (x)
         }"""
     )
-    assert found["rest"] == [1]
-    assert found["inner"] == [6, 4]
-    assert not {"half", "batch"} & set(found)
+    assert constants["rest"] == [1]
+    assert constants["inner"] == [6, 4]
+    assert not {"half", "batch"} & set(constants)
 
 
 def test_a_number_of_elements() -> None:
-    found = folded(
+    constants = folded(
         """g (float[N, 6] x) => (int64 a, int64 b) {
             a = Size (x)
             w = Constant <value_floats = [1.0, 2.0, 3.0]> ()
             b = Size (w)
         }"""
     )
-    assert found["b"] == 3
-    assert "a" not in found
+    assert constants["b"] == 3
+    assert "a" not in constants
 
 
 @pytest.mark.parametrize("columns", [4, 97])
 def test_a_size_that_some_batches_alone_have_stays(columns: int) -> None:
     """x of 2 rows has no lines of 97, and x of 97 rows none of 4."""
-    found = folded(
+    constants = folded(
         f"""g (float[N, 6] x) => (float[M, {columns}] y) <int64[2] lines = {{-1, {columns}}}> {{
             l = Reshape (x, lines)
             size = Shape (l)
@@ -128,7 +128,7 @@ def test_a_size_that_some_batches_alone_have_stays(columns: int) -> None:
             y = Reshape (t, size)
         }}"""
     )
-    assert "size" not in found
+    assert "size" not in constants
 
 
 def test_a_shape_follows_from_sizes_that_are_computed() -> None:

@@ -68,9 +68,9 @@ def test_a_right_rule_passes_every_check() -> None:
 
 def test_what_a_rule_does_not_admit_is_left_out() -> None:
     declare(secant=None, kind=Kind.LOCAL)  # DeepSHAP and LRP need forms that it has not
-    with pytest.warns(UserWarning, match=r"@bent.deeplift`: DeepSHAP.*; .*@bent.relevance`: LRP") as told:
+    with pytest.warns(UserWarning, match=r"@bent.deeplift`: DeepSHAP.*; .*@bent.relevance`: LRP") as caught:
         assert check_rule(SAMPLE) == ("finite differences", "float32", "batching")
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
     declare()
     rough = Sample("Bent", [Var((3, 4))], domain="own", function=BENT, smooth=False)
     assert check_rule(rough) == tuple(c for c in ALL if "differences" not in c and "limit" not in c)
@@ -133,9 +133,9 @@ def test_a_wrong_rule_is_told_what_is_wrong(slope: Any, secant: Secant, words: s
 
 
 def test_an_operator_without_a_rule() -> None:
-    with pytest.raises(AssertionError, match=r"no rule is declared for own\.Bent: import the module that"):
+    with pytest.raises(AssertionError, match=r"own\.Bent: .*import"):
         check_rule(SAMPLE)
-    with pytest.raises(AssertionError, match=r"no rule is declared for Celu: "):
+    with pytest.raises(AssertionError, match=r"\bCelu: "):
         check_rule(next(s for s in SAMPLES if s.op_type == "Celu"))
 
 
@@ -148,14 +148,16 @@ def test_relevance_that_is_lost_is_noticed() -> None:
     def bent_relevance(op: Any, m: Any, xs: Any, _: Any) -> Any:
         return (op.Mul(m, op.Add(xs[0], 1.5)),)
 
-    with pytest.raises(AssertionError, match=r"LRP: the inputs' sum at \[1, 2\] is .* \(of the output; tol"):
+    with pytest.raises(AssertionError, match=r"LRP: .* at \[1, 2\] .*\(of the output; "):
         check_rule(SAMPLE)
 
 
-OWN = "Relu-[3,4] Erf-[3,4] Add-broadcast MatMul-stacked MaxPool-overlapping Softmax-peaked".split()
+SAMPLED_LABELS = (
+    "Relu-[3,4] Erf-[3,4] Add-broadcast MatMul-stacked MaxPool-overlapping Softmax-peaked".split()
+)
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.label in OWN], ids=lambda s: s.label)
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.label in SAMPLED_LABELS], ids=lambda s: s.label)
 def test_rules_of_the_project_pass_by_onnxs_evaluator_too(sample: Sample) -> None:
     assert "batching" in check_rule(sample)
 
@@ -165,5 +167,5 @@ def test_it_needs_neither_pytest_nor_torch() -> None:
         "import sys; from rationale.testing import Sample, Var, check_rule\n"
         "check_rule(Sample('Relu', [Var((3,))])); print({'pytest', 'torch'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"

@@ -18,8 +18,8 @@ def _rows(*shape: int) -> np.ndarray:
 
 
 def _model(body: str, result: str, x: str = "float[N, 5, 3] x", more: str = "") -> onnx.ModelProto:
-    given = ", ".join(v for v in (x, more) if v)
-    return parsed(f"g ({given}) => (float[{result}] y) {{ {body} }}")
+    inputs = ", ".join(v for v in (x, more) if v)
+    return parsed(f"g ({inputs}) => (float[{result}] y) {{ {body} }}")
 
 
 def test_places_of_another_input_are_each_rows_own() -> None:
@@ -30,8 +30,8 @@ def test_places_of_another_input_are_each_rows_own() -> None:
     want = np.zeros((N, 6, 5, 3), np.float32)
     for n, t in np.ndindex(N, 6):
         j, k = np.unravel_index(t, (2, 3))
-        at = places[n, j, k] % 5, k
-        want[n, t][at] = x[n][at] - references[:, *at].mean()
+        place = places[n, j, k] % 5, k
+        want[n, t][place] = x[n][place] - references[:, *place].mean()
     np.testing.assert_allclose(answer["x_attributions"], want, atol=1e-6)
 
 
@@ -73,7 +73,7 @@ def test_a_tensor_of_which_only_the_shape_counts_carries_nothing() -> None:
 def test_a_part_whose_size_is_computed_is_refused() -> None:
     body = "v = Constant<value = float[5] {1, 2, 3, 4, 5}>() c = Greater(v, p) y = Compress<axis = 1>(x, c)"
     model = _model(body, "N, M, 3", more="float p")
-    with pytest.raises(UnsupportedModelError, match="how much it leaves is not known before the model runs"):
+    with pytest.raises(UnsupportedModelError, match=r"\bCompress\b"):
         compile_model(model, Gradient(), inputs=["x"])
 
 

@@ -98,7 +98,7 @@ def test_every_form_of_a_rule_can_be_a_users() -> None:
         difference = op.Sub(x, r)
         return op.Div(op.Sub(y, y_r), op.Where(op.Equal(difference, 0.0), 1.0, difference))
 
-    own = """
+    function = """
         network (float[N, 3] x) => (float[N, 2] y)
         <float[3, 2] w = {0.4, -0.7, 1.1, 0.3, -0.2, 0.9}, float[2] b = {0.3, -0.1}> {
             z = modules.Layer (x, w, b)
@@ -110,7 +110,7 @@ def test_every_form_of_a_rule_can_be_a_users() -> None:
         }
         <domain: "modules", opset_import: ["": 17]> Bend (x) => (y) { y = Tanh (x) }
     """
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "modules": 1]> {own}')
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "modules": 1]> {function}')
     plain = parsed(
         "network (float[N, 3] x) => (float[N, 2] y) <float[3, 2] w = {0.4, -0.7, 1.1, 0.3, -0.2, 0.9}, "
         "float[2] b = {0.3, -0.1}> { h = MatMul (x, w) z = Add (h, b) y = Tanh (z) }"
@@ -153,8 +153,8 @@ def test_a_rule_says_the_shapes_of_its_values() -> None:
         '<ir_version: 8, opset_import: ["": 17, "example": 1]> g (int64[1] k, double[N, 3, 4] x) '
         "=> (double[N, 3, 4] y) { a, b = example.Halves <axis = 2> (x, k) y = Relu (a) }"
     )
-    found = infer(as_ir(onnx.parser.parse_model(text)), 2)
-    assert [(found[n][0], found[n][1].name) for n in "ab"] == [((2, 3, 2), "DOUBLE")] * 2
+    actual = infer(as_ir(onnx.parser.parse_model(text)), 2)
+    assert [(actual[n][0], actual[n][1].name) for n in "ab"] == [((2, 3, 2), "DOUBLE")] * 2
     assert "a" not in infer(as_ir(onnx.parser.parse_model(text.replace("[N,", "[M,"))), 2)
 
     @halves.shape  # the newest declaration wins
@@ -163,8 +163,7 @@ def test_a_rule_says_the_shapes_of_its_values() -> None:
 
     with pytest.raises(
         RationaleError,
-        match=r"example\.Halves: the shape of its value cannot be told for inputs \[\(2, 3, 4\), \(1,\)\]: "
-        r"its rule's shape form ends in IndexError: tuple index out of range\. Repair the form\.",
+        match=r"example\.Halves: .*\[\(2, 3, 4\), \(1,\)\]: .*IndexError: tuple index out of range",
     ):
         infer(as_ir(onnx.parser.parse_model(text)), 2)
     onnx.checker.check_model(onnx.parser.parse_model(text))  # which leaves the operator alone

@@ -32,8 +32,8 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.full
 def test_the_command_line_has_its_rules_and_the_manifest_names_it(place: Path) -> None:
     np.save(place / "r.npy", np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
-    done = python(place, COMMAND, "compile", "snake.onnx", "--name", "snake", "--references", "r.npy")
-    assert done.returncode == 0, done.stderr
+    result = python(place, COMMAND, "compile", "snake.onnx", "--name", "snake", "--references", "r.npy")
+    assert result.returncode == 0, result.stderr
     manifest = Manifest.read(place / "model_repository" / "snake_explain" / "explanation.json")
     assert [(e.package, e.version, e.group) for e in manifest.extensions] == [SNAKES]
     graph = onnx.load(place / "model_repository" / "snake_explain" / "1" / "model.onnx").graph
@@ -41,24 +41,24 @@ def test_the_command_line_has_its_rules_and_the_manifest_names_it(place: Path) -
 
 
 def test_the_gateways_worker_has_its_rules(place: Path) -> None:
-    asked = {"method": "gradient", "deployment": {}}
+    options = {"method": "gradient", "deployment": {}}
     entry = place / "snake_explain"
-    order = Order(str(place / "snake.onnx"), "snake", str(entry), asked, None, 4 << 30)
+    order = Order(str(place / "snake.onnx"), "snake", str(entry), options, None, 4 << 30)
     code = (
         "import sys, json"
         "\nfrom pathlib import Path\nfrom rationale_service.models.explainers.worker import Order, run\n"
         "run(Order(**json.loads(sys.argv[1])), sys.stdout)"
     )
-    done = python(place, code, order.to_line().decode())
-    assert done.returncode == 0, done.stderr
+    result = python(place, code, order.to_line().decode())
+    assert result.returncode == 0, result.stderr
     extensions = Manifest.read(entry / "explanation.json").extensions
     assert [(e.package, e.version, e.group) for e in extensions] == [SNAKES]
 
 
 @pytest.mark.full
 def test_the_table_of_operators_lists_it(place: Path) -> None:
-    done = python(place, COMMAND, "operators")
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    result = python(place, COMMAND, "operators")
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0].endswith(" package")
     row = "example.Snake pointwise all y = x + sin²(αx)/α; dy/dx = 1 + sin 2αx. snake-rules 2.5"
     assert row in lines
@@ -72,8 +72,8 @@ def test_a_package_that_is_not_used_is_not_recorded(place: Path) -> None:
         " n (float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }')\n"
         "print(compile_model(m, Gradient(), targets=[0]).manifest.extensions)"
     )
-    done = python(place, code)
-    assert done.stdout == "()\n", done.stderr
+    result = python(place, code)
+    assert result.stdout == "()\n", result.stderr
 
 
 @pytest.mark.full
@@ -89,10 +89,10 @@ def test_a_package_that_cannot_be_imported_is_named(place: Path, code: str, reas
     import_path = f"import sys; sys.path.insert(0, {str(place / 'more')!r})\n"
     compiling = ("compile", "snake.onnx", "--name", "x", "--method", "gradient")
     for arguments in (compiling, ("operators",)):
-        done = python(place, import_path + COMMAND, *arguments)
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: package broken-rules 2.5, entry point ")
-        assert done.stderr.endswith(
+        result = python(place, import_path + COMMAND, *arguments)
+        assert result.returncode == 2
+        assert result.stderr.startswith("error: package broken-rules 2.5, entry point ")
+        assert result.stderr.endswith(
             f"of rationale.rules: it cannot be imported ({reason}). Repair the package, or uninstall it: "
             "pip uninstall broken-rules\n"
         )
@@ -104,8 +104,8 @@ def test_its_module_may_be_imported_first(place: Path) -> None:
         "import snake_rules; from rationale.rules.rule import find_rule\n"
         "print(find_rule('Snake', 'example').kind)"
     )
-    done = python(place, code)
-    assert done.stdout == "pointwise\n", done.stderr
+    result = python(place, code)
+    assert result.stdout == "pointwise\n", result.stderr
 
 
 def declared_in(module: str) -> Rule:

@@ -96,7 +96,7 @@ def test_a_multiplier_that_references_share_takes_a_variant_of_its_own() -> None
 class Unfused(DeepShap):
     """DeepSHAP, operator by operator."""
 
-    def plan(self, _op: Any, calls: Any, _kept: Any = ()) -> Any:
+    def plan(self, _op: Any, calls: Any, _outputs: Any = ()) -> Any:
         return calls, self.pull
 
 
@@ -169,8 +169,8 @@ def planned(name: str) -> list[str]:
     seen: list[list[str]] = []
 
     class Listing(DeepShap):
-        def plan(self, op: Any, calls: Any, kept: Any = ()) -> Any:
-            fused, pull = super().plan(op, calls, kept)
+        def plan(self, op: Any, calls: Any, outputs: Any = ()) -> Any:
+            fused, pull = super().plan(op, calls, outputs)
             seen.append([call.rule.op_type for call in fused])
             return fused, pull
 

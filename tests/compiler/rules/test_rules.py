@@ -41,20 +41,22 @@ ROW_BY_ROW = {"Resize-axis 0"}  # what no layout of rows suits, so that it runs 
 
 def test_every_operator_has_a_sample() -> None:
     sampled = {(s.domain, s.op_type) for s in SAMPLES}
-    known = {(r.domain, r.op_type) for r in all_rules()} | set(rewritten_operators())
-    known = {key for key in known if key[0] not in (DOMAIN, CLASSICAL)}  # tests/compiler/lowering has these
-    assert known <= sampled
+    operators = {(r.domain, r.op_type) for r in all_rules()} | set(rewritten_operators())
+    operators = {
+        key for key in operators if key[0] not in (DOMAIN, CLASSICAL)
+    }  # tests/compiler/lowering has these
+    assert operators <= sampled
 
 
 def demand_equal(sample: Sample, x: Rows, references: Rows, weights: list[float]) -> None:
     """The attributions of N rows are those expected, finite, and add up."""
     held = harness(sample)
     answer = held.answer(x, references, weights)
-    want = expected(sample, held.model, x, references, weights)
+    want_by_name = expected(sample, held.model, x, references, weights)
     for name, value in attributions(answer).items():
-        due = want[name][:, held.targets]
+        want = want_by_name[name][:, held.targets]
         near = DUE_64 if sample.float64 else PARITY_32
-        np.testing.assert_allclose(value, due, atol=near * max(1.0, np.abs(due).max()), rtol=0)
+        np.testing.assert_allclose(value, want, atol=near * max(1.0, np.abs(want).max()), rtol=0)
     held.demand_sum(answer, f"{len(weights)} reference(s)")
 
 

@@ -64,14 +64,14 @@ def transposed(model: onnx.ModelProto, before: Order, after: Order) -> onnx.Mode
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [inner.get(name, name) for name in names]
-    own = list(graph.node)
+    nodes = list(graph.node)
     del graph.node[:]
     for value in graph.input:
         order = before(rank_of(value)) if rank_of(value) > 2 else as_it_is(rank_of(value))
         graph.node.append(helper.make_node("Transpose", [value.name], [inner[value.name]], perm=order))
         reorder(value, np.argsort(order))
     order = after(rank_of(output)) if rank_of(output) > 2 else as_it_is(rank_of(output))
-    graph.node.extend(own)
+    graph.node.extend(nodes)
     graph.node.append(helper.make_node("Transpose", [inner[output.name]], ["back"], perm=order))
     graph.node.append(helper.make_node("Softsign", ["back"], [output.name]))
     reorder(output, order)
@@ -121,7 +121,7 @@ def check(sample: Sample, before: Order, after: Order, gradient: bool = False) -
     method = Gradient() if gradient else DeepShap(draw(sample, K, 8, before))
     x = draw(sample, 1 if sample.bare else N, 9, before)
     if runs(model, x, UNOPTIMISED) and not runs(model, x, Level.ORT_ENABLE_ALL):
-        with pytest.raises(InvalidModelError, match=r"Without graph optimisations .* breaks the model"):
+        with pytest.raises(InvalidModelError, match=r"graph optimisations.* ONNX Runtime \d"):
             compile_model(model, method, targets=targets_of(model))
         return
     compiled = compile_model(model, method, targets=targets_of(model))

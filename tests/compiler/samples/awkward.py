@@ -87,7 +87,7 @@ _CODED: dict[str, Any] = {"counted": True, "smooth": False, "float64": False}
 def _either_side() -> list[Sample]:
     row, column = Var((1, 4)), Var((3, 1))
     below, above = Var((3, 1), -2.0, -0.25), Var((1, 4), 0.25, 2.25)
-    both = {0: BOOL, 1: BOOL}
+    types = {0: BOOL, 1: BOOL}
     how: dict[str, Any] = {"counted": True, "smooth": False}
     samples = [
         Sample(name, [row, column], note="both broadcast") for name in ("Add", "Sub", "Mul", "Max", "Min")
@@ -97,7 +97,7 @@ def _either_side() -> list[Sample]:
     ]
     samples += [Sample(name, [Var((5,))], note="alone") for name in ("Sum", "Mean", "Max", "Min")]
     samples += [
-        Sample(name, [row, column], given_as=both, note="both broadcast", **how)
+        Sample(name, [row, column], given_as=types, note="both broadcast", **how)
         for name in ("And", "Or", "Xor")
     ]
     samples += [

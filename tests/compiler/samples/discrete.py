@@ -16,14 +16,14 @@ def discrete_samples() -> list[Sample]:
 def _conditions() -> list[Sample]:
     a, b, column = Var((3, 4)), Var((3, 4)), Var((3, 1))
     compares = "Greater Less GreaterOrEqual LessOrEqual Equal".split()
-    both = {0: BOOL, 1: BOOL}
+    types = {0: BOOL, 1: BOOL}
     return [
         *(Sample(name, [a, b], counted=True, smooth=False) for name in compares),
         Sample("Greater", [a, np.asarray(0.3)], counted=True, smooth=False, note="constant"),
         Sample("Less", [a, column], counted=True, smooth=False, note="broadcast"),
         Sample("Equal", [a, b], given_as={0: INT64, 1: INT64}, counted=True, smooth=False, note="integers"),
         *(
-            Sample(name, [a, column], given_as=both, counted=True, smooth=False, note="broadcast")
+            Sample(name, [a, column], given_as=types, counted=True, smooth=False, note="broadcast")
             for name in ("And", "Or", "Xor")
         ),
         Sample("Not", [a], given_as={0: BOOL}, counted=True, smooth=False),

@@ -29,9 +29,12 @@ def expected(sample: Sample, model: onnx.ModelProto, x: Rows, r: Rows, weights: 
     names = [sample.input_name(f"x{i}") for i in _varying(sample)]
     count, total = len(x[names[0]]), None
     for k, weight in enumerate(weights):
-        rows = [_one(sample, model, *(_part(v, i) for v, i in ((x, n), (r, k)))) for n in range(count)]
-        part = [weight * np.stack(each) for each in zip(*rows, strict=True)]
-        total = part if total is None else [a + b for a, b in zip(total, part, strict=True)]
+        rows = [
+            _multipliers_of_row(sample, model, *(_row(v, i) for v, i in ((x, n), (r, k))))
+            for n in range(count)
+        ]
+        slopes = [weight * np.stack(each) for each in zip(*rows, strict=True)]
+        total = slopes if total is None else [a + b for a, b in zip(total, slopes, strict=True)]
     assert total is not None
     return dict(zip(names, total, strict=True))
 
@@ -40,17 +43,17 @@ def _varying(sample: Sample) -> list[int]:
     return [i for i, o in enumerate(sample.operands) if isinstance(o, Var)]
 
 
-def _part(rows: Rows, i: int) -> list[np.ndarray]:
+def _row(rows: Rows, i: int) -> list[np.ndarray]:
     return [a[i].astype(np.float64) for a in rows.values()]
 
 
-def _one(
+def _multipliers_of_row(
     sample: Sample, model: onnx.ModelProto, xs: list[np.ndarray], rs: list[np.ndarray]
 ) -> list[np.ndarray]:
-    found = _by_formula(sample, model, xs, rs) if sample.op_type in FORMULAS else None
-    if found is None:
+    multipliers = _by_formula(sample, model, xs, rs) if sample.op_type in FORMULAS else None
+    if multipliers is None:
         return attributions(lambda rows: _run(sample, model, rows), xs, rs, _players(sample))
-    return found
+    return multipliers
 
 
 def _players(sample: Sample) -> Group:
@@ -83,8 +86,8 @@ def _by_formula(
         for v in (xs, rs)
     ]
     flags = [i in varying for i in range(len(sample.operands))]
-    given = [v for v, flag in zip(zip(*pair, strict=True), flags, strict=True) if flag]
-    flows = iter(starting([x for x, _ in given], [r for _, r in given], [True] * len(given)))
+    pairs = [v for v, flag in zip(zip(*pair, strict=True), flags, strict=True) if flag]
+    flows = iter(starting([x for x, _ in pairs], [r for _, r in pairs], [True] * len(pairs)))
     operands = [next(flows) if flag else c for flag, c in zip(flags, pair[0], strict=True)]
     for i, kind in sample.given_as.items():
         operands[i] = operands[i].each((lambda v: v > 0.2) if kind == TensorProto.BOOL else _whole)
@@ -115,4 +118,4 @@ def _text(value: Any) -> Any:
 def _split(y: Flow, xs: list[np.ndarray], rs: list[np.ndarray]) -> list[np.ndarray]:
     sizes = [x.size for x in xs]
     m = np.split(y.m.reshape(y.x.size, -1), np.cumsum(sizes)[:-1], axis=1)
-    return [part.reshape(-1, *x.shape) * (x - r) for part, x, r in zip(m, xs, rs, strict=True)]
+    return [multiplier.reshape(-1, *x.shape) * (x - r) for multiplier, x, r in zip(m, xs, rs, strict=True)]

@@ -99,18 +99,18 @@ def _resized() -> list[Sample]:
 
 def _spectra() -> list[Sample]:
     real, complex_ = Var((6, 3, 1)), Var((6, 3, 2))
-    one, window = np.asarray(1), np.random.default_rng(0).uniform(0.2, 1, 5)
+    step, window = np.asarray(1), np.random.default_rng(0).uniform(0.2, 1, 5)
     return [
-        Sample("DFT", [real, None, one]),
-        Sample("DFT", [complex_, None, one], {"inverse": 1}, note="inverse"),
-        Sample("DFT", [complex_, np.asarray(8), one], note="longer"),
-        Sample("DFT", [complex_, np.asarray(5), one], {"inverse": 1}, note="shorter, inverse"),
-        Sample("DFT", [real, None, one], {"onesided": 1}, note="one side"),
+        Sample("DFT", [real, None, step]),
+        Sample("DFT", [complex_, None, step], {"inverse": 1}, note="inverse"),
+        Sample("DFT", [complex_, np.asarray(8), step], note="longer"),
+        Sample("DFT", [complex_, np.asarray(5), step], {"inverse": 1}, note="shorter, inverse"),
+        Sample("DFT", [real, None, step], {"onesided": 1}, note="one side"),
         Sample("DFT", [Var((2, 7, 1)), None, np.asarray(-2)], {"onesided": 1}, note="one side, odd"),
-        Sample("DFT", [Var((5, 3, 1)), np.asarray(8), one], {"onesided": 1}, note="one side, longer"),
-        Sample("DFT", [Var((4, 3, 2)), None, one], {"inverse": 1, "onesided": 1}, note="to real"),
+        Sample("DFT", [Var((5, 3, 1)), np.asarray(8), step], {"onesided": 1}, note="one side, longer"),
+        Sample("DFT", [Var((4, 3, 2)), None, step], {"inverse": 1, "onesided": 1}, note="to real"),
         Sample(
-            "DFT", [Var((4, 3, 2)), np.asarray(7), one], {"inverse": 1, "onesided": 1}, note="to real, odd"
+            "DFT", [Var((4, 3, 2)), np.asarray(7), step], {"inverse": 1, "onesided": 1}, note="to real, odd"
         ),
         Sample("DFT", [complex_, None, np.asarray(0)], bare=True, note="axis 0"),
         Sample("DFT", [Var((5, 3, 2))], note="no axis"),

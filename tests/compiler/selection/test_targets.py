@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rationale import DeepShap, Gradient, Lrp, compile_model
 from rationale.cli.compile import app
-from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.pictures.panels import Flow
 from tests.compiler.models import FEATURES, HIDDEN, mlp, parsed, rows
 
@@ -123,7 +123,7 @@ def test_a_contrast_is_evaluated(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows(12, FEATURES, seed=2))
     compiled = compile_model(mlp(last="Identity"), Lrp(), targets=["2-0", 1], layers="all")
     compiled.write(tmp_path / "r", "m")
-    (found,) = evaluate(tmp_path / "r", ["m"], tmp_path / "x.npy", settings=Settings(rows=12))
+    (found,) = evaluate(tmp_path / "r", ["m"], tmp_path / "x.npy", settings=EvaluationSettings(rows=12))
     assert found.targets == 2
     assert found.randomised.stages
     assert any("y[2-0]" in panel.title for panel in found.panels)

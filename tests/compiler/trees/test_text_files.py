@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from rationale import Manifest, TreeShap, compile_model
 from rationale.artifact.entry import open_entry, read_inputs
-from rationale.evaluate.evaluate import Settings, evaluate
-from rationale.evaluate.shapley import Comparison, Reasons
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
+from rationale.evaluate.shapley import ReasonAgreement, ShapleyComparison
 from rationale_service.cli.main import app
 from tests.compiler.models import parsed
 from tests.references import trees as of
@@ -93,9 +93,9 @@ def test_measures_replace_texts_too(place: Path) -> None:
     rows = {name: array[HOUSING != "own"] for name, array in read_inputs(compiled, place / "r.csv").items()}
     rows = {name: array.astype(str) if array.dtype == object else array for name, array in rows.items()}
     np.savez("x.npz", **rows)
-    settings = Settings(shapley=True)
+    settings = EvaluationSettings(shapley=True)
     (found,) = evaluate(place, ["m"], place / "x.npz", [place / "r.csv"], settings)
-    assert isinstance(found.shapley, Comparison)
+    assert isinstance(found.shapley, ShapleyComparison)
     assert max(found.shapley.distances) < 1e-5
     assert (found.features, found.shapley.players, found.shapley.rounds) == (3, 3, 0)
     scores = compiled.explain(rows)["explained_value"]
@@ -113,9 +113,11 @@ def test_reasons_of_texts_are_compared(place: Path) -> None:
     due = compile_model(model(), TreeShap(references)).explain(references)["explained_value"]
     profile = {"output": "y[0]", "threshold": float(np.median(due)), "adverse": "above"}
     compile_model(model(), TreeShap(references), decision=profile).write(place, "decides")
-    (found,) = evaluate(place, ["decides"], place / "r.npz", [place / "r.npz"], Settings(shapley=True))
-    assert isinstance(found.shapley, Comparison)
-    assert found.shapley.reasons == Reasons(int((due > np.median(due)).sum()), 1, 1)
+    (found,) = evaluate(
+        place, ["decides"], place / "r.npz", [place / "r.npz"], EvaluationSettings(shapley=True)
+    )
+    assert isinstance(found.shapley, ShapleyComparison)
+    assert found.shapley.reasons == ReasonAgreement(int((due > np.median(due)).sum()), 1, 1)
 
 
 def test_a_column_of_numbers_that_holds_text(place: Path) -> None:

@@ -12,8 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from rationale import Comparisons, TreeShap, compile_model
-from rationale.evaluate.decisions.measures import Report, report
-from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.measures import DecisionReport, report
+from rationale.evaluate.decisions.moved import ScoreMovement
 from tests.needs import GERMAN, TAIWAN, need_data
 from tests.peers.tables.test_german import NAMES
 
@@ -21,7 +21,7 @@ EDGE = 1e-6  # of a threshold: float32 and float64 may decide otherwise
 AROUND = 0.01
 
 
-def check(done: Report, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
+def check(done: DecisionReport, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
     """Against probabilities [N] of the fitted model itself."""
     assert (np.abs(bad - threshold) > EDGE).all()
     declined = bad > threshold
@@ -38,7 +38,7 @@ def check(done: Report, bad: np.ndarray, groups: pd.Series, threshold: float) ->
         told = row.explained
         assert told.base_value is not None
         assert told.base_value + sum(told.attributions.values()) == pytest.approx(told.score, abs=1e-4)
-    assert isinstance(done.moved, Moved)
+    assert isinstance(done.moved, ScoreMovement)
     assert done.moved.named > 5 * abs(done.moved.others)
     assert done.moved.larger > 0.95
     baseline, drawn = done.agreements

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from rationale import DeepShap, Manifest, compile_model
-from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, evaluated_pairs
 from rationale.evaluate.shapley import compare
 from rationale.references.centroids import balanced, centroids, outputs_of
 from tests.needs import TAIWAN, need_data
@@ -137,9 +137,9 @@ def test_deepshap_beside_shapley_values(credit: Credit) -> None:
     """The figures of docs/methods.md."""
     case = credit.case
     compiled = compile_model(export(case, "torchscript"), DeepShap(case.references))
-    subject = Subject(compiled, compiled.fit(case.x[:30]))
+    subject = ExplainedModel(compiled, compiled.fit(case.x[:30]))
     references = GivenReferences({"x": case.references})
-    found, _ = compare(subject, pairs_of(subject), references, 10_000_000, 0, lambda *_: None)
+    found, _ = compare(subject, evaluated_pairs(subject), references, 10_000_000, 0, lambda *_: None)
     assert max(found.errors) <= 0.01
     spans = [np.quantile(values, [0, 0.5, 1]) for values in (found.distances, found.correlations)]
     np.testing.assert_allclose(spans, [[0.08, 0.15, 0.42], [0.90, 0.98, 1.00]], atol=0.03)

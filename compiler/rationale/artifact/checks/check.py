@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rationale.artifact.checks.expected import Ask, expect, probe_count
+from rationale.artifact.checks.expected import FittedAnswers, expected_probes, probe_count
 from rationale.artifact.checks.gate import check_gate
 from rationale.artifact.checks.measure import (
     GAP_LIMIT,
@@ -68,7 +68,7 @@ class FinishedGraph:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The measurements of a finished graph.
 
     Attributes:
@@ -89,8 +89,8 @@ class Checked:
 
 
 def check(
-    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: Ask | None = None
-) -> Checked:
+    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: FittedAnswers | None = None
+) -> CheckResult:
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
     Args:
@@ -113,45 +113,47 @@ def check(
         return probes, measure(source, graph.served, names, probes, rows_that_fit(memory))
 
     try:
-        probes, found = measured(unit=True)
+        probes, measurement = measured(unit=True)
     except InvalidModelError:  # such as floats that are ids of a small table
-        probes, found = measured(unit=False)
+        probes, measurement = measured(unit=False)
     carrying = [
         n for n in layers if method.gap is not None and selection.part.carries_all(selection.target, n)
     ]
-    gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in carrying else None for n in layers}
+    gaps = {
+        n: layer_gap(measurement.answers, attributions_name(n)) if n in carrying else None for n in layers
+    }
     if graph.one_shot:
         check_gate(graph.served, probes, [v.name for v in source.graph.output])
     if graph.exact is not None:
-        error = storage_error(Runner(narrow(graph.exact, lowered.narrow)), found, names, probes)
+        error = storage_error(Runner(narrow(graph.exact, lowered.narrow)), measurement, names, probes)
         memory = memory.model_copy(update={"storage_error": error})
     sample = with_open_sample(sample_rows(graph.longest, references, probes), references)
-    warnings = demand(found.measured, method.gap, bool(selection.target.stops))
-    count = probe_count(found.measured, rows_that_fit(memory))
-    rows = (synthetic_probes(probes, _near(selection, referenced, nobodys=True), references, count), sample)
-    due, told = expect(source, graph.served, found, rows, fitted)
-    return Checked(
-        found.measured.model_copy(update={"probe_rows": due.rows if due else 0}),
-        found.answers,
+    warnings = demand(measurement.measured, method.gap, bool(selection.target.stops))
+    count = probe_count(measurement.measured, rows_that_fit(memory))
+    rows = (synthetic_probes(probes, _near(selection, referenced, at_random=True), references, count), sample)
+    expected, probe_warnings = expected_probes(source, graph.served, measurement, rows, fitted)
+    return CheckResult(
+        measurement.measured.model_copy(update={"probe_rows": expected.rows if expected else 0}),
+        measurement.answers,
         memory,
         sample,
-        (*warnings, *told, *beyond_budget(memory)),
+        (*warnings, *probe_warnings, *beyond_budget(memory)),
         gaps,
-        due,
+        expected,
     )
 
 
-def _near(selection: Selection, referenced: Referenced, *, nobodys: bool = False) -> dict[str, np.ndarray]:
-    """Return rows of the model's inputs to check near; `nobodys` ids are drawn at random."""
+def _near(selection: Selection, referenced: Referenced, *, at_random: bool = False) -> dict[str, np.ndarray]:
+    """Return rows of the model's inputs to check near; `at_random` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}
-    known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+    rows = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
     leaves = [s for s in selection.target.leaves if s.is_looked_up]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
-        given = None if nobodys else referenced.fed.get(name)
-        known[name] = probe_ids([s for s in leaves if s.name == name], row, given)
-    return known
+        ids = None if at_random else referenced.fed.get(name)
+        rows[name] = probe_ids([s for s in leaves if s.name == name], row, ids)
+    return rows
 
 
 def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
@@ -182,8 +184,8 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     if measured.completeness_gap is None:
         return (
             *messages,
-            "whether attributions add up was not measured: the explained output does not move on the rows of "
-            "the check. Give references near which it does.",
+            "completeness was not measured: the explained output is the same on all probe rows. Give "
+            "references near which it changes.",
         )
     if np.isnan(measured.completeness_gap):
         raise CheckFailedError(
@@ -199,8 +201,8 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
 
 def adds_up(measured: Measured, gap: Gap | None) -> bool:
     """Tell whether attributions that must add up do so on the rows of the check."""
-    found = measured.completeness_gap
-    return gap is Gap.ROUNDING and found is not None and found <= GAP_WARNING
+    size = measured.completeness_gap
+    return gap is Gap.ROUNDING and size is not None and size <= GAP_WARNING
 
 
 def _judge_outputs(measured: Measured) -> tuple[str, ...]:
@@ -210,11 +212,11 @@ def _judge_outputs(measured: Measured) -> tuple[str, ...]:
     fused, steps = measured.fused_integers, max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding)
     if fused > steps and error <= fused + max(steps, OUTPUT_ROUNDINGS * measured.own_rounding):
         return (
-            "ONNX Runtime runs quantised layers of this model on whole numbers, and answers otherwise than "
-            f"the model's own nodes by {fused:.1e} of the largest: by steps, or by far more where it adds in "
-            "16 bits (x86 without VNNI). The explanation follows the nodes, and its outputs differ by "
-            f"{error:.1e} from the plain entry's as they are here. The session option "
-            "session.disable_quant_qdq=1 runs the nodes as they stand.",
+            "ONNX Runtime computes this model's quantised layers in whole numbers, and its answers differ "
+            f"from the model's own nodes by {fused:.1e} of the largest: by steps, or by far more where it "
+            "adds in 16 bits (x86 without VNNI). The explanation follows the nodes, and its outputs differ "
+            f"from the plain entry's by {error:.1e} here. The session option session.disable_quant_qdq=1 "
+            "runs the nodes unchanged.",
         )
     if not error <= OUTPUT_ROUNDINGS * measured.own_rounding:
         raise CheckFailedError(
@@ -222,10 +224,9 @@ def _judge_outputs(measured: Measured) -> tuple[str, ...]:
             "the model."
         )
     return (
-        "float32 does not hold this model's outputs: where its weights are rounded otherwise or its sums "
-        f"taken in another order they change by {measured.own_rounding:.1e} of the largest, as sums of large "
-        f"terms that almost cancel do; the combined graph's differ by {error:.1e}. Export it in float64 "
-        "(skl2onnx: to_onnx with a float64 row).",
+        "float32 is too coarse for this model: if its weights are rounded otherwise, or its sums taken in "
+        f"another order, its outputs change by {measured.own_rounding:.1e} of the largest; the combined "
+        f"graph's differ by {error:.1e}. Export the model in float64 (skl2onnx: to_onnx with a float64 row).",
     )
 
 
@@ -245,9 +246,9 @@ def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
     if gap > GAP_LIMIT:
         return (
             f"attributions add up to the output's difference within {gap:.1e} of it only, and the model's "
-            f"own answers change by {measured.gap_rounding:.1e} of it where weights are rounded otherwise or "
-            "sums are taken in another order: float32 does not hold this model's outputs. Look for weights "
-            "that are random, or rows that are not scaled as in training; else export it in float64.",
+            f"own answers change by {measured.gap_rounding:.1e} of it if weights are rounded otherwise or "
+            "sums are taken in another order: float32 is too coarse for this model. Check that its weights "
+            "are trained and that rows are scaled as in training; otherwise export it in float64.",
         )
     if gap > GAP_WARNING:
         return (f"attributions add up to the output's difference within {gap:.1e} of it only",)
@@ -285,12 +286,12 @@ def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
 
 def _judge_absorbed(measured: Measured, gap: float) -> tuple[str, ...]:
     """Warn if more is absorbed than there is to explain, by a row's own output; some is by definition."""
-    kept = max(gap, measured.gap_of_a_row or 0.0)
-    if kept > ABSORBED_WARNING:
+    absorbed = max(gap, measured.gap_of_a_row or 0.0)
+    if absorbed > ABSORBED_WARNING:
         return (
-            f"biases, stabilisers and Softmax keep up to {kept:.3g} times what is explained, by the "
-            "method's definition: attributions do not add up to the output, and tell more of what was kept "
-            "than of it. Hold them against another method's (input-x-gradient, deepshap).",
+            f"biases, stabilisers and Softmax absorb up to {absorbed:.3g} times the explained value, by the "
+            "method's definition, so attributions do not add up to the output. Compare them with another "
+            "method's (input-x-gradient, deepshap).",
         )
     return ()
 

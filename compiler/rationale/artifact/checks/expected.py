@@ -28,7 +28,7 @@ SLOW_MS = 1000.0  # a row that takes longer is not computed in a second way
 _EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # the evaluator takes a second for these
 _VALUES = (BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR)  # all in the unit of the explained output
 Arrays = Mapping[str, np.ndarray]
-Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
+FittedAnswers = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
 def probe_count(measured: Measured, most: int) -> int:
@@ -36,12 +36,12 @@ def probe_count(measured: Measured, most: int) -> int:
     return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
 
 
-def expect(
+def expected_probes(
     source: onnx.ModelProto,
     graph: SerializedGraph,
-    found: Measurement,
+    measurement: Measurement,
     rows: Sequence[Arrays],
-    fitted: Ask | None = None,
+    fitted: FittedAnswers | None = None,
 ) -> tuple[Probes | None, tuple[str, ...]]:
     """Return the probe rows of a graph with their expected answers, and warnings for the user.
 
@@ -51,12 +51,12 @@ def expect(
 
     Args:
         source: the plain model.
-        found: the check's measurement of the model and the graph.
+        measurement: the check's measurement of the model and the graph.
         rows: candidate rows, [n, …] for each input; the first with finite answers are taken.
         fitted: the fitted model's answers to such rows, by output.
     """
-    measured = found.measured
-    feeds, answers = _answered(found.run, rows)
+    measured = measurement.measured
+    feeds, answers = _first_finite_answers(measurement.run, rows)
     if not answers:
         return None, ()
     names = [v.name for v in source.graph.output if v.name in answers]
@@ -66,21 +66,21 @@ def expect(
         inputs=tuple(_inputs(feeds)),
         outputs=tuple(_outputs(answers)),
     )
-    own = {v.name: feeds[v.name] for v in source.graph.input if v.name in feeds}
-    others = [found.original(own)]
+    inputs = {v.name: feeds[v.name] for v in source.graph.input if v.name in feeds}
+    further_answers = [measurement.original(inputs)]
     if measured.latency_ms <= SLOW_MS:
         with suppress(CheckFailedError):  # some operators have no kernel but the one they are fused into
-            others.append(explaining(Runner(graph, optimise=False), outline(graph))(feeds))
-    differences = [min(probes.compare(other).value, 1.0) for other in others]
+            further_answers.append(explaining(Runner(graph, optimise=False), outline(graph))(feeds))
+    differences = [min(probes.compare(other).value, 1.0) for other in further_answers]
     probes = probes.model_copy(update={"kernels": max(*differences, measured.rounding)})
     if fitted is not None:
-        due = {name: array for name, array in fitted(feeds).items() if name in names}
-        return _confirmed(probes, due, "fitted model") or probes, ()
+        expected = {name: array for name, array in fitted(feeds).items() if name in names}
+        return _confirm(probes, expected, "fitted model") or probes, ()
     is_small = measured.latency_ms <= _EVALUATED_MS and model_bytes(source) <= _EVALUATED_BYTES
     if is_small and not measured.rounding:  # the evaluator rounds half precision at other places
-        due = _evaluated(source, own, names)
-        confirmed = _confirmed(probes, due, "reference evaluator")
-        difference = probes.compare(due)
+        expected = _reference_answers(source, inputs, names)
+        confirmed = _confirm(probes, expected, "reference evaluator")
+        difference = probes.compare(expected)
         contradicted = confirmed is None and difference.is_broken
         if contradicted and any(node.domain == "ai.onnx.ml" for node in source.graph.node):
             return probes, (
@@ -88,11 +88,13 @@ def expect(
                 f"{difference.output!r} differs by {difference.value:.2g} of its range. Compare its answers "
                 "with those of the model that it was exported from: either can be wrong.",
             )
-        return confirmed or probes, ()
+        probes = confirmed or probes
     return probes, ()
 
 
-def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _first_finite_answers(
+    run: Run, rows: Sequence[Arrays]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the first set of rows with finite answers, reduced to those rows, and the answers."""
     for feeds in rows:
         try:
@@ -107,31 +109,34 @@ def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], 
             if is_float(array.dtype):
                 finite &= np.isfinite(array.astype(np.float64)).reshape(count, -1).all(axis=1)
         if finite.any():
-            kept = {name: array[finite] if array.ndim else array for name, array in feeds.items()}
-            return kept, {name: array[finite] for name, array in answers.items()}
+            finite_feeds = {name: array[finite] if array.ndim else array for name, array in feeds.items()}
+            return finite_feeds, {name: array[finite] for name, array in answers.items()}
     return {}, {}
 
 
-def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
+def _confirm(probes: Probes, expected: Arrays, source: str) -> Probes | None:
     """Return the probes with these expected answers; None if the runtime's answers differ."""
-    if not due or probes.compare(due).value > WARNED:
+    if not expected or probes.compare(expected).value > WARNED:
         return None
     outputs = tuple(
-        _output(o.name, due[o.name], o.datatype, o.scale) if o.name in due else o for o in probes.outputs
+        _output(o.name, expected[o.name], o.datatype, o.scale) if o.name in expected else o
+        for o in probes.outputs
     )
     return probes.model_copy(update={"outputs": outputs, "source": source})
 
 
-def _evaluated(source: onnx.ModelProto, own: Arrays, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _reference_answers(
+    source: onnx.ModelProto, inputs: Arrays, names: Sequence[str]
+) -> dict[str, np.ndarray]:
     """Return the answers of ONNX's reference evaluator; nothing if it fails."""
     from onnx.reference import ReferenceEvaluator  # here, since it is slow to import
 
     try:
         with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(source).run(list(names), dict(own))
+            answers = ReferenceEvaluator(source).run(list(names), dict(inputs))
     except Exception:  # errors of many kinds: it does not know the operator, or this form of it
         return {}
-    return {n: a for n, a in zip(names, found, strict=True) if isinstance(a, np.ndarray) and a.ndim}
+    return {n: a for n, a in zip(names, answers, strict=True) if isinstance(a, np.ndarray) and a.ndim}
 
 
 def _inputs(feeds: Arrays) -> list[ProbeInput]:

@@ -80,19 +80,22 @@ def measure(
     comparable, halves = on_cpu(ir.from_proto(source))
     graph = outline(combined)
     rows = max(len(p) for p in probes.values() if p.ndim)
-    own = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
-    original, alone = _run_original(comparable, own)
+    inputs = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
+    original, alone = _run_original(comparable, inputs)
     runner = explaining(run or Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
-    together = runner(probes) if most >= rows else _joined(singles)
-    _demand_separate_rows(original, own, alone, rows, halves.rounding)
+    together = runner(probes) if most >= rows else _join_rows(singles)
+    _demand_separate_rows(original, inputs, alone, rows, halves.rounding)
     sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
     outputs_error, gap = _outputs_error(alone, together), _gap(together, sound) if GAP in together else None
     own_rounding = fused_integers = 0.0
     if outputs_error > OUTPUTS_LIMIT or (gap is not None and gap > GAP_LIMIT and GAP_ERROR not in together):
-        unfused = Runner(comparable, given=True, fuse_integers=False)(own)
-        own_rounding, fused_integers = _own_rounding(comparable, own, unfused), _outputs_error(alone, unfused)
+        unfused = Runner(comparable, given=True, fuse_integers=False)(inputs)
+        own_rounding, fused_integers = (
+            _own_rounding(comparable, inputs, unfused),
+            _outputs_error(alone, unfused),
+        )
     measured = Measured(
         rows=rows,
         outputs_error=outputs_error,
@@ -134,7 +137,7 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
 
 def storage_error(exact: Runner, checked: Measurement, attributions: Sequence[str], probes: Arrays) -> float:
     """Return the largest error of attributions through float16, over the largest attribution without it."""
-    answers = _joined([exact(_row(probes, i)) for i in range(checked.measured.rows)])
+    answers = _join_rows([exact(_row(probes, i)) for i in range(checked.measured.rows)])
     return max(relative_error(checked.answers[name], answers[name]) for name in attributions)
 
 
@@ -157,7 +160,7 @@ def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, 
     return answers, float(np.median(times) * 1e3)
 
 
-def _joined(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join_rows(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Join the answers to single rows to a batch's; one without rows (a ZipMap's list) is the first row's."""
     return {
         name: np.concatenate([s[name] for s in singles])
@@ -180,7 +183,7 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
     batch = 1
     while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
         if seconds < PROPORTIONAL_SECONDS:
-            seconds = _timed(runner, probes, 2 * batch)
+            seconds = _seconds_of_run(runner, probes, 2 * batch)
             if seconds > BATCH_SECONDS:
                 break
         else:
@@ -189,7 +192,7 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
     return batch
 
 
-def _timed(runner: Run, probes: Arrays, count: int) -> float:
+def _seconds_of_run(runner: Run, probes: Arrays, count: int) -> float:
     """Return the seconds of one run of `count` rows."""
     rows = {name: np.resize(p, (count, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
     start = time.perf_counter()
@@ -229,9 +232,9 @@ def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
         outputs: the outputs of the model without layers on whole numbers, which round by design.
     """
     other = [_rounded_otherwise(original, seed) for seed in range(DRAWS)]
-    others = [Runner(model, given=True, fuse_integers=False)(probes) for model in other]
-    others.append(Runner(original, optimise=False, given=True)(probes))
-    errors = [_outputs_error(outputs, other) for other in others]
+    answers = [Runner(model, given=True, fuse_integers=False)(probes) for model in other]
+    answers.append(Runner(original, optimise=False, given=True)(probes))
+    errors = [_outputs_error(outputs, other) for other in answers]
     return max((error for error in errors if np.isfinite(error)), default=0.0)
 
 
@@ -284,8 +287,8 @@ def _gap(results: Arrays, sound: np.ndarray) -> float | None:
     Rows near the references need a difference of their own: that of a row a unit away is too large for them.
     """
     about = sound & (np.arange(len(sound)) < NEAR)
-    found = [gap for gap in (_gap_of(results, about), _gap_of(results, sound)) if gap is not None]
-    return float(np.max(found)) if found else None
+    gaps = [gap for gap in (_gap_of(results, about), _gap_of(results, sound)) if gap is not None]
+    return float(np.max(gaps)) if gaps else None
 
 
 def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
@@ -324,8 +327,8 @@ def layer_gap(results: Arrays, attributions: str) -> float | None:
     """Return the gap of a layer on the way, from its attributions [N, T, …]; see `_gap`."""
     explained = results[EXPLAINED_VALUE].astype(np.float64)
     base = results[BASE_VALUE].astype(np.float64) if BASE_VALUE in results else 0.0
-    given = results[attributions].astype(np.float64)
-    gap = explained - base - given.reshape(*explained.shape, -1).sum(-1)
+    layer = results[attributions].astype(np.float64)
+    gap = explained - base - layer.reshape(*explained.shape, -1).sum(-1)
     return _gap({**results, GAP: gap.astype(results[GAP].dtype)}, np.isfinite(gap).all(axis=1))
 
 

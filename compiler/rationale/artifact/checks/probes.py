@@ -28,8 +28,8 @@ _SHARE = 0.3  # relative shift of a number that all rows share
 Arrays = Mapping[str, np.ndarray]
 
 
-def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
-    """Return [ROWS, …] for each input of a model: around an input's `known` rows if there are any.
+def probe_rows(model: onnx.ModelProto, rows: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
+    """Return [ROWS, …] for each input of a model: around an input's `rows` rows if there are any.
 
     Unknown integers are 1, which is a valid mask, length or index for most models.
 
@@ -39,68 +39,68 @@ def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> d
     random = np.random.default_rng(0)
     initializers = {t.name for t in model.graph.initializer}
     return {
-        v.name: _probe(random, v.type.tensor_type, known.get(v.name), unit)
+        v.name: _probe(random, v.type.tensor_type, rows.get(v.name), unit)
         for v in model.graph.input
         if v.name not in initializers
     }
 
 
 def _probe(
-    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None, unit: bool
+    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, rows: np.ndarray | None, unit: bool
 ) -> np.ndarray:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
     size = (ROWS, *shape[1:]) if shape else ()
     if not is_float(dtype):
-        return _probe_integers(size, dtype, known)
-    if known is None:
+        return _probe_integers(size, dtype, rows)
+    if rows is None:
         return random.standard_normal(size).astype(dtype)
-    pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
-    finite = np.isfinite(known)  # references of trees may miss values
+    pick = rows[np.arange(ROWS) % len(rows)].astype(np.float64)
+    finite = np.isfinite(rows)  # rows of trees may miss values
     counted = finite | ~finite.any(axis=0)
-    middle = np.mean(known, axis=0, dtype=np.float64, where=counted)
-    spread = np.sqrt(np.mean((known - middle) ** 2, axis=0, dtype=np.float64, where=counted))
-    spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(known[finite]).mean(dtype=np.float64))
+    middle = np.mean(rows, axis=0, dtype=np.float64, where=counted)
+    spread = np.sqrt(np.mean((rows - middle) ** 2, axis=0, dtype=np.float64, where=counted))
+    spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(rows[finite]).mean(dtype=np.float64))
     noise = random.standard_normal(pick.shape)
     steps = np.stack([0 * spread, 0.1 * spread, spread, np.maximum(spread, 1.0) if unit else spread])
     away = np.sign(noise[NEAR:]) * np.maximum(np.abs(noise[NEAR:]), 0.5)  # one feature alone moves too
     noise[NEAR:] = away if unit else noise[NEAR:]
     row = pick + noise * steps
-    if (known[finite] >= 0).all() and (known[finite] > 0).any():  # amounts, counts, codes: never negative
+    if (rows[finite] >= 0).all() and (rows[finite] > 0).any():  # amounts, counts, codes: never negative
         row[NEAR:] = np.abs(row[NEAR:])
     return np.asarray(row, dtype)
 
 
-def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
+def _probe_integers(size: tuple[int, ...], dtype: np.dtype, rows: np.ndarray | None) -> np.ndarray:
     """Return the known rows; if they are too few, repeat their ids at other positions."""
-    if dtype.kind == "O" and (known is None or not size):
+    if dtype.kind == "O" and (rows is None or not size):
         return np.full(size, "", object)
-    if known is None or not size:
+    if rows is None or not size:
         return np.ones(size, dtype) if size and dtype.kind in "iub" else np.zeros(size, dtype)
-    if len(known) >= ROWS:
-        return known[:ROWS].astype(dtype)
-    rolled = [np.roll(known[i % len(known)].reshape(-1), i // len(known)) for i in range(ROWS)]
+    if len(rows) >= ROWS:
+        return rows[:ROWS].astype(dtype)
+    rolled = [np.roll(rows[i % len(rows)].reshape(-1), i // len(rows)) for i in range(ROWS)]
     return np.stack(rolled).reshape(size).astype(dtype)
 
 
-def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | None) -> np.ndarray:
+def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], rows: np.ndarray | None) -> np.ndarray:
     """Return [ROWS, *row] ids that the tables have: a reference, one with some redrawn, one at random."""
     random = np.random.default_rng(0)
     sizes = [s.size for s in leaves if s.size is not None]
     drawn = random.integers(0, min(sizes, default=_DIGITS), (ROWS, *row))
-    if given is None:
+    if rows is None:
         return np.asarray(drawn)
-    pick = given[np.arange(ROWS) % len(given)].astype(np.int64)
+    pick = rows[np.arange(ROWS) % len(rows)].astype(np.int64)
     share = np.reshape(_NEAR, (ROWS, *(1 for _ in row)))
     return np.where(random.random(pick.shape) < share, drawn, pick)
 
 
 def sound_probes(
-    source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool
+    source: onnx.ModelProto, combined: onnx.ModelProto, rows: Arrays, *, unit: bool
 ) -> dict[str, np.ndarray]:
     """Return `probe_rows`, with zeros for unknown integers if ones have no finite answer."""
-    probes = probe_rows(combined, known, unit=unit)
-    guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in known]
+    probes = probe_rows(combined, rows, unit=unit)
+    guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in rows]
     if not guessed or _answers(source, probes):
         return probes
     return {name: np.zeros_like(p) if name in guessed else p for name, p in probes.items()}
@@ -127,14 +127,16 @@ def sample_rows(
     for value in model.graph.input:
         tensor = value.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        known = None if references is None else references.arrays.get(value.name)
+        reference_rows = None if references is None else references.arrays.get(value.name)
         shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
         if value.name in probes and not is_float(dtype) and shape:
             rows[value.name] = probes[value.name][:1]
         elif tensor.elem_type == onnx.TensorProto.STRING:
             rows[value.name] = np.full(shape, "", object)
-        elif known is not None and references is not None:
-            finite = np.ma.masked_invalid(known.astype(np.float64))  # references of trees may miss values
+        elif reference_rows is not None and references is not None:
+            finite = np.ma.masked_invalid(
+                reference_rows.astype(np.float64)
+            )  # references of trees may miss values
             mean = np.ma.average(finite, axis=0, weights=_broadcast(references.weights, finite))
             rows[value.name] = np.ma.filled(mean, 0.0)[None].astype(dtype)
         else:
@@ -154,8 +156,8 @@ def check_open(method: Method, deployment: Deployment) -> None:
         "--one-shot": deployment.one_shot,
         "--storage float16": deployment.storage != "float32",
     }
-    for fault, found in wrong.items():
-        if found:
+    for fault, is_present in wrong.items():
+        if is_present:
             raise InvalidOptionError(
                 f"open references do not go with: {fault}. Compile with a reference set."
             )
@@ -177,17 +179,17 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
 
 
 def synthetic_probes(
-    probes: Arrays, known: Arrays, references: ReferenceSet | None, count: int
+    probes: Arrays, known_rows: Arrays, references: ReferenceSet | None, count: int
 ) -> dict[str, np.ndarray]:
     """Return artificial rows [count, …] for each input.
 
     Args:
         probes: the rows of the check, from which inputs without known rows are taken.
-        known: rows [K, …] of the other inputs.
+        known_rows: rows [K, …] of the other inputs.
         references: the reference set; open references are drawn as the rows are.
     """
     rows = {name: array[:count] if array.ndim else array for name, array in probes.items()}
-    rows |= {n: synthetic_rows(a, count, seed) for seed, (n, a) in enumerate(known.items()) if n in rows}
+    rows |= {n: synthetic_rows(a, count, seed) for seed, (n, a) in enumerate(known_rows.items()) if n in rows}
     if references is None or not references.is_open:
         return rows
     drawn = {n: synthetic_rows(a, references.count, len(a)) for n, a in references.arrays.items()}
@@ -195,21 +197,21 @@ def synthetic_probes(
     return {**rows, **{name: array[:count] for name, array in opened.items()}}
 
 
-def synthetic_rows(known: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Return rows [count, …] drawn feature by feature from `known` rows [K, …].
+def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Return rows [count, …] drawn feature by feature from `rows` rows [K, …].
 
     A number lies between two neighbours among the known ones, and is whole if all of them are. Ids and
     texts are taken from the known ones, each feature from another row. Values are missing as often as there.
     """
     random = np.random.default_rng(seed)
-    if not is_float(known.dtype):
-        picks = random.integers(0, len(known), (count, *known.shape[1:]))
-        return np.take_along_axis(known, picks, axis=0)
-    values = known.astype(np.float64)
+    if not is_float(rows.dtype):
+        picks = random.integers(0, len(rows), (count, *rows.shape[1:]))
+        return np.take_along_axis(rows, picks, axis=0)
+    values = rows.astype(np.float64)
     if len(values) == 1:
         noise = random.standard_normal((count, *values.shape[1:]))
         drawn = values + noise * np.where(values != 0, _SHARE * np.abs(values), 1.0)
-        return _rounded(drawn).astype(known.dtype)
+        return _rounded(drawn).astype(rows.dtype)
     ordered = np.sort(values, axis=0)  # missing values come last
     there = np.isfinite(ordered).sum(axis=0)
     place = random.uniform(*_ENDS, (count, *values.shape[1:])) * (len(values) - 1)
@@ -219,7 +221,7 @@ def synthetic_rows(known: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     drawn = low + (place - below) * (high - low)
     whole = (np.isnan(values) | (values == np.round(values))).all(axis=0)
     drawn = np.where(whole, np.round(drawn), np.clip(_rounded(drawn), low, high))
-    return np.where(place > there - 1, np.nan, drawn).astype(known.dtype)
+    return np.where(place > there - 1, np.nan, drawn).astype(rows.dtype)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

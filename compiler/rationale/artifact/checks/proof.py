@@ -41,16 +41,16 @@ def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> Differ
     Raises:
         CheckFailedError: if the answers differ, and RATIONALE_ALLOW_DRIFT does not allow it.
     """
-    found = probes.compare(run(probes.feeds))
-    text = found.describe(runtime or f"ONNX Runtime {ort.__version__} on {processor()}", probes.runtime)
-    if found.is_broken and not _is_allowed():
+    difference = probes.compare(run(probes.feeds))
+    text = difference.describe(runtime or f"ONNX Runtime {ort.__version__} on {processor()}", probes.runtime)
+    if difference.is_broken and not _is_allowed():
         raise CheckFailedError(
             f"{text}. Take the version that it was compiled with, or compile it again here; {ALLOW}=true "
             "takes the answers as they are."
         )
-    if found.is_notable:
+    if difference.is_notable:
         warnings.warn(text, DriftWarning, stacklevel=2)
-    return found
+    return difference
 
 
 def _is_allowed() -> bool:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from rationale.artifact.checks.check import FinishedGraph
 from rationale.artifact.finishing.one_shot import check_gate_names, put_behind_gate
-from rationale.artifact.finishing.open_length import any_length, at_longest
+from rationale.artifact.finishing.open_length import edges_at_longest, merge_lengths
 from rationale.artifact.finishing.portable import merge_axes, separate_squares
 from rationale.graph.memory.fit import Combined
 from rationale.graph.runtime.session import interface, serialize
@@ -22,13 +22,13 @@ def finish(
     combined: Combined,
     deployment: Deployment,
     span: Span | None,
-    at: Callable[[dict[str, int]], ir.Model],
+    build: Callable[[dict[str, int]], ir.Model],
 ) -> FinishedGraph:
     """Return the graph to serve; this consumes the combined model.
 
     Args:
         span: the open lengths.
-        at: a function that makes the combined graph for one of them: `{name: length}`.
+        build: a function that makes the combined graph for one of them: `{name: length}`.
 
     Raises:
         InvalidOptionError: if the model has a name that a gate needs.
@@ -37,7 +37,7 @@ def finish(
     if deployment.one_shot:
         check_gate_names(lowered)
     if span is not None:
-        any_length(combined.model, at, span)
+        merge_lengths(combined.model, build, span)
     graph = narrow(combined.model, lowered.narrow)
     if span is None:
         state_shapes(graph)
@@ -45,7 +45,7 @@ def finish(
     if deployment.is_portable:
         merge_axes(graph)
     edges = interface(graph)
-    longest = edges if span is None else at_longest(edges, span)
+    longest = edges if span is None else edges_at_longest(edges, span)
     served = put_behind_gate(lowered, graph) if deployment.one_shot else graph
     if deployment.is_portable:
         separate_squares(served)

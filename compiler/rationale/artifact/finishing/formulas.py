@@ -50,12 +50,12 @@ def formula(arrays: Arrays, lengths: Sequence[int]) -> Formula | None:
     Raises:
         DiffersError: if no formula is known.
     """
-    first, *others = arrays
-    if any(a.dtype != first.dtype or a.ndim != first.ndim for a in others):
+    first, *shorter = arrays
+    if any(a.dtype != first.dtype or a.ndim != first.ndim for a in shorter):
         raise DiffersError("constants of several types")
-    if any(a.shape != first.shape for a in others):
+    if any(a.shape != first.shape for a in shorter):
         return _beginning(arrays, lengths)
-    if all(np.array_equal(a, first, equal_nan=first.dtype.kind == "f") for a in others):
+    if all(np.array_equal(a, first, equal_nan=first.dtype.kind == "f") for a in shorter):
         return None
     return _share(arrays, lengths) if first.dtype.kind == "f" else _polynomial(arrays, lengths)
 
@@ -94,8 +94,8 @@ def _beginning(arrays: Arrays, lengths: Sequence[int]) -> Beginning:
     for a in arrays:
         if any(m > n for m, n in zip(a.shape, longest.shape, strict=True)):
             raise DiffersError("a constant that gets shorter")
-        part = longest[tuple(slice(n) for n in a.shape)]
-        if not np.allclose(a, part, rtol=near, atol=0, equal_nan=not exact):
+        beginning = longest[tuple(slice(n) for n in a.shape)]
+        if not np.allclose(a, beginning, rtol=near, atol=0, equal_nan=not exact):
             raise DiffersError(
                 f"a constant of shape {list(longest.shape)} that is another one for each length"
             )

@@ -24,23 +24,23 @@ from rationale.lowering.loading.load import standardise
 from rationale.lowering.precision import on_cpu
 from rationale.schema.manifest import EXPLAIN, EXPLAINED
 
-_OWN = "one_shot/"  # prefix of names emitted here
+_PREFIX = "one_shot/"  # prefix of names emitted here
 _LARGE = 1 << 16  # bytes; ONNX Runtime holds the initializers of a branch twice
 
 
 def check_gate_names(lowered: Lowered) -> None:
     """Raise InvalidOptionError if an input or output of the model has a name that the gate needs."""
     graph = lowered.source.graph
-    taken = sorted(v.name for v in (*graph.input, *graph.output) if _is_needed(v.name))
-    if taken:
+    clashes = sorted(v.name for v in (*graph.input, *graph.output) if _is_needed(v.name))
+    if clashes:
         raise InvalidOptionError(
-            f"the model already has inputs or outputs named {taken}, which --one-shot needs for its gate: "
+            f"the model already has inputs or outputs named {clashes}, which --one-shot needs for its gate: "
             "rename them, or leave --one-shot out, for two entries."
         )
 
 
 def _is_needed(name: str) -> bool:
-    return name in (EXPLAIN, EXPLAINED) or name.startswith(_OWN)
+    return name in (EXPLAIN, EXPLAINED) or name.startswith(_PREFIX)
 
 
 def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
@@ -51,9 +51,9 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     """
     model = standardise(on_cpu(ir.from_proto(lowered.source))[0])
     outer, branch = model.graph, combined.graph
-    for one in (model, combined):
-        make_room(one, _is_needed)
-    _leave_to(outer, combined)
+    for side in (model, combined):
+        make_room(side, _is_needed)
+    _drop_outer_outputs(outer, combined)
     _share_weights(outer, branch)
     _rename_apart(model, combined)
     _lift_large(outer, branch)
@@ -76,13 +76,13 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     return model
 
 
-def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
+def _drop_outer_outputs(outer: ir.Graph, combined: ir.Model) -> None:
     """Remove nodes from the combined graph that only the model's outputs need: the outer graph has them."""
     originals = {v.name for v in outer.outputs}
-    restrict(combined, [v for v in combined.graph.outputs if v.name not in originals])
+    keep_outputs(combined, [v for v in combined.graph.outputs if v.name not in originals])
 
 
-def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
+def keep_outputs(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
     """Remove all but these outputs and the nodes that they need from the model, and return it."""
     model.graph.outputs.clear()
     model.graph.outputs.extend(outputs)
@@ -92,9 +92,9 @@ def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
 
 def _share_weights(outer: ir.Graph, branch: ir.Graph) -> None:
     """Keep one copy of each float array: the branch reads the outer graph's."""
-    known = {_digest(v): v for v in outer.initializers.values() if _is_weight(v)}
+    weights = {_digest(v): v for v in outer.initializers.values() if _is_weight(v)}
     for value in list(branch.initializers.values()):
-        if _is_weight(value) and (shared := known.get(_digest(value))) is not None:
+        if _is_weight(value) and (shared := weights.get(_digest(value))) is not None:
             ir.convenience.replace_all_uses_with(value, shared)
             if not value.is_graph_output():
                 del branch.initializers[str(value.name)]
@@ -133,12 +133,12 @@ def _rename_apart(model: ir.Model, combined: ir.Model) -> None:
     outer = {v.name for v in values_of(model)}
     inputs = set(combined.graph.inputs)  # they give way to the outer graph's own
     inner = [v for v in values_of(combined) if v not in inputs]
-    taken = outer | {v.name for v in inner}
+    names = outer | {v.name for v in inner}
     for value in inner:
         if value.name in outer:
-            name = next(n for i in itertools.count() if (n := f"{_OWN}{value.name}_{i}") not in taken)
+            name = next(n for i in itertools.count() if (n := f"{_PREFIX}{value.name}_{i}") not in names)
             rename(value, name)
-            taken.add(name)
+            names.add(name)
 
 
 def _explain_requested_rows(
@@ -149,12 +149,12 @@ def _explain_requested_rows(
     op = Nodes(branch, "one_shot/asking", before=branch[0] if len(branch) else None)
     mask = op.Reshape(explain, [-1])
     inputs = {v.name: v for v in outer.inputs}
-    for own in list(branch.inputs):
-        x = inputs[own.name]
-        if own.name in batched:
+    for branch_input in list(branch.inputs):
+        x = inputs[branch_input.name]
+        if branch_input.name in batched:
             x = op.Compress(x, mask, axis=0)
-            x.dtype, x.shape = _dtype(own), ir.Shape(["asking", *(own.shape or [0])[1:]])
-        ir.convenience.replace_all_uses_with(own, x)
+            x.dtype, x.shape = _dtype(branch_input), ir.Shape(["asking", *(branch_input.shape or [0])[1:]])
+        ir.convenience.replace_all_uses_with(branch_input, x)
     branch.inputs.clear()
     op = Nodes(branch, "one_shot/all")
     index = op.Transpose(op.NonZero(mask))
@@ -209,7 +209,7 @@ def _value(name: str, dtype: ir.DataType, shape: Sequence[Any]) -> ir.Value:
 def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     """Return the plain model of a one-shot graph: the nodes that compute `outputs`, without the gate."""
     model = ir.from_proto(proto)
-    restrict(model, [v for v in model.graph.outputs if v.name in outputs])
+    keep_outputs(model, [v for v in model.graph.outputs if v.name in outputs])
     _drop_gate_input(model.graph)
     return ir.to_proto(model)
 

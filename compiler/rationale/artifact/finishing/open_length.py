@@ -7,6 +7,7 @@ graph runs: at each compared length, the merged graph is the one made for it.
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -39,34 +40,33 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
     """Raise InvalidOptionError for options that fix a length by their nature."""
     if method.reference_set is not None:
         raise InvalidOptionError(
-            f"{method.name} has references, which are of one length, and what is computed of them is stored: "
+            f"{method.name} stores what it computes from its references, which have one length: "
             f"give one length ({span.name}={span.most}), or take a method without references, such as "
             "gradient, lrp or attnlrp."
         )
     if grouped:
         raise InvalidOptionError(
-            "groups are of features that are known one by one: give one length "
+            "groups need features that are known one by one: give one length "
             f"({span.name}={span.most}), or leave the groups out."
         )
     if deployment.one_shot:
         raise InvalidOptionError(
-            f"a one-shot entry answers rows that are not explained by zeros of one shape: give one length "
+            "a one-shot entry answers rows without an explanation with zeros of one shape: give one length "
             f"({span.name}={span.most}), or leave one-shot out."
         )
 
 
-def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
+def edges_at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
     """Return a model's inputs and outputs at the longest length."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(edges)
-    for value in (*copy.graph.input, *copy.graph.output):
+    longest = deepcopy(edges)
+    for value in (*longest.graph.input, *longest.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param == span.name:
                 dim.dim_value = span.most
-    return copy
+    return longest
 
 
-def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
+def merge_lengths(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
     """Turn the graph for the longest length into one for every length of a span, in place.
 
     Args:
@@ -92,7 +92,7 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
     try:
         if len(models) <= DEGREE:
             raise DiffersError(why)
-        merge(models, lengths, span.name)
+        merge_graphs(models, lengths, span.name)
     except DiffersError as reason:
         raise UnsupportedModelError(
             f"no graph serves {span.name} = {span.least} to {span.most}: {reason}. Give one length "
@@ -102,10 +102,10 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
         _check(longest, build({span.name: length}), f"{span.name} = {length}")
 
 
-def _check(merged: ir.Model, own: ir.Model, where: str) -> None:
+def _check(merged: ir.Model, expected: ir.Model, where: str) -> None:
     """Raise CheckFailedError if the answers are not those of the length's own graph."""
-    rows = probe_rows(interface(own), {})
-    got, want = Runner(merged)(rows), Runner(own)(rows)
+    rows = probe_rows(interface(expected), {})
+    got, want = Runner(merged)(rows), Runner(expected)(rows)
     error = max(relative_error(got[name], answer) for name, answer in want.items())
     if not error <= SAME:
         raise CheckFailedError(
@@ -126,7 +126,7 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
     outputs = [list(m.graph.outputs) for m in models]
     waiting = list(zip(*outputs, strict=True))
     seen: set[tuple[ir.Value, ...]] = set()
-    found: dict[Use, tuple[ir.Value, ...]] = {}
+    constants: dict[Use, tuple[ir.Value, ...]] = {}
     while waiting:
         values = waiting.pop()
         if values in seen:
@@ -141,15 +141,15 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
         for i, row in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
             operands = tuple(v for v in row if v is not None)
             if operands and len(operands) < len(row):
-                raise DiffersError(f"{_named(nodes[0])} lacks an operand for some lengths")
+                raise DiffersError(f"{_node_label(nodes[0])} lacks an operand for some lengths")
             if not all(v.const_value is not None for v in operands):
                 waiting.append(operands)
-            elif operands and found.setdefault((nodes[0], i), operands) != operands:
-                raise DiffersError(f"{_named(nodes[0])} stands for several of another length")
-    return found
+            elif operands and constants.setdefault((nodes[0], i), operands) != operands:
+                raise DiffersError(f"{_node_label(nodes[0])} stands for several of another length")
+    return constants
 
 
-def _named(node: ir.Node) -> str:
+def _node_label(node: ir.Node) -> str:
     return f"{node.op_type} node {node.name!r}"
 
 
@@ -158,14 +158,14 @@ def _demand_same(nodes: Sequence[ir.Node], indices: Sequence[int]) -> None:
     for node in nodes[1:]:
         kinds = {(n.op_type, n.domain, len(n.inputs)) for n in (first, node)}
         if len(kinds) > 1 or len(set(indices)) > 1:
-            raise DiffersError(f"{_named(first)} is {_named(node)} for another length")
+            raise DiffersError(f"{_node_label(first)} is {_node_label(node)} for another length")
         for name in {*first.attributes, *node.attributes}:
             a, b = (n.attributes.get(name) for n in (first, node))
-            if a is None or b is None or _written(a) != _written(b):
-                raise DiffersError(f"{_named(first)}: its {name} depends on the length")
+            if a is None or b is None or _attribute_bytes(a) != _attribute_bytes(b):
+                raise DiffersError(f"{_node_label(first)}: its {name} depends on the length")
 
 
-def _written(attribute: ir.Attr) -> bytes:
+def _attribute_bytes(attribute: ir.Attr) -> bytes:
     """Return an attribute's bytes; raise DiffersError for a body.
 
     A body's reads from outside are not compared.
@@ -185,32 +185,34 @@ class _Formulas:
         self.op = Nodes(graph, "rationale/length", before=graph[0])
         self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
 
-    def emit(self, found: Formula, longest: ir.Value) -> ir.Value:
-        if isinstance(found, Polynomial):
-            return self._polynomial(found, longest)
-        return self._share(found, longest) if isinstance(found, Share) else self._beginning(found, longest)
+    def emit(self, formula: Formula, longest: ir.Value) -> ir.Value:
+        if isinstance(formula, Polynomial):
+            return self._polynomial(formula, longest)
+        if isinstance(formula, Share):
+            return self._share(formula, longest)
+        return self._beginning(formula, longest)
 
-    def _polynomial(self, found: Polynomial, like: ir.Value) -> ir.Value:
-        total = self.op.constant(found.coefficients[0])
+    def _polynomial(self, polynomial: Polynomial, like: ir.Value) -> ir.Value:
+        total = self.op.constant(polynomial.coefficients[0])
         power = self.length
-        for i, factor in enumerate(found.coefficients[1:]):
+        for i, factor in enumerate(polynomial.coefficients[1:]):
             power = self.op.Mul(power, self.length) if i else power
             if factor.any():
                 total = self.op.Add(total, self.op.Mul(power, factor))
         assert like.dtype is not None
         return total if like.dtype == ir.DataType.INT64 else self.op.Cast(total, to=int(like.dtype))
 
-    def _share(self, found: Share, like: ir.Value) -> ir.Value:
+    def _share(self, share: Share, like: ir.Value) -> ir.Value:
         assert like.dtype is not None
         length = self.op.Cast(self.length, to=int(like.dtype))
-        return self.op.Div(found.numerator.astype(like.dtype.numpy()), length)
+        return self.op.Div(share.numerator.astype(like.dtype.numpy()), length)
 
-    def _beginning(self, found: Beginning, longest: ir.Value) -> ir.Value:
-        starts = self.op.constant([0] * len(found.axes))
-        return self.op.Slice(longest, starts, self._polynomial(found.sizes, starts), list(found.axes))
+    def _beginning(self, beginning: Beginning, longest: ir.Value) -> ir.Value:
+        starts = self.op.constant([0] * len(beginning.axes))
+        return self.op.Slice(longest, starts, self._polynomial(beginning.sizes, starts), list(beginning.axes))
 
 
-def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
+def merge_graphs(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
     """Return the first model, that of the longest length, for every length: its axis is called `name`.
 
     Raises:
@@ -218,10 +220,11 @@ def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.M
     """
     graph = models[0].graph
     uses = differences(models)
-    found = {values: formula([_array(v) for v in values], lengths) for values in dict.fromkeys(uses.values())}
+    groups = dict.fromkeys(uses.values())
+    formulas = {values: formula([_array(v) for v in values], lengths) for values in groups}
     source, axis = _open_axis([list(m.graph.inputs) for m in models])
-    formulas = _Formulas(graph, source, axis)
-    emitted = {values: formulas.emit(how, values[0]) for values, how in found.items() if how is not None}
+    emitter = _Formulas(graph, source, axis)
+    emitted = {values: emitter.emit(how, values[0]) for values, how in formulas.items() if how is not None}
     for (node, i), values in uses.items():
         node.replace_input_with(i, emitted.get(values, values[0]))
     for value in [v for node in graph for v in node.outputs if not v.is_graph_output()]:

@@ -58,10 +58,10 @@ class _Merging:
     ) -> None:
         output = node.outputs[0]
         for i, value in operands.items():
-            own = _padded(_dims(value) or (), len(dims))
+            shape = _padded(_dims(value) or (), len(dims))
             if node.op_type == "Expand":
-                self._expand_to(node, own, dims, groups)
-            node.replace_input_with(i, self._in_shape(node, value, _lengths(own, groups)))
+                self._expand_to(node, shape, dims, groups)
+            node.replace_input_with(i, self._in_shape(node, value, _lengths(shape, groups)))
         apart = ir.node("Reshape", [output, self._ints(_whole(dims))], name=f"{output.name}/apart")
         value = apart.outputs[0]
         ir.convenience.replace_all_uses_with(output, value, replace_graph_outputs=True)
@@ -72,14 +72,14 @@ class _Merging:
         self._graph.insert_after(node, apart)
         self._merged[value] = output
 
-    def _expand_to(self, node: ir.Node, own: Dims, dims: Dims, groups: Sequence[Sequence[int]]) -> None:
+    def _expand_to(self, node: ir.Node, shape: Dims, dims: Dims, groups: Sequence[Sequence[int]]) -> None:
         """Replace the target shape of an Expand, in which 1 leaves an axis as it is."""
         parts: list[ir.Value] = []
         for group in groups:
             sizes = [dims[i] for i in group]
-            if not _fixed(sizes) and _fixed(own[i] for i in group):
-                taken = self._before(node, "Gather", [node.inputs[1], self._ints(tuple(group))])
-                parts.append(self._before(node, "ReduceProd", [taken], keepdims=1))
+            if not _fixed(sizes) and _fixed(shape[i] for i in group):
+                sizes_input = self._before(node, "Gather", [node.inputs[1], self._ints(tuple(group))])
+                parts.append(self._before(node, "ReduceProd", [sizes_input], keepdims=1))
             else:
                 parts.append(self._ints((max(1, *_lengths(dims, [group])),)))
         node.replace_input_with(1, self._before(node, "Concat", parts, axis=0))
@@ -87,10 +87,10 @@ class _Merging:
     def _before(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], **how: int) -> ir.Value:
         """Insert a new node in front of `node`."""
         self._made += 1
-        made = ir.node(op_type, inputs, how, name=f"{self._scope}/{op_type}_{self._made}")
-        made.outputs[0].name, made.outputs[0].type = made.name, inputs[0].type if inputs[0] else None
-        self._graph.insert_before(node, made)
-        return made.outputs[0]
+        new = ir.node(op_type, inputs, how, name=f"{self._scope}/{op_type}_{self._made}")
+        new.outputs[0].name, new.outputs[0].type = new.name, inputs[0].type if inputs[0] else None
+        self._graph.insert_before(node, new)
+        return new.outputs[0]
 
     def _in_shape(self, node: ir.Node, value: ir.Value, lengths: tuple[int, ...]) -> ir.Value:
         """Return `value` in another shape before `node`, or the value that it was reshaped from."""
@@ -135,10 +135,10 @@ def merged_axes(output: Dims | None, inputs: Sequence[Dims | None]) -> list[list
     """
     if output is None or len(output) <= MOST_AXES or any(dims is None or None in dims for dims in inputs):
         return None
-    known = [_padded(dims, len(output)) for dims in inputs if dims is not None]
+    operands = [_padded(dims, len(output)) for dims in inputs if dims is not None]
     if None in output or sum(isinstance(d, str) for d in output) > 1:
         return None
-    varying = [tuple(dims[i] != 1 for dims in known) for i in range(len(output))]
+    varying = [tuple(dims[i] != 1 for dims in operands) for i in range(len(output))]
     groups: list[list[int]] = []
     for i, dim in enumerate(output):
         if dim == 1:
@@ -188,17 +188,17 @@ def _separate(graph: ir.Graph, value: ir.Value) -> None:
     dims, weight = _dims(value), value.const_value
     if weight is None or dims is None or len(dims) != 2 or dims[0] != dims[1]:
         return
-    own: dict[bool, ir.Value] = {}
+    constants: dict[bool, ir.Value] = {}
     for node, i in list(value.uses()):
         if node.op_type not in _TRANSPOSED or node.domain or i > 1:
             continue
         transposed = _is_transposed(node, i)
-        if transposed not in own:
-            other = bool(own)
-            own[transposed] = (
+        if transposed not in constants:
+            other = bool(constants)
+            constants[transposed] = (
                 new_constant(graph, f"{value.name}/other", weight.numpy().copy()) if other else value
             )
-        node.replace_input_with(i, own[transposed])
+        node.replace_input_with(i, constants[transposed])
 
 
 def _is_transposed(node: ir.Node, i: int) -> bool:

@@ -34,15 +34,15 @@ class DecidedRow:
 
     Attributes:
         decision: None if no reasons could be given; `fault` says why.
-        others: the codes of the reasons that each comparison would give; empty if the score approves or a
-            knock-out declines.
+        comparison_codes: the codes of the reasons that each comparison would give; empty if the score
+            approves or a knock-out declines.
     """
 
     explained: ExplainedRow
     outcome: Outcome
     decision: Decision | None
     fault: str | None = None
-    others: tuple[Codes, ...] = ()
+    comparison_codes: tuple[Codes, ...] = ()
 
     @property
     def codes(self) -> Codes:
@@ -63,7 +63,7 @@ class DecidedFile:
     Attributes:
         inputs: the model's inputs, [N, …] each.
         further: columns other than the model's inputs, [N] plain values each, None if a cell is empty.
-        kept: names of the further columns that the caller requested.
+        kept_columns: names of the further columns that the caller requested.
     """
 
     compiled: Compiled
@@ -71,10 +71,10 @@ class DecidedFile:
     rows: tuple[DecidedRow, ...]
     inputs: Mapping[str, np.ndarray]
     further: Mapping[str, Sequence[Any]]
-    kept: tuple[str, ...] = ()
+    kept_columns: tuple[str, ...] = ()
 
 
-def only_deciding(repository: Path) -> str:
+def find_deciding_model(repository: Path) -> str:
     """Return the name of the repository's only model with a decision profile.
 
     Raises:
@@ -84,8 +84,8 @@ def only_deciding(repository: Path) -> str:
     manifests = [Manifest.read(file) for file in sorted(repository.glob(f"*/{FILE_NAME}"))]
     names = [manifest.model for manifest in manifests if manifest.decision is not None]
     if len(names) != 1:
-        found = f"several, {', '.join(names)}: name one" if names else "none: compile one with --decision"
-        raise InvalidOptionError(f"{repository}: of models with a decision profile there are {found}.")
+        advice = f"name one of its models, {', '.join(names)}" if names else "compile one with --decision"
+        raise InvalidOptionError(f"{repository} has {len(names)} models with a decision profile: {advice}.")
     return names[0]
 
 
@@ -110,20 +110,20 @@ def decide_file(
             f"{name!r} has no decision profile: compile it with --decision decision.yaml."
         )
     embedded = manifest.decision
-    others = [_comparison(repository, one) for one in embedded.comparisons]
+    comparisons = [_open_comparison(repository, each) for each in embedded.comparisons]
     inputs, further, knock_outs = read_applicants(compiled, file, columns)
     values = [
-        {**{column: further[column][i] for column in knock_outs}, **own}
-        for i, own in enumerate(values_of(manifest, inputs))
+        {**{column: further[column][i] for column in knock_outs}, **cells}
+        for i, cells in enumerate(values_of(manifest, inputs))
     ]
     _check_domain(compiled.manifest, inputs, values)
-    explained = _explained(compiled, inputs, "deciding", progress)
+    explained = _explain_rows(compiled, inputs, "deciding", progress)
     rows = []
-    for row, known in zip(explained, values, strict=True):
+    for row, cells in zip(explained, values, strict=True):
         try:
-            decision = decide(embedded, row, known)
+            decision = decide(embedded, row, cells)
         except NoReasonsError as error:
-            hit = any(fits(rule, known.get(rule.feature)) for rule in embedded.profile.knock_outs)
+            hit = any(fits(rule, cells.get(rule.feature)) for rule in embedded.profile.knock_outs)
             outcome = "decline" if hit else outcome_of(embedded.profile, row.score)
             rows.append(DecidedRow(row, outcome, None, str(error)))
         else:
@@ -131,11 +131,13 @@ def decide_file(
     by_score = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
     if by_score:
         chosen = {tensor: array[by_score] for tensor, array in inputs.items()}
-        for number, (one, other) in enumerate(zip(embedded.comparisons, others, strict=True), start=1):
-            stage = f"{one.name} ({number} of {len(others)})"
+        names = [comparison.name for comparison in embedded.comparisons]
+        for number, (name, other) in enumerate(zip(names, comparisons, strict=True), start=1):
+            stage = f"{name} ({number} of {len(comparisons)})"
             other = replace(other, manifest=judged_by(other.manifest, embedded))
-            for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
-                rows[i] = replace(rows[i], others=(*rows[i].others, _codes(embedded, row, one.name)))
+            for i, row in zip(by_score, _explain_rows(other, chosen, stage, progress), strict=True):
+                codes = (*rows[i].comparison_codes, _codes(embedded, row, name))
+                rows[i] = replace(rows[i], comparison_codes=codes)
     return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))
 
 
@@ -143,9 +145,9 @@ def _check_domain(
     manifest: Manifest, inputs: Mapping[str, np.ndarray], values: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raise InvalidOptionError if rows have values that the model or the profile does not take."""
-    odd = list(refusals(manifest, inputs, values))
-    if odd:
-        rows, (first, fault) = len({i for i, _ in odd}), odd[0]
+    faults = list(refusals(manifest, inputs, values))
+    if faults:
+        rows, (first, fault) = len({i for i, _ in faults}), faults[0]
         raise InvalidOptionError(
             f"{rows} of {len(values)} rows of the file would get no decision: in row {first} {fault}. "
             "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
@@ -165,38 +167,40 @@ def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
         return ()
 
 
-def _comparison(repository: Path, one: Comparison) -> Compiled:
+def _open_comparison(repository: Path, comparison: Comparison) -> Compiled:
     """Open a comparison; raise RepositoryError if it is missing or is another one."""
-    folder = repository / one.entry
+    folder = repository / comparison.entry
     if not folder.is_dir():
-        raise RepositoryError(f"{folder}: the comparison {one.name!r} is missing. Compile the model again.")
-    other = open_entry(repository, one.entry)
-    if other.manifest.digests.explanation != one.explanation:
         raise RepositoryError(
-            f"{folder}: is not the comparison {one.name!r} that the entry was compiled with. Compile the "
-            "model again."
+            f"{folder}: the comparison {comparison.name!r} is missing. Compile the model again."
+        )
+    other = open_entry(repository, comparison.entry)
+    if other.manifest.digests.explanation != comparison.explanation:
+        raise RepositoryError(
+            f"{folder}: is not the comparison {comparison.name!r} that the entry was compiled with. Compile "
+            "the model again."
         )
     return other
 
 
-def _explained(
+def _explain_rows(
     compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, progress: Progress
 ) -> list[ExplainedRow]:
-    count, found = len(next(iter(inputs.values()))), list[ExplainedRow]()
-    for part in slices(count, compiled.manifest.measured.max_batch):
-        progress(stage, part.start, count)
-        answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
-        found += explained_rows(compiled.manifest, answer)
-    odd = next((i for i, row in enumerate(found) if not math.isfinite(row.score)), None)
-    if odd is not None:
+    count, explained = len(next(iter(inputs.values()))), list[ExplainedRow]()
+    for batch in slices(count, compiled.manifest.measured.max_batch):
+        progress(stage, batch.start, count)
+        answer = compiled.run({tensor: rows[batch] for tensor, rows in inputs.items()})
+        explained += explained_rows(compiled.manifest, answer)
+    not_finite = next((i for i, row in enumerate(explained) if not math.isfinite(row.score)), None)
+    if not_finite is not None:
         raise InvalidOptionError(
-            f"row {odd} of the file has the score {found[odd].score}: leave rows out that the model has no "
-            "answer to."
+            f"row {not_finite} of the file has the score {explained[not_finite].score}. Leave out the rows "
+            "that the model cannot answer."
         )
-    return found
+    return explained
 
 
-def plain(cell: Any) -> Any:
+def plain_cell(cell: Any) -> Any:
     """Return a cell's plain value: a number, a text, or None if it is empty or not finite."""
     if cell is None or isinstance(cell, bool):
         return cell

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.decisions.rows import profile_of
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
 from rationale.schema.request import Progress, silent
 
 SHOWN = 20  # features to print
 OTHER_OUTPUTS = (
-    "the entries explain different outputs (output, space): what the change comes from is not compared"
+    "the entries explain different outputs (output, space), so their attributions are not compared"
 )
 OTHER_REFERENCES = (
-    "the entries start from different references: changes of attributions hold what that changes, too"
+    "the entries have different references, whose effect is part of the changes of attributions"
 )
 
 
@@ -40,7 +40,7 @@ class FeatureChange:
 
 
 @dataclass(frozen=True)
-class Difference:
+class DecisionDifference:
     """The changes from an old entry to a new one on the rows of a file.
 
     Attributes:
@@ -73,7 +73,9 @@ class Difference:
         return self.reasons_changed / max(self.declined_by_both, 1)
 
 
-def difference(repository: Path, old: str, new: str, file: Path, progress: Progress = silent) -> Difference:
+def difference(
+    repository: Path, old: str, new: str, file: Path, progress: Progress = silent
+) -> DecisionDifference:
     """Decide the rows of a file by two entries and return the differences.
 
     Raises:
@@ -86,7 +88,7 @@ def difference(repository: Path, old: str, new: str, file: Path, progress: Progr
     flips = Counter(f"{pairs[i][0].outcome} → {pairs[i][1].outcome}" for i in flipped)
     declined = [(a, b) for a, b in pairs if a.outcome == b.outcome == "decline"]
     comparable = _explains(before) == _explains(after)
-    return Difference(
+    return DecisionDifference(
         rows=len(pairs),
         flips=dict(flips.most_common()),
         declined_by_both=len(declined),
@@ -99,31 +101,32 @@ def difference(repository: Path, old: str, new: str, file: Path, progress: Progr
     )
 
 
-def lines(found: Difference) -> list[str]:
+def lines(change: DecisionDifference) -> list[str]:
     """Return the difference as lines of text."""
-    printed = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
-    printed += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
+    printed = [f"{change.rows} rows: {_percent(change.flip_share)} are decided otherwise"]
+    printed += [f"  {count:8}  {flip}" for flip, count in change.flips.items()]
     printed.append(
-        f"first reason changed: {_percent(found.reason_share)} of {found.declined_by_both} declined by both"
+        f"first reason changed: {_percent(change.reason_share)} of {change.declined_by_both} declined by both"
     )
-    printed.append(f"score: {found.score_change:+.6g} in the mean")
-    if found.base_change is not None:
+    printed.append(f"score: {change.score_change:+.6g} in the mean")
+    if change.base_change is not None:
         printed.append(
-            f"base value: {found.base_change:+.6g}; attributions, in the mean and of their absolutes:"
+            f"base value: {change.base_change:+.6g}; attributions, in the mean and of their absolutes:"
         )
         printed += [
-            f"  {one.mean:+12.6g}  {one.mean_absolute:12.6g}  {one.feature}" for one in found.features[:SHOWN]
+            f"  {feature.mean:+12.6g}  {feature.mean_absolute:12.6g}  {feature.feature}"
+            for feature in change.features[:SHOWN]
         ]
-        if len(found.features) > SHOWN:
-            printed.append(f"  {len(found.features) - SHOWN} more features, of smaller change")
+        if len(change.features) > SHOWN:
+            printed.append(f"  {len(change.features) - SHOWN} more features, of smaller change")
     return printed
 
 
-def write_difference(found: Difference, file: Path) -> None:
+def write_difference(change: DecisionDifference, file: Path) -> None:
     """Write the difference as JSON, atomically."""
-    shares = {"flip_share": found.flip_share, "reason_share": found.reason_share}
-    with whole(file) as part:
-        part.write_text(json.dumps({**asdict(found), **shares}, indent=1) + "\n")
+    shares = {"flip_share": change.flip_share, "reason_share": change.reason_share}
+    with atomic_file(file) as target:
+        target.write_text(json.dumps({**asdict(change), **shares}, indent=1) + "\n")
 
 
 def _explains(file: DecidedFile) -> tuple[str, str]:
@@ -149,8 +152,8 @@ def _changes(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> list[FeatureChan
         )
         for name in names
     }
-    found = [FeatureChange(name, float(c.mean()), float(np.abs(c).mean())) for name, c in changes.items()]
-    return sorted(found, key=lambda one: -one.mean_absolute)
+    features = [FeatureChange(name, float(c.mean()), float(np.abs(c).mean())) for name, c in changes.items()]
+    return sorted(features, key=lambda feature: -feature.mean_absolute)
 
 
 def _notes(before: DecidedFile, after: DecidedFile, *, comparable: bool) -> list[str]:

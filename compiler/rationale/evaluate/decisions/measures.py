@@ -13,24 +13,21 @@ from rationale.decisions.decide import Outcome
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS, survival
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain
-from rationale.evaluate.decisions.moved import Moved, move
-from rationale.evaluate.evaluate import references_of
+from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain_cell
+from rationale.evaluate.decisions.moved import ScoreMovement, measure_movement
+from rationale.evaluate.evaluate import read_references
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 
 SMALL = 30  # rows; rates of smaller groups say little
 MOST_GROUPS = 20  # values of a protected attribute
 OUTCOMES: tuple[Outcome, ...] = ("approve", "refer", "decline")
-NOT_RECORDED = (
-    "these decisions are beside the audit trail, which has none of them: `rationale decide --audit` "
-    "makes and records decisions"
-)
+NOT_RECORDED = "the audit trail has none of these decisions: `rationale decide --audit` decides and records"
 NO_COMPARISONS = (
-    "the entry has no comparisons, so that nothing is known of the reasons' stability: compile it with "
+    "the stability of the reasons is unknown, since the entry has no comparisons: compile it with "
     "--compare all_applicants=FILE --draws 10"
 )
-NO_REFERENCES = "whether the named reasons carry the score is left out: give --references FILE"
+NO_REFERENCES = "the effect of the named reasons on the score is left out: give --references FILE"
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Gaps:
 
 
 @dataclass(frozen=True)
-class Report:
+class DecisionReport:
     """Statistics of the decisions on a file.
 
     Attributes:
@@ -125,7 +122,7 @@ class Report:
     by_score: int
     reasons: tuple[ReasonCount, ...]
     agreements: tuple[Agreement, ...]
-    moved: Moved | str
+    moved: ScoreMovement | str
     groups: tuple[GroupRates, ...]
     label: LabelRates | None
     gaps: Gaps
@@ -133,7 +130,7 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the reader of the numbers."""
-        small = sorted({f"{one.column} = {cell_text(one.value)}" for one in self.groups if one.small})
+        small = sorted({f"{group.column} = {cell_text(group.value)}" for group in self.groups if group.small})
         return (
             NOT_RECORDED,
             *((NO_COMPARISONS,) if not self.file.comparisons else ()),
@@ -153,7 +150,7 @@ def report(
     references: Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
-) -> Report:
+) -> DecisionReport:
     """Decide every row of `data` and return statistics of the decisions.
 
     Args:
@@ -170,12 +167,12 @@ def report(
     columns = [*keep, *groups, *([] if label is None else [label])]
     file = decide_file(repository, name, data, columns, progress)
     manifest = file.compiled.manifest
-    given = None if references is None else references_of(file.compiled, name, references)
+    reference_set = None if references is None else read_references(file.compiled, name, references)
     rated = [rate for column in dict.fromkeys(groups) for rate in _rates(column, file)]
     labelled = None if label is None else _label(label, file)
     by_score = [row for row in file.rows if row.by_score]
     without = Counter(_without(row) for row in file.rows if row.outcome != "approve" and not row.codes)
-    return Report(
+    return DecisionReport(
         name,
         manifest,
         file,
@@ -185,7 +182,7 @@ def report(
         len(by_score),
         tuple(_reasons(file)),
         tuple(_agreements(file, by_score)),
-        NO_REFERENCES if given is None else move(file, given, seed, progress),
+        NO_REFERENCES if reference_set is None else measure_movement(file, reference_set, seed, progress),
         tuple(rated),
         labelled,
         _gaps(file),
@@ -212,16 +209,16 @@ def _by_cause(faults: Counter[str]) -> Counter[str]:
 
 def _reasons(file: DecidedFile) -> list[ReasonCount]:
     """Return the counts of reasons, most frequent first."""
-    found: dict[str, list[tuple[int, float | None, dict[str, float]]]] = {}
+    occurrences: dict[str, list[tuple[int, float | None, dict[str, float]]]] = {}
     texts: dict[str, str] = {}
     profile = profile_of(file.compiled.manifest).profile
     for row in file.rows:
         if row.outcome != "decline" or row.decision is None:
             continue
-        compared = list(zip(file.comparisons, row.others, strict=True)) if row.others else []
+        compared = list(zip(file.comparisons, row.comparison_codes, strict=False))
         for rank, reason in enumerate(row.decision.reasons):
             stays = {name: float(share) for name, share in survival(reason.code, compared).items()}
-            found.setdefault(reason.code, []).append((rank, reason.share, stays))
+            occurrences.setdefault(reason.code, []).append((rank, reason.share, stays))
             of_code = profile.reasons.get(reason.code)
             texts[reason.code] = profile.title(reason.feature) if of_code is None else of_code.text
     counts = [
@@ -233,9 +230,9 @@ def _reasons(file: DecidedFile) -> list[ReasonCount]:
             _mean([share for _, share, _ in each if share is not None]),
             _means([stays for _, _, stays in each if stays]),
         )
-        for code, each in found.items()
+        for code, each in occurrences.items()
     ]
-    return sorted(counts, key=lambda one: (-one.declines, one.code))
+    return sorted(counts, key=lambda count: (-count.declines, count.code))
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -243,17 +240,17 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: mean(one[name] for one in each) for name in each[0]} if each else {}
+    return {name: mean(shares[name] for shares in each) for name in each[0]} if each else {}
 
 
 def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agreement]:
     """Return the agreement with each other baseline, and with all draws together."""
     if not declines:
         return []
-    kinds = [one.kind for one in file.comparisons]
-    sets = np.array([[{*row.codes} == {*codes} for codes in row.others] for row in declines], bool)
-    orders = np.array([[row.codes == codes for codes in row.others] for row in declines], bool)
-    alone = [(one.name, [j]) for j, one in enumerate(file.comparisons) if one.kind == "baseline"]
+    kinds = [comparison.kind for comparison in file.comparisons]
+    sets = np.array([[{*row.codes} == {*codes} for codes in row.comparison_codes] for row in declines], bool)
+    orders = np.array([[row.codes == codes for codes in row.comparison_codes] for row in declines], bool)
+    alone = [(c.name, [j]) for j, c in enumerate(file.comparisons) if c.kind == "baseline"]
     drawn = [j for j, kind in enumerate(kinds) if kind == "draw"]
     return [
         Agreement(
@@ -267,7 +264,7 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
 
 
 def _rates(column: str, file: DecidedFile) -> list[GroupRates]:
-    cells = [plain(cell) for cell in file.further[column]]
+    cells = [plain_cell(cell) for cell in file.further[column]]
     values = sorted({*cells}, key=lambda value: (value is None, isinstance(value, str), value or 0))
     if len(values) > MOST_GROUPS:
         raise InvalidOptionError(
@@ -299,7 +296,7 @@ def _share(rows: Sequence[DecidedRow], outcome: Outcome) -> float:
 
 
 def _label(column: str, file: DecidedFile) -> LabelRates:
-    cells = [plain(cell) for cell in file.further[column]]
+    cells = [plain_cell(cell) for cell in file.further[column]]
     values: list[Any] = sorted({*cells}, key=str)
     if len(values) != 2 or None in values or len({type(value) for value in values}) > 1:
         raise InvalidOptionError(

@@ -23,7 +23,7 @@ Positions = Sequence[tuple[str, int]]  # tensors, and indices into their flatten
 
 
 @dataclass(frozen=True)
-class Moved:
+class ScoreMovement:
     """Movement of scores towards approval, mean over declines, in units of the score.
 
     Attributes:
@@ -44,45 +44,49 @@ class Moved:
     passing_others: float
 
 
-def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Progress) -> Moved | str:
+def measure_movement(
+    file: DecidedFile, references: GivenReferences, seed: int, progress: Progress
+) -> ScoreMovement | str:
     """Return the principal reasons' effect on the score, or the reason why it cannot be measured."""
     manifest = file.compiled.manifest
     profile = profile_of(manifest).profile
     if any(e.at or e.tensor not in manifest.inputs for e in manifest.explained):
-        return "what is explained is no input, whose features could be moved"
+        return "the entry explains no input whose features could be moved"
     positions, random = positions_of(file), np.random.default_rng(seed)
     declined = [i for i, row in enumerate(file.rows) if row.by_score]
     if len(declined) > MOST:
         declined = sorted(random.choice(declined, MOST, replace=False).tolist())
     score, sign = scorer(file.compiled, file.inputs), 1 if profile.adverse == "above" else -1
-    found, passed = list[tuple[float, float]](), list[tuple[float, float]]()
-    for done, i in enumerate(declined):
-        progress("moving reasons", done, len(declined))
+    gains_of_row, passes_of_row = list[tuple[float, float]](), list[tuple[float, float]]()
+    for count, i in enumerate(declined):
+        progress("moving reasons", count, len(declined))
         decision = file.rows[i].decision
         assert decision is not None
         named = [key for reason in decision.reasons for key in reason.features]
-        rest = [key for key in positions if key not in named]
-        if not rest:
+        unnamed = [key for key in positions if key not in named]
+        if not unnamed:
             continue
-        size = min(len(named), len(rest))
-        chosen = [named, *([rest[j] for j in random.permutation(len(rest))[:size]] for _ in range(DRAWS))]
+        size = min(len(named), len(unnamed))
+        orders = (random.permutation(len(unnamed))[:size] for _ in range(DRAWS))
+        chosen = [named, *([unnamed[j] for j in order] for order in orders)]
         drawn = random.choice(len(references.shares), EACH, p=references.shares)
         row = {tensor: array[i : i + 1] for tensor, array in file.inputs.items()}
         rows = [
-            _moved(row, references, drawn, [p for key in keys for p in positions[key]]) for keys in chosen
+            _move_features(row, references, drawn, [p for key in keys for p in positions[key]])
+            for keys in chosen
         ]
         _, scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
         of_keys = scores.reshape(len(chosen), EACH)
         gains = sign * (file.rows[i].explained.score - of_keys.mean(axis=1))
-        outcomes = np.reshape([outcome_of(profile, one) for one in scores.tolist()], of_keys.shape)
+        outcomes = np.reshape([outcome_of(profile, value) for value in scores.tolist()], of_keys.shape)
         passes = (outcomes != "decline").mean(axis=1)
-        found.append((float(gains[0]), float(gains[1:].mean())))
-        passed.append((float(passes[0]), float(passes[1:].mean())))
-    if not found:
-        return "no row is declined by its score while other features are left to move"
-    gains, passes = np.array(found), np.array(passed)
-    return Moved(
-        declines=len(found),
+        gains_of_row.append((float(gains[0]), float(gains[1:].mean())))
+        passes_of_row.append((float(passes[0]), float(passes[1:].mean())))
+    if not gains_of_row:
+        return "no row that its score declines has other features to move"
+    gains, passes = np.array(gains_of_row), np.array(passes_of_row)
+    return ScoreMovement(
+        declines=len(gains_of_row),
         references=EACH,
         named=float(gains[:, 0].mean()),
         others=float(gains[:, 1].mean()),
@@ -103,17 +107,17 @@ def positions_of(file: DecidedFile) -> dict[str, Positions]:
     return {key: [single[name] for name in players.get(key, (key,))] for key in keys}
 
 
-def _moved(
+def _move_features(
     row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, positions: Positions
 ) -> dict[str, np.ndarray]:
     """Return a copy of the row per drawn reference, with the reference's values at `positions`."""
-    found = {tensor: np.repeat(array, len(drawn), axis=0) for tensor, array in row.items()}
+    copies = {tensor: np.repeat(array, len(drawn), axis=0) for tensor, array in row.items()}
     for tensor, position in positions:
-        given = np.asarray(references.arrays[tensor])
-        flat = found[tensor].reshape(len(drawn), -1)
-        flat[:, position] = given.reshape(len(given), -1)[drawn, position].astype(flat.dtype)
-        found[tensor] = flat.reshape(found[tensor].shape)
-    return found
+        values = np.asarray(references.arrays[tensor])[drawn].reshape(len(drawn), -1)
+        flat = copies[tensor].reshape(len(drawn), -1)
+        flat[:, position] = values[:, position].astype(flat.dtype)
+        copies[tensor] = flat.reshape(copies[tensor].shape)
+    return copies
 
 
 def scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:

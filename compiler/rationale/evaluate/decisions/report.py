@@ -11,8 +11,8 @@ from rich.table import Table
 from rationale.artifact.folder import write
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS
-from rationale.evaluate.decisions.measures import Report, cell_text
-from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.measures import DecisionReport, cell_text
+from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.report import csv_of, json_of
 from rationale.pictures.figures import levels
 from rationale.pictures.markup import element, page
@@ -23,13 +23,13 @@ SHOWN = 20  # reasons in a table
 _TEXT = 60  # characters of a reason's text
 
 
-def tables(report: Report) -> Iterator[Table]:
+def tables(report: DecisionReport) -> Iterator[Table]:
     """Yield the titled tables of a report."""
     yield _outcomes(report)
     yield _reasons(report)
     if report.agreements:
         yield _agreements(report)
-    if isinstance(report.moved, Moved):
+    if isinstance(report.moved, ScoreMovement):
         yield _moved(report.moved)
     if report.groups:
         yield _groups(report)
@@ -44,7 +44,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _outcomes(report: Report) -> Table:
+def _outcomes(report: DecisionReport) -> Table:
     count = len(report.file.rows)
     table = _table(f"Decisions: {count} rows, threshold {profile_of(report.manifest).profile.threshold:g}")
     table.add_column("")
@@ -62,7 +62,7 @@ def _outcomes(report: Report) -> Table:
     return table
 
 
-def _reasons(report: Report) -> Table:
+def _reasons(report: DecisionReport) -> Table:
     stays = [f"stays by {name}" if name != DRAWS else "of draws" for name in _survivals(report)]
     declines = report.outcomes["decline"]
     columns = ("code", "text", "declines", "share", "first", "weight")
@@ -70,31 +70,32 @@ def _reasons(report: Report) -> Table:
     table.columns[1].justify = "left"
     for column in stays:
         table.add_column(column, justify="right")
-    for one in report.reasons[:SHOWN]:
-        text = one.text if len(one.text) <= _TEXT else f"{one.text[: _TEXT - 1]}…"
-        numbers = (str(one.declines), _percent(one.declines / declines), str(one.first), _percent(one.share))
-        table.add_row(one.code, text, *numbers, *(_percent(one.survival.get(n)) for n in _survivals(report)))
+    for reason in report.reasons[:SHOWN]:
+        text = reason.text if len(reason.text) <= _TEXT else f"{reason.text[: _TEXT - 1]}…"
+        counts = (str(reason.declines), _percent(reason.declines / declines), str(reason.first))
+        survival = (_percent(reason.survival.get(name)) for name in _survivals(report))
+        table.add_row(reason.code, text, *counts, _percent(reason.share), *survival)
     if len(report.reasons) > SHOWN:
         table.add_row("…", f"{len(report.reasons) - SHOWN} more")
     return table
 
 
-def _survivals(report: Report) -> list[str]:
-    return [one.name for one in report.agreements]
+def _survivals(report: DecisionReport) -> list[str]:
+    return [agreement.name for agreement in report.agreements]
 
 
-def _agreements(report: Report) -> Table:
+def _agreements(report: DecisionReport) -> Table:
     title = f"Other references: the same reasons, of {report.by_score} declines by score"
     table = _table(title, "by", "same set", "same order", "changed")
-    drawn = sum(one.kind == "draw" for one in report.file.comparisons)
-    for one in report.agreements:
-        name = f"{drawn} draws, mean" if one.name == DRAWS else one.name
-        changed = _percent(one.changed) + (" in any" if one.name == DRAWS else "")
-        table.add_row(name, _percent(one.same_set), _percent(one.same_order), changed)
+    drawn = sum(comparison.kind == "draw" for comparison in report.file.comparisons)
+    for agreement in report.agreements:
+        name = f"{drawn} draws, mean" if agreement.name == DRAWS else agreement.name
+        changed = _percent(agreement.changed) + (" in any" if agreement.name == DRAWS else "")
+        table.add_row(name, _percent(agreement.same_set), _percent(agreement.same_order), changed)
     return table
 
 
-def _moved(moved: Moved) -> Table:
+def _moved(moved: ScoreMovement) -> Table:
     title = f"Features moved to {moved.references} references' values: {moved.declines} declines"
     table = _table(title, "which", "score moves by", "passes after it")
     table.add_row("the named reasons", f"{moved.named:.4g}", _percent(moved.passing))
@@ -103,18 +104,18 @@ def _moved(moved: Moved) -> Table:
     return table
 
 
-def _groups(report: Report) -> Table:
+def _groups(report: DecisionReport) -> Table:
     columns = ("group", "rows", "approved", "referred", "declined", "ratio of approvals")
     table = _table("Protected groups: each rate of approvals over the highest", *columns)
-    for one in report.groups:
-        name = f"{one.column} = {cell_text(one.value)}" + " (small)" * one.small
-        ratio = "–" if one.ratio is None else f"{one.ratio:.2f}"
-        rates = map(_percent, (one.approved, one.referred, one.declined))
-        table.add_row(name, str(one.rows), *rates, ratio)
+    for group in report.groups:
+        name = f"{group.column} = {cell_text(group.value)}" + " (small)" * group.small
+        ratio = "–" if group.ratio is None else f"{group.ratio:.2f}"
+        rates = map(_percent, (group.approved, group.referred, group.declined))
+        table.add_row(name, str(group.rows), *rates, ratio)
     return table
 
 
-def _label(report: Report) -> Table:
+def _label(report: DecisionReport) -> Table:
     label = report.label
     assert label is not None
     title = f"{label.column} = {cell_text(label.positive)}: {_percent(label.rate)} of all rows"
@@ -131,7 +132,7 @@ def _percent(share: float | None) -> str:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def write_report(report: Report, data: Path, seed: int, folder: Path) -> list[str]:
+def write_report(report: DecisionReport, data: Path, seed: int, folder: Path) -> list[str]:
     """Write the files; return their names.
 
     Raises:
@@ -140,26 +141,26 @@ def write_report(report: Report, data: Path, seed: int, folder: Path) -> list[st
     contents = {
         WHOLE: _json(report, data, seed),
         DECISIONS: csv_of(list(_decisions(report))),
-        REASONS: csv_of([_flat(asdict(one)) for one in report.reasons]),
-        PAGE: page(f"Decisions by {report.name}", _drawn(report)),
+        REASONS: csv_of([_flat(asdict(reason)) for reason in report.reasons]),
+        PAGE: page(f"Decisions by {report.name}", _page_elements(report)),
     }
     if report.groups:
-        contents[GROUPS] = csv_of([asdict(one) for one in report.groups])
+        contents[GROUPS] = csv_of([asdict(group) for group in report.groups])
     write(folder, contents)
     return list(contents)
 
 
-def _drawn(report: Report) -> Iterator[Element]:
+def _page_elements(report: DecisionReport) -> Iterator[Element]:
     """Yield the elements of the page: bars of reasons, agreements and groups, and every table."""
     declines = report.outcomes["decline"]
     if report.reasons:
-        shares = [(f"{one.code} {one.text}", 100 * one.declines / declines) for one in report.reasons[:SHOWN]]
+        shares = [(f"{r.code} {r.text}", 100 * r.declines / declines) for r in report.reasons[:SHOWN]]
         yield levels("Principal reasons", f"% of {declines} declines", shares)
     if report.agreements:
-        same = [(one.name, 100 * one.same_set) for one in report.agreements]
+        same = [(agreement.name, 100 * agreement.same_set) for agreement in report.agreements]
         yield levels("The same reasons by other references", f"% of {report.by_score} declines", same)
     if report.groups:
-        approved = [(f"{one.column} = {cell_text(one.value)}", 100 * one.approved) for one in report.groups]
+        approved = [(f"{g.column} = {cell_text(g.value)}", 100 * g.approved) for g in report.groups]
         yield levels("Approvals by protected group", "% of each group's rows", approved)
     for table in tables(report):
         head = element("tr", *(element("th", str(column.header), scope="col") for column in table.columns))
@@ -169,7 +170,7 @@ def _drawn(report: Report) -> Iterator[Element]:
         yield element("figure", element("figcaption", str(table.title)), whole)
 
 
-def _json(report: Report, data: Path, seed: int) -> bytes:
+def _json(report: DecisionReport, data: Path, seed: int) -> bytes:
     manifest, embedded = report.manifest, profile_of(report.manifest)
     moved = None if isinstance(report.moved, str) else asdict(report.moved)
     content = {
@@ -185,11 +186,11 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
         "without_reasons": report.without_reasons,
         "knocked_out": report.knocked_out,
         "by_score": report.by_score,
-        "reasons": [asdict(one) for one in report.reasons],
-        "comparisons": [one.model_dump() for one in report.file.comparisons],
-        "agreements": [asdict(one) for one in report.agreements],
+        "reasons": [asdict(reason) for reason in report.reasons],
+        "comparisons": [comparison.model_dump() for comparison in report.file.comparisons],
+        "agreements": [asdict(agreement) for agreement in report.agreements],
         "moved": moved,
-        "groups": [asdict(one) for one in report.groups],
+        "groups": [asdict(group) for group in report.groups],
         "label": None if report.label is None else asdict(report.label),
         "gaps": asdict(report.gaps),
         "notes": report.notes,
@@ -197,7 +198,7 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
     return json_of(content)
 
 
-def _decisions(report: Report) -> Iterator[dict[str, Any]]:
+def _decisions(report: DecisionReport) -> Iterator[dict[str, Any]]:
     """Yield a record for each row of the data; all have the same number of reason columns."""
     most = max((len(row.codes) for row in report.file.rows), default=0)
     for i, row in enumerate(report.file.rows):
@@ -215,18 +216,18 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
             reason = reasons[rank] if rank < len(reasons) else None
             record[f"reason_{rank + 1}"] = reason and reason.code
             record[f"attribution_{rank + 1}"] = reason and reason.attribution
-        for one, codes in zip(report.file.comparisons, row.others, strict=False):
-            record[f"reasons by {one.name}"] = " ".join(codes)
+        for comparison, codes in zip(report.file.comparisons, row.comparison_codes, strict=False):
+            record[f"reasons by {comparison.name}"] = " ".join(codes)
         record["without_reasons"] = row.fault
-        for name in report.file.kept:
+        for name in report.file.kept_columns:
             record[f"{name} of the data" if name in record else name] = report.file.further[name][i]
         yield record
 
 
 def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return members with nested mappings flattened to a column each."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for key, value in members.items():
         parts = value if isinstance(value, dict) else {"": value}
-        found |= {f"{key}_{name}".rstrip("_"): part for name, part in parts.items()}
-    return found
+        columns |= {f"{key}_{name}".rstrip("_"): value for name, value in parts.items()}
+    return columns

@@ -47,21 +47,21 @@ def positions_read(body: ir.Graph) -> float:
     return min(lengths, default=math.inf)
 
 
-def _span(value: ir.Value | None, known: dict[ir.Value, Span], deep: int) -> Span:
+def _span(value: ir.Value | None, spans: dict[ir.Value, Span], depth: int) -> Span:
     if value is None:
         return ANY
-    if value in known:
-        return known[value]
+    if value in spans:
+        return spans[value]
     whole, node = _of_type(value.dtype), value.producer()
     if value.const_value is not None and value.dtype is not None and value.dtype != ir.DataType.STRING:
         array = value.const_value.numpy()
         return (array.min().item(), array.max().item()) if array.size else whole
-    found = whole
-    if node is not None and not node.domain and node.op_type in _SPANS and deep:
-        low, high = _SPANS[node.op_type](node, [_span(v, known, deep - 1) for v in node.inputs])
-        found = (low, high) if whole[0] <= low <= high <= whole[1] else whole
-    known[value] = found
-    return found
+    result = whole
+    if node is not None and not node.domain and node.op_type in _SPANS and depth:
+        low, high = _SPANS[node.op_type](node, [_span(v, spans, depth - 1) for v in node.inputs])
+        result = (low, high) if whole[0] <= low <= high <= whole[1] else whole
+    spans[value] = result
+    return result
 
 
 def _of_type(dtype: ir.DataType | None) -> Span:
@@ -100,9 +100,9 @@ def _corners(pairs: Sequence[tuple[float, float]]) -> Span:
     return min(products), max(products)
 
 
-def _outward(given: Span) -> Span:
+def _outward(bounds: Span) -> Span:
     """Return the bounds rounded outward to integers."""
-    low, high = given
+    low, high = bounds
     return low if math.isinf(low) else math.floor(low), high if math.isinf(high) else math.ceil(high)
 
 
@@ -126,10 +126,11 @@ def _remainder(node: ir.Node, spans: Spans) -> Span:
 
 
 def _sum(node: ir.Node, spans: Spans) -> Span:
-    x, given = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    if x is None or x.shape is None or (given is not None and given.const_value is None):
+    x, axes_input = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    if x is None or x.shape is None or (axes_input is not None and axes_input.const_value is None):
         return ANY
-    axes = range(len(x.shape)) if given is None or given.const_value is None else given.const_value.numpy()
+    constant = None if axes_input is None else axes_input.const_value
+    axes = range(len(x.shape)) if constant is None else constant.numpy()
     lengths = [_length(x, int(axis)) for axis in axes]
     if not lengths or None in lengths:
         return ANY

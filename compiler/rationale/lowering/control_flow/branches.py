@@ -16,9 +16,9 @@ import onnx_ir.passes.common as passes
 from rationale.errors import UnsupportedModelError
 from rationale.graph.nodes import names_read, stand_for
 from rationale.lowering.batch import dependent_on_batch
-from rationale.lowering.bodies import let_go, name_outputs, remove_identities
+from rationale.lowering.bodies import detach_bodies, name_outputs, remove_identities
 from rationale.lowering.control_flow.bounds import positions_read, span
-from rationale.lowering.control_flow.known import constants_of
+from rationale.lowering.control_flow.constants import constants_of
 from rationale.lowering.control_flow.sequences import OPERATORS as SEQUENCES
 from rationale.lowering.control_flow.sequences import resolve_sequences
 from rationale.lowering.inference import BATCH, infer, note_shapes
@@ -31,7 +31,7 @@ _BRANCHING = frozenset({"If", "Loop", "Scan"})
 OPERATORS = _BRANCHING | SEQUENCES
 
 
-class _StaysError(Exception):
+class _KeepNodeError(Exception):
     """The error that a node cannot be replaced; its text gives the reason, and advice."""
 
 
@@ -44,17 +44,17 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
         settle: infers shapes and folds values that depend only on sizes, in place, after each round.
     """
     resolve_sequences(model)
-    if not _waiting(model.graph):
+    if not _control_flow_nodes(model.graph):
         return False
     for graph in model.graph.subgraphs():
         name_outputs(graph)
     passes.LiftSubgraphInitializersToMainGraphPass()(model)
     inliner, changed = _Inliner(model), False
-    while _waiting(model.graph):
+    while _control_flow_nodes(model.graph):
         settle(model)
         note_shapes(model)
         inliner.check_shapes()
-        nodes = _waiting(model.graph)
+        nodes = _control_flow_nodes(model.graph)
         replaced = [inliner.replace(node) for node in nodes]
         if not any(replaced):  # no node only waits for others to become known
             inliner.by_data = True
@@ -78,13 +78,13 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
 def rows_decide(model: ir.Model) -> bool:
     """Tell whether a condition may depend on the rows, or a Scan runs over them: each row has its own."""
     rows = dependent_on_batch(model)
-    for node in _waiting(model.graph):
+    for node in _control_flow_nodes(model.graph):
         if node.op_type == "Scan" and _scans_rows(node):
             return True
-        given = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
+        conditions = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
         body = node.attributes["body"].as_graph() if node.op_type == "Loop" else None
-        ends = body is not None and not _endless(body) and not rows.isdisjoint(names_read(node))
-        if node.op_type != "Scan" and (ends or not rows.isdisjoint(given)):
+        ends = body is not None and not _keeps_its_condition(body) and not rows.isdisjoint(names_read(node))
+        if node.op_type != "Scan" and (ends or not rows.isdisjoint(conditions)):
             return True
     return False
 
@@ -96,7 +96,7 @@ def _scans_rows(node: ir.Node) -> bool:
     return all(v is not None and v.shape is not None and v.shape[axis] == BATCH for v, axis in scanned)
 
 
-def _waiting(graph: ir.Graph) -> list[ir.Node]:
+def _control_flow_nodes(graph: ir.Graph) -> list[ir.Node]:
     return [n for n in graph if n.op_type in _BRANCHING and not n.domain]
 
 
@@ -120,22 +120,22 @@ class _Inliner:
         op.count = self.names
         try:
             outputs = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type](op, node)
-        except _StaysError as reason:
+        except _KeepNodeError as reason:
             node.metadata_props[REASON], self.added = str(reason), before
             op.withdraw()
             return False
         finally:
             self.names = op.count
-        taken: set[ir.Value] = set()
+        used: set[ir.Value] = set()
         for old, new in zip(node.outputs, outputs, strict=True):
             if not old.name:
                 continue
-            own = new.producer() in op.emitted and new not in taken
-            value = new if own else op.Identity(new)
-            taken.add(value)
+            is_new = new.producer() in op.emitted and new not in used
+            value = new if is_new else op.Identity(new)
+            used.add(value)
             stand_for(old, value)
         graph.remove(node, safe=True)
-        let_go(node)
+        detach_bodies(node)
         return True
 
     def check_shapes(self) -> None:
@@ -155,13 +155,13 @@ class _Inliner:
     # -- the operators --------------------------------------------------------------------------------
 
     def _if(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
-        condition = _present(node.inputs[0])
+        condition = _require(node.inputs[0])
         then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
-        (known,) = constants_of(self.model, [condition])
-        if known is not None:
-            return self._splice(op, then if known.all() else other, [])
+        (constant,) = constants_of(self.model, [condition])
+        if constant is not None:
+            return self._splice(op, then if constant.all() else other, [])
         if not self.by_data:
-            raise _StaysError("its condition is not known before the model runs")
+            raise _KeepNodeError("its condition is not known before the model runs")
         _refuse_sequences(node)
         yes, no = self._splice(op, then, []), self._splice(op, other, [])
         return self._chosen(op, node, _scalar(op, condition), yes, no)
@@ -169,31 +169,34 @@ class _Inliner:
     def _loop(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         body = node.attributes["body"].as_graph()
         count, start, *initial = [*node.inputs, None][: max(2, len(node.inputs))]
-        carried = [_present(v) for v in initial]
+        carried = [_require(v) for v in initial]
         collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(carried) :]]
         most, trips = self._trips(op, count, body)
-        running = _Running(op, self.model, start)
+        state = _LoopState(op, self.model, start)
         too_long = most * len(body) + self.added > LIMIT
-        if running.may and too_long and (_endless(body) or trips is not None):
-            raise _StaysError(_TOO_LONG)
+        if state.can_run and too_long and (_keeps_its_condition(body) or trips is not None):
+            raise _KeepNodeError(_TOO_LONG)
         t = 0
-        while t < most and running.may:
+        while t < most and state.can_run:
             if t > LIMIT:
-                raise _StaysError(_TOO_LONG)
+                raise _KeepNodeError(_TOO_LONG)
             index, true = op.constant(np.asarray(t, np.int64)), op.constant(np.asarray(True))
             if trips is not None:
-                running.go_on(op.Less(index, trips), [])
-            self._check_loop(node, running, most, len(carried))
+                state.advance(op.Less(index, trips), [])
+            self._check_loop(node, state, most, len(carried))
             going, *new = self._splice(op, body, [index, true, *carried])
             states, parts = new[: len(carried)], new[len(carried) :]
-            for values, part in zip(collected, parts, strict=True):
-                values.append(part)
-            if running.mask is not None:
-                states = self._chosen(op, node, running.mask, states, carried)
-            carried = running.go_on(going, states)
+            for values, value in zip(collected, parts, strict=True):
+                values.append(value)
+            if state.mask is not None:
+                states = self._chosen(op, node, state.mask, states, carried)
+            carried = state.advance(going, states)
             t += 1
         outputs = body.outputs[1 + len(carried) :]
-        return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
+        return [
+            *carried,
+            *(_collected_values(op, like, v) for like, v in zip(outputs, collected, strict=True)),
+        ]
 
     def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> tuple[float, ir.Value | None]:
         """Return the most iterations of a Loop, infinite without a bound; and the count, [], if it is data.
@@ -202,30 +205,30 @@ class _Inliner:
         """
         if count is None:
             return positions_read(body), None
-        (known,) = constants_of(self.model, [count])
-        if known is not None:
-            return known.item() if known.item() <= LIMIT else positions_read(body), None
+        (constant,) = constants_of(self.model, [count])
+        if constant is not None:
+            return constant.item() if constant.item() <= LIMIT else positions_read(body), None
         if not self.by_data:
-            raise _StaysError("its trip count is not known before the model runs")
+            raise _KeepNodeError("its trip count is not known before the model runs")
         most = min(span(count)[1], positions_read(body))
         if most > LIMIT:
-            raise _StaysError(_UNBOUNDED_COUNT)
+            raise _KeepNodeError(_UNBOUNDED_COUNT)
         return most, _scalar(op, count)
 
-    def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
+    def _check_loop(self, node: ir.Node, state: "_LoopState", most: float, carried: int) -> None:
         """Raise _StaysError if a condition is data and cannot be followed."""
-        if running.mask is None:
+        if state.mask is None:
             return
         if math.isinf(most):
-            raise _StaysError(_UNBOUNDED)
+            raise _KeepNodeError(_UNBOUNDED)
         if not self.by_data:
-            raise _StaysError("whether it goes on is not known before the model runs")
+            raise _KeepNodeError("whether it goes on is not known before the model runs")
         if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[carried:]):
-            raise _StaysError(_RAGGED)
+            raise _KeepNodeError(_RAGGED)
 
     def _scan(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         body, count = node.attributes["body"].as_graph(), node.attributes["num_scan_inputs"].as_int()
-        inputs = [_present(v) for v in node.inputs]
+        inputs = [_require(v) for v in node.inputs]
         states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
         axes, backwards = (_ints(node, f"scan_input_{name}", count) for name in ("axes", "directions"))
         lanes = [_slices(op, x, axis, back) for x, axis, back in zip(sequences, axes, backwards, strict=True)]
@@ -233,19 +236,19 @@ class _Inliner:
         for parts in zip(*lanes, strict=True):
             new = self._splice(op, body, [*states, *parts])
             states = new[: len(states)]
-            for values, part in zip(collected, new[len(states) :], strict=True):
-                values.append(part)
+            for values, value in zip(collected, new[len(states) :], strict=True):
+                values.append(value)
         directions = _ints(node, "scan_output_directions", len(collected))
         turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
         output_axes = _ints(node, "scan_output_axes", len(collected))
-        return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
+        return [*states, *(_stack(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
 
     # -- shared by the operators -----------------------------------------------------------------------
 
-    def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
-        """Insert a copy of the body before the node, with `given` as its inputs; return its outputs."""
+    def _splice(self, op: Rewriting, body: ir.Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Insert a copy of the body before the node, with `arguments` as its inputs; return its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
-        mapped = dict(zip(copy.inputs, given, strict=True))
+        mapped = dict(zip(copy.inputs, arguments, strict=True))
         outputs = [mapped.get(v, v) for v in copy.outputs]
         copy.outputs.clear()
         for value in copy.inputs:
@@ -253,7 +256,7 @@ class _Inliner:
         nodes = list(copy)
         self.added += len(nodes)
         if self.added > LIMIT:
-            raise _StaysError(_TOO_LONG)
+            raise _KeepNodeError(_TOO_LONG)
         copy.remove(nodes)
         for node in nodes:
             name = op.fresh(node.op_type)
@@ -277,31 +280,31 @@ class _Inliner:
         return [a if a is b else op.Where(condition, a, b) for a, b in pairs]
 
 
-class _Running:
+class _LoopState:
     """The state of a Loop: whether its next iteration runs.
 
     Attributes:
-        may: false if it certainly does not run.
+        can_run: false if it certainly does not run.
         mask: the condition if it is data.
     """
 
     def __init__(self, op: Rewriting, model: ir.Model, start: ir.Value | None) -> None:
-        self.op, self.model, self.may = op, model, True
+        self.op, self.model, self.can_run = op, model, True
         self.mask: ir.Value | None = None
         if start is not None:
-            self.go_on(start, [])
+            self.advance(start, [])
 
-    def go_on(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
+    def advance(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
         """Take the next condition; return the states, as constants if they are constant."""
-        known, *others = constants_of(self.model, [condition, *states])
-        if known is None:
+        constant, *constants = constants_of(self.model, [condition, *states])
+        if constant is None:
             here = _scalar(self.op, condition)
             self.mask = here if self.mask is None else self.op.And(self.mask, here)
         else:
-            self.may = bool(known.all())
+            self.can_run = bool(constant.all())
         return [
             v if a is None or v.producer() is None else self.op.constant(a)
-            for v, a in zip(states, others, strict=True)
+            for v, a in zip(states, constants, strict=True)
         ]
 
 
@@ -321,9 +324,9 @@ _RAGGED = (
 )
 
 
-def _present(value: ir.Value | None) -> ir.Value:
+def _require(value: ir.Value | None) -> ir.Value:
     if value is None:
-        raise _StaysError("an input of it is left out")
+        raise _KeepNodeError("an input of it is left out")
     return value
 
 
@@ -335,10 +338,10 @@ def _differ(a: object, b: object) -> bool:
 def _refuse_sequences(node: ir.Node) -> None:
     for value in node.outputs:
         if value.type is not None and not isinstance(value.type, ir.TensorType):
-            raise _StaysError("a condition that is data chooses between sequences")
+            raise _KeepNodeError("a condition that is data chooses between sequences")
 
 
-def _endless(body: ir.Graph) -> bool:
+def _keeps_its_condition(body: ir.Graph) -> bool:
     """Tell whether a body returns its condition unchanged, so that only the trip count ends the Loop."""
     going = body.outputs[0]
     node = going.producer()
@@ -361,27 +364,27 @@ def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:
 def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Value]:
     """Return the slices of x along an axis, without that axis."""
     if x.shape is None or not isinstance(x.shape[axis], int):
-        raise _StaysError(
+        raise _KeepNodeError(
             f"the length of {x.name!r} along axis {axis}, over which it runs, is not known before the model "
             "runs. Export with a fixed length"
         )
     count = int(str(x.shape[axis]))
     if count == 0:
-        raise _StaysError(f"it runs over {x.name!r}, which is empty")
-    parts = [op.Squeeze(part, [axis]) for part in op.split(x, [1] * count, axis=axis)]
+        raise _KeepNodeError(f"it runs over {x.name!r}, which is empty")
+    parts = [op.Squeeze(element, [axis]) for element in op.split(x, [1] * count, axis=axis)]
     return parts[::-1] if backwards else parts
 
 
-def _joined(op: Rewriting, parts: list[ir.Value], axis: int) -> ir.Value:
+def _stack(op: Rewriting, parts: list[ir.Value], axis: int) -> ir.Value:
     """Stack the parts along a new axis."""
     return op.concat([op.Unsqueeze(v, [axis]) for v in parts], axis=axis)
 
 
-def _stacked(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
+def _collected_values(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
     """Return the values that a Loop collects, along a new axis 0."""
     if parts:
-        return _joined(op, parts, 0)
+        return _stack(op, parts, 0)
     shape = [] if like.shape is None else list(like.shape)
     if like.dtype is None or like.shape is None or not all(isinstance(d, int) for d in shape):
-        raise _StaysError("it never runs, and the shape of what it would collect is not known")
+        raise _KeepNodeError("it never runs, and the shape of what it would collect is not known")
     return op.constant(np.zeros((0, *(int(str(d)) for d in shape)), like.dtype.numpy()))

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -108,8 +109,8 @@ def _from_proto(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
     if _weight_bytes(proto) < LARGE:
         digest.update(proto.SerializeToString(deterministic=True))
     else:  # more than protobuf can serialise in one piece
-        for part in (*proto.graph.node, *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
-            digest.update(part.SerializeToString(deterministic=True))
+        for message in (*proto.graph.node, *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+            digest.update(message.SerializeToString(deterministic=True))
     return proto, digest.hexdigest()
 
 
@@ -187,9 +188,9 @@ def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
 
 def _check_text(proto: onnx.ModelProto, name: str) -> None:
     """Refuse a name that is not UTF-8: it is read without an error, but cannot be written."""
-    odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
-    if odd is not None:
-        raise InvalidModelError(f"{name}: damaged: {odd!r} is not UTF-8 text. Export or copy it again.")
+    undecoded = next((text for text in _texts(proto) if not isinstance(text, str)), None)
+    if undecoded is not None:
+        raise InvalidModelError(f"{name}: damaged: {undecoded!r} is not UTF-8 text. Export or copy it again.")
 
 
 def _texts(message: Message) -> Iterator[str | bytes]:
@@ -201,20 +202,20 @@ def _texts(message: Message) -> Iterator[str | bytes]:
         if field.type == FieldDescriptor.TYPE_STRING:
             yield from [value] if isinstance(value, str | bytes) else value
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            for part in [value] if isinstance(value, Message) else value:
-                yield from _texts(part)
+            for item in [value] if isinstance(value, Message) else value:
+                yield from _texts(item)
 
 
 def _check_values(proto: onnx.ModelProto, name: str) -> None:
     """Refuse values that the checker accepts or reports unclearly."""
-    for part, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+    for edge, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for i, value in enumerate(values):
             if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
                 kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
-                infer = "" if part == "input" else "add it by onnx.shape_inference.infer_shapes, "
+                infer = "" if edge == "input" else "add it by onnx.shape_inference.infer_shapes, "
                 raise InvalidModelError(
-                    f"{name}: {part} {value.name!r} has no shape. Export the model with shapes, {infer}or "
-                    f"write it in, with the lengths of a row after 'N': model.graph.{part}[{i}].CopyFrom("
+                    f"{name}: {edge} {value.name!r} has no shape. Export the model with shapes, {infer}or "
+                    f"write it in, with the lengths of a row after 'N': model.graph.{edge}[{i}].CopyFrom("
                     f"onnx.helper.make_tensor_value_info({value.name!r}, onnx.TensorProto.{kind}, ['N', …]))."
                 )
     outputs = [v.name for v in proto.graph.output]
@@ -230,10 +231,10 @@ def _check_values(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check(proto: onnx.ModelProto, path: Path | None) -> None:
-    with _own_domains(proto) as found:
+    with _own_domains(proto) as moved:
         if _weight_bytes(proto) < LARGE:
             onnx.checker.check_model(proto)
-        elif path is not None and not found:
+        elif path is not None and not moved:
             onnx.checker.check_model(str(path))
 
 
@@ -298,11 +299,10 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
     zips = [node for node in proto.graph.node if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"]
     if not zips:
         return proto, ()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    outputs = {v.name: v for v in copy.graph.output}
+    changed = deepcopy(proto)
+    outputs = {v.name: v for v in changed.graph.output}
     warnings = []
-    for node in copy.graph.node:
+    for node in changed.graph.node:
         if node.op_type != "ZipMap" or node.domain != "ai.onnx.ml" or len(node.output) != 1:
             continue
         labels = sum(len(a.ints) + len(a.strings) for a in node.attribute if a.name.startswith("classlabels"))
@@ -319,7 +319,7 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
                 f"output {node.output[0]!r} is a ZipMap (dictionaries), which no server can return; "
                 f"the entries return its tensor [N, {labels}] under that name"
             )
-    return copy, tuple(warnings)
+    return changed, tuple(warnings)
 
 
 def standardise(model: ir.Model) -> ir.Model:
@@ -362,9 +362,9 @@ def demand_no_draws(model: ir.Model) -> None:
         named = ", ".join(f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in drawn[:5])
         verb, more = "draws" if len(drawn) == 1 else "draw", f" and {len(drawn) - 5} more" * (len(drawn) > 5)
         raise UnsupportedModelError(
-            f"{named}{more} {verb} random numbers: the model answers the same row otherwise each time, so "
-            "that no answer has an explanation. Export it in evaluation mode (model.eval()), or make what is "
-            "drawn an input of the model."
+            f"{named}{more} {verb} random numbers: the model answers the same row differently each time, so "
+            "no answer has an explanation. Export it in evaluation mode (model.eval()), or make the random "
+            "numbers an input of the model."
         )
 
 

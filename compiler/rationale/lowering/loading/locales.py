@@ -1,5 +1,7 @@
 """The default locale of text normalisation, which images lack."""
 
+from copy import deepcopy
+
 import onnx
 from onnx import helper
 
@@ -14,13 +16,12 @@ def without_default_locale(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not _normalizers(proto):
         return proto
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    for node in _normalizers(copy):
-        others = [a for a in node.attribute if a.name != "locale"]
+    changed = deepcopy(proto)
+    for node in _normalizers(changed):
+        attributes = [a for a in node.attribute if a.name != "locale"]
         del node.attribute[:]
-        node.attribute.extend([*others, helper.make_attribute("locale", EVERYWHERE)])
-    return copy
+        node.attribute.extend([*attributes, helper.make_attribute("locale", EVERYWHERE)])
+    return changed
 
 
 def _normalizers(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

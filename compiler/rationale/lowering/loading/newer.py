@@ -7,6 +7,7 @@ older one in nothing that the model uses is declared as the older one. Recurrent
 
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import onnx
@@ -37,7 +38,7 @@ def known_to_runtime(
         InvalidModelError: the error of `load`, if no definition of ONNX's resolves it.
     """
     notes: list[str] = []
-    while len(notes) < _MOST and (changed := _older(proto, str(error))) is not None:
+    while len(notes) < _MOST and (changed := _downgrade(proto, str(error))) is not None:
         proto, note = changed
         notes.append(note)
         try:
@@ -49,35 +50,37 @@ def known_to_runtime(
     raise error
 
 
-def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
+def _downgrade(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
     """Return the model after one change that removes the cause of an engine's error, and a note, or None."""
-    if (found := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
-        copy = _copied(proto)
-        copy.ir_version = int(found[1])
-        return copy, f"its IR version {proto.ir_version} is written down as {copy.ir_version}"
-    if found := _NEWEST.search(error):
-        return _stamped(proto, int(found[1]))
-    if found := _UNKNOWN.search(error):
-        domain, _, operator = next(filter(None, found.groups())).rpartition(":")
-        return _defined(proto, [(domain, operator)])
+    if (match := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
+        changed = deepcopy(proto)
+        changed.ir_version = int(match[1])
+        return changed, f"the entries have IR version {changed.ir_version}, not {proto.ir_version}"
+    if match := _NEWEST.search(error):
+        return _declare_opset(proto, int(match[1]))
+    if match := _UNKNOWN.search(error):
+        domain, _, operator = next(filter(None, match.groups())).rpartition(":")
+        return _inline_definitions(proto, [(domain, operator)])
     return None
 
 
-def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
+def _declare_opset(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
     """Return the model declared as opset `newest`, or None."""
     version = _opset(proto)
-    changed = sorted({n.op_type for n in _nodes(proto) if not _alike(n, newest, version)})
-    if changed:
-        return _defined(proto, [("", name) for name in changed])
-    copy = _copied(proto)
-    for entry in (*copy.opset_import, *(e for f in copy.functions for e in f.opset_import)):
+    differing = sorted({n.op_type for n in _nodes(proto) if not _means_the_same(n, newest, version)})
+    if differing:
+        return _inline_definitions(proto, [("", name) for name in differing])
+    changed = deepcopy(proto)
+    for entry in (*changed.opset_import, *(e for f in changed.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx"):
             entry.version = min(entry.version, newest)
     note = f"ONNX Runtime does not know opset {version}; the entries are of opset {newest}, the same here"
-    return copy, note
+    return changed, note
 
 
-def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[onnx.ModelProto, str] | None:
+def _inline_definitions(
+    proto: onnx.ModelProto, operators: list[tuple[str, str]]
+) -> tuple[onnx.ModelProto, str] | None:
     """Return the model with ONNX's own definitions in place of operators; None if there are none."""
     before = {(n.domain, n.op_type) for n in _nodes(proto)}
     try:
@@ -92,17 +95,11 @@ def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[
     return inlined, f"ONNX Runtime does not know this {names}; the entries hold ONNX's definition of it"
 
 
-def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
-
-
 def _opset(proto: onnx.ModelProto) -> int:
     return next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 1)
 
 
-def _alike(node: onnx.NodeProto, newest: int, version: int) -> bool:
+def _means_the_same(node: onnx.NodeProto, newest: int, version: int) -> bool:
     """Tell whether the older opset has everything that the node uses; the engine checks its types."""
     if node.domain not in ("", "ai.onnx"):
         return True
@@ -134,19 +131,18 @@ _ROWS_OUT = [_ANSWER, _STATE, _STATE]  # Y, Y_h, Y_c
 
 def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return the model with layout 0 between Transposes, and notes about it for the user."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    found: list[str] = []
-    for nodes in all_node_lists(copy):
+    changed = deepcopy(proto)
+    names: list[str] = []
+    for nodes in all_node_lists(changed):
         old = list(nodes)
-        found += [node.name or node.output[0] for node in old if rows_come_first(node)]
-        new = [n for node in old for n in (_turned(node) if rows_come_first(node) else [node])]
+        names += [node.name or node.output[0] for node in old if rows_come_first(node)]
+        new = [n for node in old for n in (_with_steps_first(node) if rows_come_first(node) else [node])]
         del nodes[:]
         nodes.extend(new)
-    if not found:
+    if not names:
         return proto, ()
-    note = f"{', '.join(found)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
-    return copy, (f"{note} between Transposes",)
+    note = f"{', '.join(names)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
+    return changed, (f"{note} between Transposes",)
 
 
 def rows_come_first(node: onnx.NodeProto) -> bool:
@@ -154,10 +150,10 @@ def rows_come_first(node: onnx.NodeProto) -> bool:
     return node.op_type in RECURRENT and any(a.name == "layout" and a.i for a in node.attribute)
 
 
-def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def _with_steps_first(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yield the node with layout 0 between Transposes."""
     stem = node.name or next(name for name in node.output if name)
-    kept = [a for a in node.attribute if a.name != "layout"]
+    attributes = [a for a in node.attribute if a.name != "layout"]
     inputs, outputs = list(node.input), list(node.output)
     for i, perm in _ROWS_IN.items():
         if i < len(inputs) and inputs[i]:
@@ -166,7 +162,7 @@ def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
             inputs[i] = moved
     answers = [f"{stem}/layout_0/output_{i}" if name else "" for i, name in enumerate(outputs)]
     turned = helper.make_node(node.op_type, inputs, answers, node.name, domain=node.domain)
-    turned.attribute.extend(kept)
+    turned.attribute.extend(attributes)
     yield turned
     for name, answer, perm in zip(outputs, answers, _ROWS_OUT, strict=False):
         if name:

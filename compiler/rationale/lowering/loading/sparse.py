@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -24,16 +25,15 @@ def without_sparse(proto: onnx.ModelProto) -> onnx.ModelProto:
     _demand_room(
         [*(t for g in graphs for t in g.sparse_initializer), *(a.sparse_tensor for _, a in constants)]
     )
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    graphs, constants = _sparse_in(copy)
+    dense = deepcopy(proto)
+    graphs, constants = _sparse_in(dense)
     for graph in graphs:
         graph.initializer.extend(_dense(t, t.values.name) for t in graph.sparse_initializer)
         del graph.sparse_initializer[:]
     for node, attribute in constants:
         tensor = _dense(attribute.sparse_tensor, node.output[0])
         attribute.CopyFrom(helper.make_attribute("value", tensor))
-    return copy
+    return dense
 
 
 def _sparse_in(

@@ -1,6 +1,7 @@
-"""Definitions of norms, and of operators with computed parameters: one function each."""
+"""Definitions of activations, norms, extremes, and operators with computed parameters: one function each."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,100 @@ def _ones(x: ir.Value, sizes: Sequence[int]) -> np.ndarray:
     return np.ones(tuple(sizes), dtype_of(x).numpy())
 
 
-def _powered(op: Any, x: ir.Value, p: int) -> Any:
+def _power(op: Any, x: ir.Value, p: int) -> Any:
     """Compute |x|^p."""
     if p == 1:
         return op.Abs(x)
     return op.Mul(x, x) if p == 2 else op.Pow(op.Abs(x), float(p))
 
 
-def _rooted(op: Any, x: ir.Value, p: int) -> Any:
+def _root(op: Any, x: ir.Value, p: int) -> Any:
     """Compute x^(1/p)."""
     if p == 1:
         return x
     return op.Sqrt(x) if p == 2 else op.Pow(x, 1.0 / p)
+
+
+@rewrites("LogSoftmax")
+def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> Any:
+    """Compute z − LSE(z)."""
+    return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
+
+
+@rewrites("HardSwish")
+def hard_swish(op: Any, x: ir.Value) -> Any:
+    """Compute x · max(0, min(1, x/6 + 1/2))."""
+    return op.Mul(x, op.Clip(op.Add(op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
+
+
+@rewrites("Swish")
+def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
+    """Compute x · σ(αx)."""
+    return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
+
+
+@rewrites("Gelu")
+def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
+    """Compute x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
+    if approximate == "tanh":
+        inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
+        return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
+    return op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, float(np.sqrt(0.5)))), 1.0))
+
+
+@rewrites("GlobalMaxPool")
+def global_max_pool(op: Any, x: ir.Value) -> Any:
+    """Return the maximum over all spatial axes."""
+    return op.ReduceMax(x, list(range(2, rank_of(x))), keepdims=1)
+
+
+@rewrites("GroupNormalization")
+def group_normalization(
+    op: Any,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    **_: Any,
+) -> Any:
+    """Compute γ·(x − mean x)/√(var x + ε) + β per group of channels, by an InstanceNormalization."""
+    ones = np.ones(num_groups, (x.dtype or scale.dtype or ir.DataType.FLOAT).numpy())
+    groups = op.InstanceNormalization(op.Reshape(x, [0, num_groups, -1]), ones, 0 * ones, epsilon=epsilon)
+    scale, bias = (op.Unsqueeze(v, [1]) for v in (scale, bias))
+    channels = op.Reshape(groups, op.Concat([0], op.Shape(scale, end=1), [-1], axis=0))
+    return op.Reshape(op.Add(op.Mul(channels, scale), bias), op.Shape(x))
+
+
+@rewrites("Mean")
+def mean(op: Any, *xs: ir.Value) -> Any:
+    """Compute Σ x / n."""
+    return op.Mul(op.Sum(*xs), 1.0 / len(xs))
+
+
+@rewrites("Max")
+def maximum(op: Any, *xs: ir.Value) -> Any:
+    """Take the maximum pairwise, from the left."""
+    return None if len(xs) == 2 else reduce(op.Max, xs)
+
+
+@rewrites("Min")
+def minimum(op: Any, *xs: ir.Value) -> Any:
+    """Compute −max(−x)."""
+    return xs[0] if len(xs) == 1 else op.Neg(reduce(op.Max, [op.Neg(x) for x in xs]))
+
+
+@rewrites("ReduceMin")
+def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> Any:
+    """Compute −max(−x) over the axes."""
+    return op.Neg(op.ReduceMax(op.Neg(x), axes, **attributes))
+
+
+@rewrites("Celu")
+def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
+    """Compute α · elu(x/α)."""
+    return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
 
 
 @rewrites("MeanVarianceNormalization")
@@ -62,8 +145,8 @@ def lp_pool(
                 pads[n + i] += more
     attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": channels}
     attributes |= {"pads": pads} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
-    total = op.Conv(_powered(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)
-    return _rooted(op, total, p)
+    total = op.Conv(_power(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)
+    return _root(op, total, p)
 
 
 @rewrites("CumProd")
@@ -122,8 +205,8 @@ def einsum(op: Any, *xs: ir.Value, equation: str) -> Any:
     result, term = xs[0], parsed.inputs[0]
     for i, (x, other) in enumerate(zip(xs[1:], parsed.inputs[1:], strict=True), start=2):
         later = set(parsed.output).union(*parsed.inputs[i:])
-        left = [c for c in dict.fromkeys(term + other) if c in later]
-        out = parsed.output if i == len(xs) else "".join(left)
+        letters = [c for c in dict.fromkeys(term + other) if c in later]
+        out = parsed.output if i == len(xs) else "".join(letters)
         result, term = op.Einsum(result, x, equation=f"{term},{other}->{out}"), out
     return result
 
@@ -189,7 +272,7 @@ def batch_normalization(
     parts = (scale, bias, mean, variance)
     if training_mode:
         fixed = x.shape is not None and isinstance(x.shape[0], int)
-        return _trained(op, x, parts, epsilon, momentum) if fixed else None
+        return _training_outputs(op, x, parts, epsilon, momentum) if fixed else None
     if all(is_constant(v) for v in parts):
         return None
     if rank_of(x) > 2:
@@ -198,7 +281,9 @@ def batch_normalization(
     return op.Add(op.Mul(standardised, scale), bias)
 
 
-def _trained(op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float) -> Any:
+def _training_outputs(
+    op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float
+) -> Any:
     """Return the values of a BatchNormalization in training: y, running mean and running variance."""
     scale, bias, mean, variance = parts
     axes, spatial = [0, *range(2, rank_of(x))], list(range(1, rank_of(x) - 1))

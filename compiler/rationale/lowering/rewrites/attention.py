@@ -11,16 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.lowering.rewrites.engine import Rewriting, length_of, rank_of
-from rationale.lowering.rewrites.microsoft import fused, number, refused
+from rationale.lowering.rewrites.microsoft import fused, number, rewrite_error
 
 _WITHOUT_CACHE = "Export the model without a cache (use_cache=False in transformers)."
 _UNFUSED = "Explain the model as it was before ONNX Runtime's optimiser."
 
 
-def _refuse(op: Rewriting, what: str, present: object, advice: str = _UNFUSED) -> None:
+def _refuse(op: Rewriting, feature: str, present: object, advice: str = _UNFUSED) -> None:
     """Raise UnsupportedModelError if a feature that cannot be explained is present."""
     if present:
-        raise refused(op, f"{what} cannot be explained", advice)
+        raise rewrite_error(op, f"{feature} cannot be explained", advice)
 
 
 def _without_cache(op: Rewriting, *past: ir.Value | None) -> None:
@@ -36,7 +36,7 @@ def _heads(op: Rewriting, x: ir.Value, count: int, *, apart: bool = False) -> ir
     return op.Transpose(x if apart else op.Reshape(x, [0, 0, count, -1]), perm=[0, 2, 1, 3])
 
 
-def _joined(op: Rewriting, heads: ir.Value) -> ir.Value:
+def _join_heads(op: Rewriting, heads: ir.Value) -> ir.Value:
     """Return [N, h, S, d] as [N, S, h·d]."""
     return op.Reshape(op.Transpose(heads, perm=[0, 2, 1, 3]), [0, 0, -1])
 
@@ -46,7 +46,7 @@ def _length(op: Rewriting, x: ir.Value, axis: int) -> ir.Value:
     return op.Shape(x, start=axis, end=axis + 1)
 
 
-def _attended(
+def _attend(
     op: Rewriting,
     q: ir.Value,
     k: ir.Value,
@@ -62,11 +62,11 @@ def _attended(
         scores = op.Mul(op.Tanh(op.Div(scores, cap)), cap)
     for mask in masks:
         scores = op.plus(scores, mask)
-    return _joined(op, op.MatMul(op.Softmax(scores, axis=-1), v))
+    return _join_heads(op, op.MatMul(op.Softmax(scores, axis=-1), v))
 
 
-def _scale(given: float, size: int, like: ir.Value) -> np.ndarray:
-    return number(given or size**-0.5, like)
+def _scale(scale: float, size: int, like: ir.Value) -> np.ndarray:
+    return number(scale or size**-0.5, like)
 
 
 # -- masks -------------------------------------------------------------------------------------------------
@@ -100,13 +100,13 @@ def _padding(
         return None
     rank = rank_of(mask)
     if rank == 1:
-        kept = _within(op, mask, rows, k)
+        visible = _within(op, mask, rows, k)
     elif rank == 4:
         ends = op.Concat(_length(op, q, 2), _length(op, k, 2), axis=0)
-        kept = op.Greater(op.Slice(mask, [0, 0], ends, [2, 3]), _zero(mask))
+        visible = op.Greater(op.Slice(mask, [0, 0], ends, [2, 3]), _zero(mask))
     else:
-        kept = op.Greater(op.Unsqueeze(mask, [1, 2] if rank == 2 else [1]), _zero(mask))
-    return op.Where(kept, number(0, rows), number(fill, rows))
+        visible = op.Greater(op.Unsqueeze(mask, [1, 2] if rank == 2 else [1]), _zero(mask))
+    return op.Where(visible, number(0, rows), number(fill, rows))
 
 
 def _zero(mask: ir.Value) -> np.ndarray:
@@ -131,7 +131,7 @@ def _parts(op: Rewriting, ends: ir.Value, rows: ir.Value) -> int:
     count, batch = (None if v.shape is None else v.shape[0] for v in (ends, rows))
     if isinstance(count, int) and isinstance(batch, int):
         if count not in (batch, 2 * batch):
-            raise refused(
+            raise rewrite_error(
                 op, f"its mask of {count} numbers for {batch} rows is of packed sequences", _UNFUSED
             )
         return count // batch
@@ -166,13 +166,13 @@ def attention(
     _refuse(op, "rotary positions inside of Attention", do_rotary)
     sizes = list(qkv_hidden_sizes) or [length_of(weights, 1) // 3] * 3
     projected = op.split(op.plus(op.MatMul(x, weights), bias), sizes, axis=-1)
-    q, k, v = (_heads(op, part, num_heads) for part in projected)
+    q, k, v = (_heads(op, piece, num_heads) for piece in projected)
     masks = [
         attention_bias,
         _padding(op, mask, x, q, k, mask_filter_value),
         _causal(op, q, k, x) if unidirectional else None,
     ]
-    y = _attended(op, q, k, v, _scale(scale, sizes[0] // num_heads, x), masks)
+    y = _attend(op, q, k, v, _scale(scale, sizes[0] // num_heads, x), masks)
     if not _is_read(op, 1):
         return (y,)
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
@@ -215,7 +215,7 @@ def multi_head_attention(
         _padding(op, mask, query, q, k, mask_filter_value),
         _causal(op, q, k, query) if unidirectional else None,
     ]
-    return _attended(op, q, k, v, _scale(scale, size, query), masks), k, v
+    return _attend(op, q, k, v, _scale(scale, size, query), masks), k, v
 
 
 def _three_heads(
@@ -228,9 +228,9 @@ def _three_heads(
 ) -> list[ir.Value]:
     """Return Q, K and V with their biases; [N, S, h, 3, d] holds all of them, [N, S, h, 2, d] K and V."""
     if key is None:
-        parts = _unpacked(op, query, 3)
+        parts = _unpack(op, query, 3)
     elif value is None:
-        parts = [query, *_unpacked(op, key, 2)]
+        parts = [query, *_unpack(op, key, 2)]
     else:
         parts = [query, key, value]
     heads = []
@@ -240,14 +240,14 @@ def _three_heads(
             _refuse(op, "a bias beside K and V in heads", bias is not None)
             heads.append(x)
             continue
-        own = op.Reshape(bias, [count, -1]) if apart and bias is not None else bias
-        heads.append(_heads(op, op.plus(x, own), count, apart=apart))
+        head_bias = op.Reshape(bias, [count, -1]) if apart and bias is not None else bias
+        heads.append(_heads(op, op.plus(x, head_bias), count, apart=apart))
     return heads
 
 
-def _unpacked(op: Rewriting, x: ir.Value, parts: int) -> list[ir.Value]:
+def _unpack(op: Rewriting, x: ir.Value, parts: int) -> list[ir.Value]:
     """Split [N, S, h, parts, d] into parts [N, S, h, d]."""
-    return [op.Squeeze(part, [3]) for part in op.split(x, [1] * parts, axis=3)]
+    return [op.Squeeze(piece, [3]) for piece in op.split(x, [1] * parts, axis=3)]
 
 
 @fused("GroupQueryAttention")
@@ -296,17 +296,17 @@ def group_query_attention(
         positions = _positions(op, query)
         half = length_of(cos, 1)
         table = [op.Gather(t, positions, axis=0) for t in (cos, sin)]
-        q, k = (_rotated(op, x, table[0], table[1], size, half, rotary_interleaved) for x in (q, k))
+        q, k = (_rotate(op, x, table[0], table[1], size, half, rotary_interleaved) for x in (q, k))
     mask = _causal(op, q, k, query, local_window_size)
     if lengths is not None:
         inside = op.Less(_positions(op, k, 2), op.Add(_per_row(op, lengths), np.asarray(1)))
         mask = op.Where(inside, mask, _lowest(query))
-    wide = [_repeated(op, x, num_heads // kv_num_heads, num_heads, size) for x in (k, v)]
-    y = _attended(op, q, wide[0], wide[1], _scale(scale, size, query), [attention_bias, mask], softcap)
+    wide = [_repeat_heads(op, x, num_heads // kv_num_heads, num_heads, size) for x in (k, v)]
+    y = _attend(op, q, wide[0], wide[1], _scale(scale, size, query), [attention_bias, mask], softcap)
     return y, k, v
 
 
-def _repeated(op: Rewriting, x: ir.Value, times: int, count: int, size: int) -> ir.Value:
+def _repeat_heads(op: Rewriting, x: ir.Value, times: int, count: int, size: int) -> ir.Value:
     """Repeat each head [N, h, S, d] `times` times, one after the other."""
     if times == 1:
         return x
@@ -342,11 +342,11 @@ def rotary_embedding(
     positions = position_ids
     if rank != 2:
         positions = op.Add(_positions(op, x, 2 if heads_first else 1), position_ids)
-    own = [rank] if not heads_first else [1] if rank == 2 else []
+    axes = [rank] if not heads_first else [1] if rank == 2 else []
     table = [op.Gather(t, positions, axis=0) for t in (cos, sin)]
-    c, s = (op.Unsqueeze(t, own) if own else t for t in table)
+    c, s = (op.Unsqueeze(t, axes) if axes else t for t in table)
     heads = x if heads_first else op.Reshape(x, [0, 0, -1, size])
-    y = _rotated(op, heads, c, s, size, half, interleaved)
+    y = _rotate(op, heads, c, s, size, half, interleaved)
     return y if heads_first else op.Reshape(y, [0, 0, -1])
 
 
@@ -355,12 +355,12 @@ def _positions(op: Rewriting, x: ir.Value, axis: int = 1) -> ir.Value:
     return op.Range(np.asarray(0), op.Squeeze(_length(op, x, axis)), np.asarray(1))
 
 
-def _rotated(
+def _rotate(
     op: Rewriting, x: ir.Value, cos: ir.Value, sin: ir.Value, size: int, half: int, interleaved: int
 ) -> ir.Value:
     """Rotate the first 2·half of the last axis; leave the rest unchanged."""
     whole = size == 2 * half
-    turned, *rest = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
+    turned, *unrotated = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
     if interleaved:
         a, b = (op.Slice(turned, [i], [2 * half], [-1], [2]) for i in (0, 1))
     else:
@@ -369,4 +369,4 @@ def _rotated(
     if interleaved:
         pairs = op.Concat(*(op.Unsqueeze(v, [-1]) for v in new), axis=-1)
         new = [op.Reshape(pairs, op.Concat(op.Shape(pairs, end=-2), [-1], axis=0))]
-    return op.concat([*new, *rest], axis=-1)
+    return op.concat([*new, *unrotated], axis=-1)

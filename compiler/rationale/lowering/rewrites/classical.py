@@ -77,8 +77,8 @@ def normalizer(op: Any, x: ir.Value, *, norm: str = "MAX") -> Any:
 @classical("ArrayFeatureExtractor")
 def array_feature_extractor(op: Any, x: ir.Value, indices: ir.Value) -> Any:
     """Return some of the last axis of x."""
-    taken = op.Gather(x, op.Reshape(indices, [-1]), axis=-1)
-    return op.Unsqueeze(taken, [0]) if rank_of(x) == 1 else taken
+    columns = op.Gather(x, op.Reshape(indices, [-1]), axis=-1)
+    return op.Unsqueeze(columns, [0]) if rank_of(x) == 1 else columns
 
 
 @classical("FeatureVectorizer")

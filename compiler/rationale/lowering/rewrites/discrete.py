@@ -11,18 +11,19 @@ from rationale.lowering.rewrites.engine import (
     UNCHANGED,
     dtype_of,
     is_constant,
-    marked,
+    mark,
     rank_of,
     replace_node,
     rewrites,
 )
+from rationale.rules.pointwise.quantise import limits
 
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign"})
 _KEEP_WHOLE = frozenset("Abs Add Clip Conv Identity MatMul Max Min Mul Neg Reshape Sub Unsqueeze".split())
 _DEEPEST = 6
 
 
-def _of(number: float, x: ir.Value) -> np.ndarray:
+def _number(number: float, x: ir.Value) -> np.ndarray:
     """Return a number in the type of `x`."""
     return np.asarray(number, dtype_of(x).numpy())
 
@@ -40,8 +41,8 @@ def _is_whole(x: ir.Value | None, depth: int = 0) -> bool:
     if node.op_type == "Cast":
         source = node.inputs[0]
         return source is not None and source.dtype is not None and not source.dtype.is_floating_point()
-    kept = node.op_type in _KEEP_WHOLE and all(_is_whole(v, depth + 1) for v in node.inputs)
-    return node.op_type in _WHOLE or kept
+    keeps_whole = node.op_type in _KEEP_WHOLE and all(_is_whole(v, depth + 1) for v in node.inputs)
+    return node.op_type in _WHOLE or keeps_whole
 
 
 @rewrites("Cast")
@@ -51,7 +52,7 @@ def cast(op: Any, x: ir.Value, *, to: int, **_: Any) -> Any:
     if source is None or source in (target, ir.DataType.STRING):
         return None
     if target == ir.DataType.BOOL:
-        return op.Not(op.Equal(x, _of(0, x)))
+        return op.Not(op.Equal(x, _number(0, x)))
     if target.is_floating_point() or target == ir.DataType.STRING or _is_whole(x):
         return None
     return op.Cast(op.Mul(op.Sign(x), op.Floor(op.Abs(x))), to=to)
@@ -73,12 +74,6 @@ def _per_slice(
     return op.Unsqueeze(parameter, [i for i in range(rank) if i != axis % rank])
 
 
-def _limits(dtype: ir.DataType) -> tuple[float, float]:
-    """Return the least and the largest integer of a type."""
-    kind, bits = dtype.name.rstrip("0123456789"), int(dtype.name.lstrip("UINT"))
-    return (0.0, 2.0**bits - 1) if kind == "UINT" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
-
-
 @rewrites("QuantizeLinear")
 def quantize_linear(
     op: Any,
@@ -94,13 +89,13 @@ def quantize_linear(
     target: ir.DataType = op.before.outputs[0].dtype or ir.DataType.UINT8
     if (is_constant(scale) and is_constant(zero_point) and not block_size) or "INT" not in target.name:
         return None
-    steps = marked(op.Div(x, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
-    y = op.Cast(op.QuantizeLinear(steps, _of(1, x), np.asarray(0, np.int16)), to=int(dtype_of(x)))
+    steps = mark(op.Div(x, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
+    y = op.Cast(op.QuantizeLinear(steps, _number(1, x), np.asarray(0, np.int16)), to=int(dtype_of(x)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(x)))
-        y = marked(op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
-    low, high = _limits(target)
-    return op.Cast(op.Clip(y, _of(low, x), _of(high, x)), to=int(target))
+        y = mark(op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
+    low, high = limits(target.name)
+    return op.Cast(op.Clip(y, _number(low, x), _number(high, x)), to=int(target))
 
 
 @rewrites("DynamicQuantizeLinear")
@@ -110,11 +105,11 @@ def dynamic_quantize_linear(op: Any, x: ir.Value) -> Any:
     If x is 0, any scale gives 0; but products with a scale far from another row's would cancel.
     """
     least, most = (f(x, keepdims=0) for f in (op.ReduceMin, op.ReduceMax))
-    least = op.Min(least, _of(0, x))
-    span = op.Sub(op.Max(most, _of(0, x)), least)
-    scale = marked(op.Div(op.Where(op.Equal(span, _of(0, x)), _of(1, x), span), _of(255, x)), HELD)
-    offset = op.Round(op.Clip(op.Neg(op.Div(least, scale)), _of(0, x), _of(255, x)))
-    zero_point = marked(op.Cast(offset, to=int(ir.DataType.UINT8)), HELD)
+    least = op.Min(least, _number(0, x))
+    span = op.Sub(op.Max(most, _number(0, x)), least)
+    scale = mark(op.Div(op.Where(op.Equal(span, _number(0, x)), _number(1, x), span), _number(255, x)), HELD)
+    offset = op.Round(op.Clip(op.Neg(op.Div(least, scale)), _number(0, x), _number(255, x)))
+    zero_point = mark(op.Cast(offset, to=int(ir.DataType.UINT8)), HELD)
     return op.QuantizeLinear(x, scale, zero_point), scale, zero_point
 
 
@@ -156,8 +151,8 @@ def _dequantised(
     y = op.Cast(x, to=int(dtype_of(scale)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(scale)))
-        y = marked(op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
-    return marked(op.Mul(y, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
+        y = mark(op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
+    return mark(op.Mul(y, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
 
 
 def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
@@ -168,7 +163,7 @@ def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None)
     offset = op.Cast(zero_point, to=int(ir.DataType.FLOAT))
     if axis is not None and rank_of(zero_point) == 1:
         offset = op.Unsqueeze(offset, [i for i in range(rank_of(x)) if i != axis % rank_of(x)])
-    return marked(op.Sub(y, offset), UNCHANGED)
+    return mark(op.Sub(y, offset), UNCHANGED)
 
 
 @rewrites("MatMulInteger")
@@ -176,8 +171,8 @@ def matmul_integer(
     op: Any, a: ir.Value, b: ir.Value, a_zero: ir.Value | None = None, b_zero: ir.Value | None = None
 ) -> Any:
     """Compute (a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
-    left, right = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
-    return op.Cast(op.MatMul(left, right), to=int(ir.DataType.INT32))
+    factor_a, factor_b = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
+    return op.Cast(op.MatMul(factor_a, factor_b), to=int(ir.DataType.INT32))
 
 
 @rewrites("ConvInteger")

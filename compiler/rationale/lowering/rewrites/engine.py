@@ -1,10 +1,9 @@
-"""The engine of rewrites: one function per operator that others define, in operators that have rules.
+"""The engine of rewrites, which replace a node of an operator by nodes that have rules.
 
 The lowering defines the method: Softmax with and without its max shift are both complete, yet their
 attributions differ. The documentation of each method refers to these definitions.
 """
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
 from rationale.graph.nodes import Nodes, stand_for
-from rationale.lowering.bodies import let_go
+from rationale.lowering.bodies import detach_bodies
 from rationale.lowering.inference import note_shapes
 
 Rewrite = Callable[..., Any]
@@ -28,7 +27,7 @@ UNCHANGED = "unchanged"  # y is x in another code: all relevance goes to the fir
 HELD = "held"  # a scale or zero point computed from a row's values: relevance propagation holds it constant
 
 
-def marked(x: ir.Value, how: str) -> ir.Value:
+def mark(x: ir.Value, how: str) -> ir.Value:
     """Mark the node that computes a value for relevance propagation; return the value."""
     node = x.producer()
     assert node is not None
@@ -41,9 +40,9 @@ class Rewriting(Nodes):
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
         self.result = next((v for v in before.outputs if v.name), before.outputs[0])
-        own = str(before.name)  # begins with the result's name if another rewrite emitted the node
+        name = str(before.name)  # begins with the result's name if another rewrite emitted the node
         super().__init__(
-            graph, own if own.startswith(f"{self.result.name}/") else str(self.result.name), before
+            graph, name if name.startswith(f"{self.result.name}/") else str(self.result.name), before
         )
         self.emitted: set[ir.Node | None] = set()
         self.constants: list[ir.Value] = []
@@ -97,7 +96,7 @@ class Rewriting(Nodes):
     def withdraw(self) -> None:
         """Remove the inserted nodes and constants from the graph."""
         for node in filter(None, self.emitted):
-            let_go(node)
+            detach_bodies(node)
         self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
         for value in self.constants:
             self.graph.initializers.pop(str(value.name))
@@ -150,10 +149,10 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
         note_shapes(model)
         before = set(model.graph)
         late = [node for node in nodes if not _rewrite(model.graph, node)]
-        made = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
+        emitted = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
         if late and before == set(model.graph):
             _rewrite(model.graph, late[0], last=True)
-        nodes = [*late, *made]
+        nodes = [*late, *emitted]
         if not nodes:
             return
     for node in nodes:
@@ -193,9 +192,9 @@ def replace_node(
         UnsupportedModelError: if a size or type is unknown, but all `must_be_known`.
     """
     op, attributes = Rewriting(graph, node), {a.name: a.value for a in node.attributes.values()}
-    found = (function(op, *node.inputs, **attributes) for function in functions)
+    candidates = (function(op, *node.inputs, **attributes) for function in functions)
     try:
-        result = next((r for r in found if r is not None), None)
+        result = next((r for r in candidates if r is not None), None)
     except UnsupportedModelError:
         if must_be_known:
             raise
@@ -242,167 +241,3 @@ def length_of(x: ir.Value, axis: int) -> int:
 def sizes_of(x: ir.Value, first: int = 0) -> list[int]:
     """Return the lengths of the axes from `first` on; raise UnsupportedModelError if one is unknown."""
     return [length_of(x, axis) for axis in range(first, rank_of(x))]
-
-
-# -- activations, norms and extremes ----------------------------------------------------------------------
-
-
-@rewrites("LogSoftmax")
-def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> Any:
-    """Compute z − LSE(z)."""
-    return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
-
-
-@rewrites("HardSwish")
-def hard_swish(op: Any, x: ir.Value) -> Any:
-    """Compute x · max(0, min(1, x/6 + 1/2))."""
-    return op.Mul(x, op.Clip(op.Add(op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
-
-
-@rewrites("Swish")
-def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
-    """Compute x · σ(αx)."""
-    return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
-
-
-@rewrites("Gelu")
-def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
-    """Compute x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
-    if approximate == "tanh":
-        inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
-        return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
-    return op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, float(np.sqrt(0.5)))), 1.0))
-
-
-@rewrites("GlobalMaxPool")
-def global_max_pool(op: Any, x: ir.Value) -> Any:
-    """Return the maximum over all spatial axes."""
-    return op.ReduceMax(x, list(range(2, rank_of(x))), keepdims=1)
-
-
-@rewrites("GroupNormalization")
-def group_normalization(
-    op: Any,
-    x: ir.Value,
-    scale: ir.Value,
-    bias: ir.Value,
-    *,
-    num_groups: int,
-    epsilon: float = 1e-5,
-    **_: Any,
-) -> Any:
-    """Compute γ·(x − mean x)/√(var x + ε) + β per group of channels, by an InstanceNormalization."""
-    ones = np.ones(num_groups, (x.dtype or scale.dtype or ir.DataType.FLOAT).numpy())
-    groups = op.InstanceNormalization(op.Reshape(x, [0, num_groups, -1]), ones, 0 * ones, epsilon=epsilon)
-    scale, bias = (op.Unsqueeze(v, [1]) for v in (scale, bias))
-    channels = op.Reshape(groups, op.Concat([0], op.Shape(scale, end=1), [-1], axis=0))
-    return op.Reshape(op.Add(op.Mul(channels, scale), bias), op.Shape(x))
-
-
-@rewrites("Mean")
-def mean(op: Any, *xs: ir.Value) -> Any:
-    """Compute Σ x / n."""
-    return op.Mul(op.Sum(*xs), 1.0 / len(xs))
-
-
-@rewrites("Max")
-def maximum(op: Any, *xs: ir.Value) -> Any:
-    """Take the maximum pairwise, from the left."""
-    return None if len(xs) == 2 else functools.reduce(op.Max, xs)
-
-
-@rewrites("Min")
-def minimum(op: Any, *xs: ir.Value) -> Any:
-    """Compute −max(−x)."""
-    return xs[0] if len(xs) == 1 else op.Neg(functools.reduce(op.Max, [op.Neg(x) for x in xs]))
-
-
-@rewrites("ReduceMin")
-def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> Any:
-    """Compute −max(−x) over the axes."""
-    return op.Neg(op.ReduceMax(op.Neg(x), axes, **attributes))
-
-
-@rewrites("Celu")
-def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
-    """Compute α · elu(x/α)."""
-    return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
-
-
-@idiom("Where")
-def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
-    """Read Where(βx > 20, x, softplus(βx)/β) as softplus(βx)/β: ONNX needs no guard against overflow."""
-    guard, soft, beta = _operands(condition, "Greater"), b, None
-    if _operands(b, "Div"):
-        soft, beta = _operands(b, "Div")
-    argument = _operands(soft, "Softplus")
-    if not guard or not argument or guard[0] is not argument[0]:
-        return None
-    reads_x = argument[0] is a if beta is None else set(_operands(argument[0], "Mul")) == {a, beta}
-    limit = guard[1].const_value
-    return b if reads_x and limit is not None and limit.numpy().min() >= 20 else None
-
-
-@idiom("Transpose")
-def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = None) -> Any:
-    """Replace Transpose(GatherND(Transpose(x), indices)), indices of a plane, to keep the batch on axis 0.
-
-    torch.export writes an adaptive pool in this way if its windows differ in size.
-    """
-    gather = gathered.producer()
-    if (
-        perm is None
-        or gather is None
-        or gather.op_type != "GatherND"
-        or gather.attributes.get_int("batch_dims")
-    ):
-        return None
-    moved, indices = gather.inputs
-    before = moved.producer() if moved is not None else None
-    constant = indices.const_value if indices is not None else None
-    if before is None or before.op_type != "Transpose" or "perm" not in before.attributes or constant is None:
-        return None
-    x, order = before.inputs[0], list(before.attributes["perm"].as_ints())
-    index = constant.numpy()
-    count, depth = index.ndim - 1, index.shape[-1]
-    if x is None or x.shape is None:
-        return None
-    sizes = [n for n in (x.shape[a] for a in order[:depth]) if isinstance(n, int)]
-    if len(sizes) < depth:
-        return None
-    flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), sizes, mode="wrap")
-    rest = order[depth:]
-    plane = op.Reshape(_transposed(op, x, [*rest, *order[:depth]]), [0] * len(rest) + [-1])
-    picked = op.Gather(plane, flat.astype(np.int64), axis=len(rest))
-    return _transposed(op, picked, [len(rest) + a if a < count else a - count for a in perm])
-
-
-def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
-    return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
-
-
-def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
-    """Return the inputs of the node that computes `value`, if it is an `op_type`; else an empty list."""
-    node = value.producer()
-    if node is None or node.op_type != op_type:
-        return []
-    return [v for v in node.inputs if v is not None]
-
-
-def share_prefixes(model: ir.Model) -> None:
-    """Replace Concat(a, b, c) by Concat(Concat(a, b), c) if Concat(a, b) exists already.
-
-    Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
-    once per layer, rather than once per layer and part.
-    """
-    known: dict[tuple[Any, ...], ir.Value] = {}
-    for node in [n for n in model.graph if n.op_type == "Concat"]:
-        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
-        lengths = range(len(inputs) - 1, 1, -1)
-        prefix = next((n for n in lengths if (axis, *inputs[:n]) in known), None)
-        known.setdefault((axis, *inputs), node.outputs[0])
-        if prefix is not None:
-            nested = [known[axis, *inputs[:prefix]], *inputs[prefix:]]
-            node.resize_inputs(len(nested))
-            for i, value in enumerate(nested):
-                node.replace_input_with(i, value)

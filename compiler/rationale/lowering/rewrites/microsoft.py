@@ -17,7 +17,7 @@ WITHOUT_CPU_KERNEL = frozenset({"BiasAdd", "BiasSoftmax", "BiasSplitGelu"})
 fused = partial(rewrites, domain=DOMAIN)
 
 
-def refused(op: Rewriting, why: str, advice: str) -> UnsupportedModelError:
+def rewrite_error(op: Rewriting, why: str, advice: str) -> UnsupportedModelError:
     """Return an error that names the rewritten node."""
     node = op.result.producer()
     assert node is not None
@@ -201,7 +201,9 @@ def fused_matmul(
     transBatchB: int = 0,
 ) -> ir.Value:
     """Compute α·A·B of transposed matrices; a transposed batch has its first axis next to its last."""
-    y = op.MatMul(_turned(op, a, transA, transBatchA), _turned(op, b, transB, transBatchB))
+    y = op.MatMul(
+        _transpose_operand(op, a, transA, transBatchA), _transpose_operand(op, b, transB, transBatchB)
+    )
     return y if alpha == 1 else op.Mul(y, number(alpha, a))
 
 
@@ -211,7 +213,7 @@ def transpose_matmul(op: Rewriting, a: ir.Value, b: ir.Value, **attributes: Any)
     return fused_matmul(op, a, b, **attributes)
 
 
-def _turned(op: Rewriting, x: ir.Value, swapped: int, batch: int) -> ir.Value:
+def _transpose_operand(op: Rewriting, x: ir.Value, swapped: int, batch: int) -> ir.Value:
     if not swapped and not batch:
         return x
     perm = list(range(rank_of(x)))
@@ -236,9 +238,9 @@ def fused_gemm(
     **attributes: Any,
 ) -> Any:
     """Apply an activation to a Gemm."""
-    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
-    settings = {name: value for name, value in given.items() if value is not None}
-    return _activated(op, op.Gemm(a, b, c, **attributes), activation, settings)
+    options = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    settings = {name: value for name, value in options.items() if value is not None}
+    return _apply_activation(op, op.Gemm(a, b, c, **attributes), activation, settings)
 
 
 @fused("FusedConv")
@@ -258,9 +260,9 @@ def fused_conv(
     if activation == "Clip":
         return op.Clip(y, *(number(bound, x) for bound in activation_params))
     settings = dict(zip(("alpha", "beta"), activation_params, strict=False))
-    return _activated(op, y, activation, settings)
+    return _apply_activation(op, y, activation, settings)
 
 
-def _activated(op: Rewriting, y: ir.Value, activation: str, settings: Mapping[str, float]) -> Any:
+def _apply_activation(op: Rewriting, y: ir.Value, activation: str, settings: Mapping[str, float]) -> Any:
     """Apply one of ONNX's operators, or none; ONNX Runtime has refused any other activation."""
     return getattr(op, activation)(y, **settings) if activation else y

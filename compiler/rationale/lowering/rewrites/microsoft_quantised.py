@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rationale.lowering.rewrites.discrete import centred, dynamic_quantize_linear, requantised
 from rationale.lowering.rewrites.engine import Rewriting, is_constant, rank_of
-from rationale.lowering.rewrites.microsoft import fused, refused
+from rationale.lowering.rewrites.microsoft import fused, rewrite_error
 
 
 @fused("QuantizeLinear")
@@ -42,8 +42,8 @@ def qgemm(
 ) -> Any:
     """Compute Gemm(a − zero of a, b − zero of b, bias)·α·scale of a·scale of b: floats, or requantised."""
     whole = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
-    left, right = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
-    steps = op.Gemm(left, right, whole, transA=transA, transB=transB)
+    factor_a, factor_b = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
+    steps = op.Gemm(factor_a, factor_b, whole, transA=transA, transB=transB)
     scale = op.Mul(op.Mul(a_scale, np.asarray(alpha, np.float32)), b_scale)
     if y_scale is None or y_zero is None:
         return op.Mul(steps, scale)
@@ -53,34 +53,34 @@ def qgemm(
 @fused("QLinearAdd")
 def qlinear_add(op: Rewriting, *operands: ir.Value | None) -> Any:
     """Compute A + B of dequantised numbers, quantised."""
-    (a, b), y = _dequantised(op, operands[:6]), operands[6:]
+    (a, b), y = _dequantise(op, operands[:6]), operands[6:]
     return op.QuantizeLinear(op.Add(a, b), *y)
 
 
 @fused("QLinearMul")
 def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
     """Compute A · B of dequantised numbers, quantised."""
-    (a, b), y = _dequantised(op, operands[:6]), operands[6:]
+    (a, b), y = _dequantise(op, operands[:6]), operands[6:]
     return op.QuantizeLinear(op.Mul(a, b), *y)
 
 
 @fused("QLinearConcat")
 def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
     """Compute Concat of dequantised numbers, quantised; the scale of the result stands in front."""
-    return op.QuantizeLinear(op.Concat(*_dequantised(op, operands[2:]), axis=axis), *operands[:2])
+    return op.QuantizeLinear(op.Concat(*_dequantise(op, operands[2:]), axis=axis), *operands[:2])
 
 
 @fused("QLinearSigmoid")
 def qlinear_sigmoid(op: Rewriting, *operands: ir.Value | None) -> Any:
     """Compute σ of dequantised numbers, quantised."""
-    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    (x,), y = _dequantise(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.Sigmoid(x), *y)
 
 
 @fused("QLinearLeakyRelu")
 def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = 0.01) -> Any:
     """Compute LeakyRelu of dequantised numbers, quantised."""
-    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    (x,), y = _dequantise(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.LeakyRelu(x, alpha=alpha), *y)
 
 
@@ -91,7 +91,7 @@ def qlinear_softmax(
     """Compute quantised Softmax of dequantised numbers: one axis; before opset 13 all from `axis` on."""
     rank = rank_of(x)
     if opset < 13 and axis % rank != rank - 1:
-        raise refused(
+        raise rewrite_error(
             op, "Softmax of several axes at once cannot be explained", "Export with opset 13 or later."
         )
     return op.QuantizeLinear(op.Softmax(op.DequantizeLinear(x, *operands[:2]), axis=axis), *operands[2:])
@@ -103,7 +103,7 @@ def qlinear_average_pool(
 ) -> Any:
     """Compute AveragePool of dequantised numbers, quantised."""
     _check_channels(op, channels_last)
-    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    (x,), y = _dequantise(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.AveragePool(x, **attributes), *y)
 
 
@@ -126,10 +126,12 @@ def qlinear_global_average_pool(
 
 def _check_channels(op: Rewriting, channels_last: int) -> None:
     if channels_last:
-        raise refused(op, "channels on the last axis cannot be explained", "Export it with channels_last=0.")
+        raise rewrite_error(
+            op, "channels on the last axis cannot be explained", "Export it with channels_last=0."
+        )
 
 
-def _dequantised(op: Rewriting, operands: Sequence[ir.Value | None]) -> list[Any]:
+def _dequantise(op: Rewriting, operands: Sequence[ir.Value | None]) -> list[Any]:
     """Return the floats of each triple: integers, their scale and their zero point."""
     return [op.DequantizeLinear(*operands[i : i + 3]) for i in range(0, len(operands), 3)]
 
@@ -183,13 +185,15 @@ def matmul_nbits(
 ) -> Any:
     """Compute MatMul with (packed weights − zero point)·scale, block by block along K, + bias."""
     if not all(map(is_constant, (b, scales, zero_points))) or group_index is not None or weight_prepacked:
-        raise refused(op, "weights that are computed, ordered by g_idx or prepacked", "Export it without.")
+        raise rewrite_error(
+            op, "weights that are computed, ordered by g_idx or prepacked", "Export it without."
+        )
     blocks, kind = -(-K // block_size), _array(scales).dtype
-    steps = _unpacked(_array(b).reshape(N, blocks, -1), bits)[:, :, :block_size]
+    steps = _unpack(_array(b).reshape(N, blocks, -1), bits)[:, :, :block_size]
     zeros: Any = 2 ** (bits - 1)
     if zero_points is not None:
-        given = _array(zero_points)
-        whole = _unpacked(given.reshape(N, -1), bits)[:, :blocks] if given.dtype == np.uint8 else given
+        packed = _array(zero_points)
+        whole = _unpack(packed.reshape(N, -1), bits)[:, :blocks] if packed.dtype == np.uint8 else packed
         zeros = whole.reshape(N, blocks, 1).astype(np.float32)
     weights = (steps - zeros) * _array(scales).reshape(N, blocks, 1).astype(np.float32)
     return op.plus(op.MatMul(a, weights.reshape(N, -1)[:, :K].T.astype(kind)), bias)
@@ -200,7 +204,7 @@ def _array(value: ir.Value) -> np.ndarray:
     return value.const_value.numpy()
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+def _unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     """Unpack bytes to floats of `bits` bits each, lowest first: [..., bytes] to [..., bytes·8/bits]."""
     parts = packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8(2**bits - 1)
     return parts.reshape(*packed.shape[:-1], -1).astype(np.float32)

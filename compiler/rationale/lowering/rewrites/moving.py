@@ -109,13 +109,13 @@ def scatter_elements(
     if reduction in ("none", "add"):
         return None
     for i in range(length_of(indices, axis)):  # along an axis, indices may repeat; across it they cannot
-        at, u = (op.Slice(v, [i], [i + 1], [axis]) for v in (indices, updates))
-        combined = _combined(op, reduction, op.GatherElements(x, at, axis=axis), u)
-        x = op.ScatterElements(x, at, combined, axis=axis)
+        places, values = (op.Slice(v, [i], [i + 1], [axis]) for v in (indices, updates))
+        combined = _combine(op, reduction, op.GatherElements(x, places, axis=axis), values)
+        x = op.ScatterElements(x, places, combined, axis=axis)
     return x
 
 
-def _combined(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
+def _combine(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
     return {"mul": op.Mul, "max": op.Max, "min": op.Min}[reduction](a, b)
 
 
@@ -126,24 +126,24 @@ def scatter_nd(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, re
         return None
     dims = sizes_of(indices)
     count = int(np.prod(dims[:-1]))
-    rest = op.Shape(updates, start=len(dims) - 1)
+    slice_shape = op.Shape(updates, start=len(dims) - 1)
     flat_indices = op.Reshape(indices, [count, dims[-1]])
-    flat_updates = op.Reshape(updates, op.Concat([count], rest, axis=0))
-    for group in _apart(indices, count, x.shape):
-        at, u = (op.Gather(v, group, axis=0) for v in (flat_indices, flat_updates))
-        x = op.ScatterND(x, at, _combined(op, reduction, op.GatherND(x, at), u))
+    flat_updates = op.Reshape(updates, op.Concat([count], slice_shape, axis=0))
+    for group in _groups_without_repetition(indices, count, x.shape):
+        places, values = (op.Gather(v, group, axis=0) for v in (flat_indices, flat_updates))
+        x = op.ScatterND(x, places, _combine(op, reduction, op.GatherND(x, places), values))
     return x
 
 
-def _apart(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
+def _groups_without_repetition(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
     """Group the tuples so that no index occurs twice in a group; one by one if they are computed."""
     if indices.const_value is None:
         return [[i] for i in range(count)]
     index = indices.const_value.numpy().reshape(count, -1)
     sizes = [] if shape is None else list(shape)[: index.shape[1]]
-    known = [n for n in sizes if isinstance(n, int)]
-    if len(known) == index.shape[1]:
-        index = np.where(index < 0, index + known, index)
+    fixed = [n for n in sizes if isinstance(n, int)]
+    if len(fixed) == index.shape[1]:
+        index = np.where(index < 0, index + fixed, index)
     elif (index < 0).any():
         return [[i] for i in range(count)]
     tuples = [tuple(row) for row in index]
@@ -169,11 +169,11 @@ def max_unpool(
 
 
 @idiom("Slice")
-def whole(_op: Any, x: ir.Value, *bounds: ir.Value | None) -> Any:
+def whole_slice(_op: Any, x: ir.Value, *bounds: ir.Value | None) -> Any:
     """Replace x[:] of scripted modules by x, on the batch's axis too."""
-    known = [None if v is None or v.const_value is None else v.const_value.numpy() for v in bounds]
-    if len(known) < 2 or known[0] is None or known[1] is None:
+    constants = [None if v is None or v.const_value is None else v.const_value.numpy() for v in bounds]
+    if len(constants) < 2 or constants[0] is None or constants[1] is None:
         return None
-    if len(bounds) > 3 and bounds[3] is not None and (known[3] is None or (known[3] != 1).any()):
+    if len(bounds) > 3 and bounds[3] is not None and (constants[3] is None or (constants[3] != 1).any()):
         return None
-    return x if not known[0].any() and (known[1] >= np.iinfo(np.int32).max).all() else None
+    return x if not constants[0].any() and (constants[1] >= np.iinfo(np.int32).max).all() else None

@@ -84,10 +84,10 @@ Step = Callable[[_Cell, ir.Value, tuple[State, ...]], tuple[ir.Value, ...]]
 
 @rewrites("RNN")
 def rnn(
-    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *optional: ir.Value | None, **attributes: Any
 ) -> Any:
     """Compute h = f(x·Wᵀ + h·Rᵀ + b), unrolled over the steps."""
-    bias, lengths, h = _padded(rest, 3)
+    bias, lengths, h = _pad_inputs(optional, 3)
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), rnn_step, ("Tanh",), attributes)
 
 
@@ -98,10 +98,10 @@ def rnn_step(cell: _Cell, z: ir.Value, states: tuple[State, ...]) -> tuple[ir.Va
 
 @rewrites("GRU")
 def gru(
-    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *optional: ir.Value | None, **attributes: Any
 ) -> Any:
     """Compute z, r = σ(…), h̃ = tanh(x·Wᵀ + (r⊙h)·Rᵀ + b), h = (1 − z)⊙h̃ + z⊙h, unrolled over the steps."""
-    bias, lengths, h = _padded(rest, 3)
+    bias, lengths, h = _pad_inputs(optional, 3)
     names = ("Sigmoid", "Tanh")
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), gru_step, names, attributes)
 
@@ -119,8 +119,8 @@ def gru_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.V
         if h is not None:
             update = op.plus(op.MatMul(op.Mul(zr[1], h), cell.r_parts[1]), update)
     new = g(cell.clipped(op.plus(zx_new, update)))
-    kept = op.Mul(op.Sub(1.0, zr[0]), new)
-    return (kept if h is None else op.Add(kept, op.Mul(zr[0], h)),)
+    update_share = op.Mul(op.Sub(1.0, zr[0]), new)
+    return (update_share if h is None else op.Add(update_share, op.Mul(zr[0], h)),)
 
 
 def _linear_before_reset(cell: _Cell, zx_gates: ir.Value, h: State) -> tuple[list[ir.Value], ir.Value | None]:
@@ -136,10 +136,10 @@ def _linear_before_reset(cell: _Cell, zx_gates: ir.Value, h: State) -> tuple[lis
 
 @rewrites("LSTM")
 def lstm(
-    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *optional: ir.Value | None, **attributes: Any
 ) -> Any:
     """Compute i, o, f = σ(…), c = f⊙c + i⊙tanh(…), h = o⊙tanh(c), unrolled over the steps."""
-    bias, lengths, h, c, peepholes = _padded(rest, 5)
+    bias, lengths, h, c, peepholes = _pad_inputs(optional, 5)
     names = ("Sigmoid", "Tanh", "Tanh")
     return _unroll(op, x, (w, r, bias, peepholes), lengths, (h, c), lstm_step, names, attributes)
 
@@ -167,8 +167,8 @@ def lstm_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.
     return op.Mul(o, h_of(c)), c
 
 
-def _padded(rest: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:
-    return [*rest, *[None] * (count - len(rest))]
+def _pad_inputs(optional: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:
+    return [*optional, *[None] * (count - len(optional))]
 
 
 def _unroll(
@@ -233,9 +233,9 @@ def _cells(
     size = attributes.get("hidden_size") or (r.shape[-1] if r.shape is not None else None)
     if not isinstance(size, int):
         raise UnsupportedModelError(f"the size of its state is not known: the shape of {r.name!r} is not")
-    wanted = [str(name) for name in attributes.get("activations") or names * count]
+    activation_names = [str(name) for name in attributes.get("activations") or names * count]
     activations = _activations(
-        op, wanted, attributes.get("activation_alpha"), attributes.get("activation_beta")
+        op, activation_names, attributes.get("activation_alpha"), attributes.get("activation_beta")
     )
     for d in range(count):
         w_bias, r_bias = (None, None) if bias is None else op.split(_of_direction(op, bias, d), None, axis=0)
@@ -333,31 +333,32 @@ def _masks(
         return None
     if lengths.const_value is not None and lengths.const_value.numpy().min(initial=count) >= count:
         return None
-    own = op.Unsqueeze(lengths, [1, 2])
-    inside = op.Less(np.arange(count, dtype=np.int32).reshape(1, -1, 1), own)
-    return inside, op.split(inside, [1] * count, axis=1), op.Less(np.zeros(1, np.int32), own)
+    row_lengths = op.Unsqueeze(lengths, [1, 2])
+    inside = op.Less(np.arange(count, dtype=np.int32).reshape(1, -1, 1), row_lengths)
+    return inside, op.split(inside, [1] * count, axis=1), op.Less(np.zeros(1, np.int32), row_lengths)
 
 
 def _activations(
     op: Rewriting, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
 ) -> list[Activation]:
     """Return the activations; each takes its alpha and beta from the lists in turn, else its defaults."""
-    left = {"alpha": list(alphas or ()), "beta": list(betas or ())}
+    unused = {"alpha": list(alphas or ()), "beta": list(betas or ())}
     functions: list[Activation] = []
     for name in names:
-        known = next((n for n in _ACTIVATIONS if n.lower() == name.lower()), None)
-        if known is None:
+        match = next((n for n in _ACTIVATIONS if n.lower() == name.lower()), None)
+        if match is None:
             raise UnsupportedModelError(
                 f"its activation {name!r} is not one of ONNX's {sorted(_ACTIVATIONS)}"
             )
-        given = {key: left[key].pop(0) if left[key] else own for key, own in _ACTIVATIONS[known].items()}
-        functions.append(partial(_activated, op, known, given))
+        defaults = _ACTIVATIONS[match]
+        parameters = {key: unused[key].pop(0) if unused[key] else defaults[key] for key in defaults}
+        functions.append(partial(_apply_activation, op, match, parameters))
     return functions
 
 
-def _activated(op: Rewriting, name: str, given: dict[str, float], z: ir.Value) -> ir.Value:
+def _apply_activation(op: Rewriting, name: str, parameters: dict[str, float], z: ir.Value) -> ir.Value:
     if name == "Affine":
-        return op.Add(op.Mul(z, given["alpha"]), given["beta"])
+        return op.Add(op.Mul(z, parameters["alpha"]), parameters["beta"])
     if name == "ScaledTanh":
-        return op.Mul(op.Tanh(op.Mul(z, given["beta"])), given["alpha"])
-    return cast("ir.Value", getattr(op, name)(z, **given))
+        return op.Mul(op.Tanh(op.Mul(z, parameters["beta"])), parameters["alpha"])
+    return cast("ir.Value", getattr(op, name)(z, **parameters))

@@ -21,11 +21,11 @@ def stft(
 ) -> Any:
     """Compute the DFT of each frame of the signal, times the window."""
     step = frame_step.const_value
-    given = frame_length.const_value if frame_length is not None else None
-    if step is None or (frame_length is not None and given is None):
+    length = frame_length.const_value if frame_length is not None else None
+    if step is None or (frame_length is not None and length is None):
         raise UnsupportedModelError("STFT with a step or length that is computed")
-    if given is not None:
-        size = int(given.numpy().item())
+    if length is not None:
+        size = int(length.numpy().item())
     elif window is not None:
         size = length_of(window, 0)
     else:
@@ -76,8 +76,8 @@ def deform_conv(
     if mask is not None:
         read = op.Mul(read, op.Reshape(mask, [-1, 1, taps * out[0], out[1]]))
     depth = channels // group * taps
-    taken = op.Reshape(read, [-1, group, depth, count])
-    y = op.MatMul(op.Reshape(w, [group, filters // group, depth]), taken)
+    blocks = op.Reshape(read, [-1, group, depth, count])
+    y = op.MatMul(op.Reshape(w, [group, filters // group, depth]), blocks)
     y = op.Reshape(y, [-1, filters, *out])
     return y if b is None else op.Add(y, op.Reshape(b, [-1, 1, 1]))
 
@@ -137,8 +137,8 @@ def _inside(op: Any, axes: list[Axis]) -> Any:
     factors = []
     for (positions, size), axis in zip(axes, (2, 1), strict=True):
         above, below = (op.Sign(v) for v in (op.Add(positions, 1.0), op.Sub(float(size), positions)))
-        both = op.Mul(*(op.Clip(op.Add(v, 1.0), 0.0, 1.0) for v in (above, below)))
-        factors.append(op.Unsqueeze(both, [1, axis + 1]))
+        inside = op.Mul(*(op.Clip(op.Add(v, 1.0), 0.0, 1.0) for v in (above, below)))
+        factors.append(op.Unsqueeze(inside, [1, axis + 1]))
     return op.Mul(*factors)
 
 
@@ -164,8 +164,8 @@ def _largest(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:
         within = op.Clip(positions, 0.0, float(size - 1))
         first = op.Floor(within)
         second = op.Neg(op.Max(op.Neg(op.Add(first, 1.0)), float(1 - size)))
-        part = op.Sub(within, first)
-        corners.append([((first, size), op.Sub(1.0, part)), ((second, size), part)])
+        fraction = op.Sub(within, first)
+        corners.append([((first, size), op.Sub(1.0, fraction)), ((second, size), fraction)])
     products = []
     for row, height in corners[0]:
         for column, width in corners[1]:

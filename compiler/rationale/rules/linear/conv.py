@@ -95,11 +95,11 @@ def conv_layer(
 
 
 def _transposed_pads(
-    auto_pad: str, whole: Sequence[int], wanted: Sequence[int]
+    auto_pad: str, whole: Sequence[int], target_sizes: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the paddings that cut `whole` to the `wanted` sizes, and the lengths to add if it is smaller."""
-    totals = [max(a - b, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
-    beyond = [max(b - a, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
+    """Return the paddings that cut `whole` to `target_sizes`, and the lengths to add if it is smaller."""
+    totals = [max(a - b, 0) for a, b in zip(whole, target_sizes[-len(whole) :], strict=True)]
+    beyond = [max(b - a, 0) for a, b in zip(whole, target_sizes[-len(whole) :], strict=True)]
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (small + large if auto_pad == "SAME_UPPER" else large + small), beyond
 

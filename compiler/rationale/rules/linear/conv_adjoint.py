@@ -114,14 +114,14 @@ def _transposed_cost(site: Site) -> float:
     if site.deployment.provider != "cpu":
         return 0.9
     if g.depthwise:
-        one, more = (1.6, 2.6) if max(g.kernel) <= 3 else (4.0, 6.2)
+        single_core, several_cores = (1.6, 2.6) if max(g.kernel) <= 3 else (4.0, 6.2)
     elif max(g.kernel) == 1:
-        one, more = 0.93, 1.01
+        single_core, several_cores = 0.93, 1.01
     elif g.channels < 8:
-        one, more = 1.1, 1.2 if max(g.kernel) <= 3 else 2.3
+        single_core, several_cores = 1.1, 1.2 if max(g.kernel) <= 3 else 2.3
     else:
-        one, more = (1.2, 1.4) if min(g.out) < 14 or max(g.strides) == 1 else (1.07, 1.6)
-    return one if site.deployment.cores == 1 else more
+        single_core, several_cores = (1.2, 1.4) if min(g.out) < 14 or max(g.strides) == 1 else (1.07, 1.6)
+    return single_core if site.deployment.cores == 1 else several_cores
 
 
 @adjoint.variant("transposed convolution", cost=_transposed_cost)
@@ -177,12 +177,12 @@ def _phases_cost(site: Site) -> float:
     if site.deployment.provider != "cpu":
         return 1.5
     if g.depthwise:
-        one, more = (1.5, 1.8) if max(g.kernel) <= 3 else (2.2, 2.65)
+        single_core, several_cores = (1.5, 1.8) if max(g.kernel) <= 3 else (2.2, 2.65)
     elif g.channels < 8:
-        one, more = 2.0, 2.4
+        single_core, several_cores = 2.0, 2.4
     else:
-        one, more = (0.95, 0.98) if min(g.out) < 14 else (1.09, 1.27)
-    return one if site.deployment.cores == 1 else more
+        single_core, several_cores = (0.95, 0.98) if min(g.out) < 14 else (1.09, 1.27)
+    return single_core if site.deployment.cores == 1 else several_cores
 
 
 @adjoint.variant("one kernel for each phase", fits=lambda g: g.by_phases, cost=_phases_cost)

@@ -12,7 +12,7 @@ from rationale.rules.moving.gather import block_indices
 from rationale.rules.moving.indexing import put_back, take
 from rationale.rules.rule import Evaluation
 
-Sent = Callable[[Tensor], Tensor]
+Adjoint = Callable[[Tensor], Tensor]
 
 
 def conv_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: Geometry) -> Evaluation:
@@ -37,7 +37,7 @@ def conv_transpose_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: G
 
 def _by_blocks(
     op: Ops, rows: int, w: Tensor, g: Geometry
-) -> tuple[Sent, Sent, Callable[[Tensor, Tensor], Tensor]]:
+) -> tuple[Adjoint, Adjoint, Callable[[Tensor, Tensor], Tensor]]:
     """Return z = W·blocks(x), W [g, M/g, C/g·k], blocks [g, C/g·k, positions], and adjoints in x and W."""
     indices, count = block_indices(g.size, g.kernel, g.strides, g.dilations, g.pads, g.out), math.prod(g.out)
     depth = g.channels // g.group * math.prod(g.kernel)
@@ -69,7 +69,7 @@ def _with_bias(op: Ops, y: Tensor, b: Tensor | None) -> Tensor:
     return y if b is None else op.Add(y, op.reshape(b, (b.shape[0], *(1 for _ in y.shape[2:]))))
 
 
-def _to_bias(op: Ops, b: Tensor | None) -> Sent | None:
+def _to_bias(op: Ops, b: Tensor | None) -> Adjoint | None:
     if b is None:
         return None
 

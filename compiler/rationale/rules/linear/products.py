@@ -14,21 +14,21 @@ from rationale.rules.rule import Evaluation, Kind, Trait, Weights, local, rule
 @rule("MatMul", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
 def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """Compute y = a·b over the last two axes; operands may be vectors."""
-    left, right = _matrix(op, a, (1, *a.shape)), _matrix(op, b, (*b.shape, 1))
+    matrix_a, matrix_b = _matrix(op, a, (1, *a.shape)), _matrix(op, b, (*b.shape, 1))
     vector = a.rank == 1 or b.rank == 1
-    y = op.MatMul(left, right)
+    y = op.MatMul(matrix_a, matrix_b)
 
     def matmul_pullback_a(m: Tensor) -> Tensor:
         m = op.reshape(m, y.shape) if vector else m
-        return _vector(op, op.MatMul(m, transposed(op, right)), a)
+        return _vector(op, op.MatMul(m, transposed(op, matrix_b)), a)
 
     def matmul_pullback_b(m: Tensor) -> Tensor:
         m = op.reshape(m, y.shape) if vector else m
-        return _vector(op, op.MatMul(transposed(op, left), m), b)
+        return _vector(op, op.MatMul(transposed(op, matrix_a), m), b)
 
     drop = [axis for axis, x in ((-2, a), (-1, b)) if x.rank == 1]
-    kept = [n for i, n in enumerate(y.shape) if i - y.rank not in drop]
-    return op.reshape(y, kept), (matmul_pullback_a, matmul_pullback_b)
+    row_shape = [n for i, n in enumerate(y.shape) if i - y.rank not in drop]
+    return op.reshape(y, row_shape), (matmul_pullback_a, matmul_pullback_b)
 
 
 def _matrix(op: Ops, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -91,23 +91,23 @@ def _gemm_of_rows(
     op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turned: tuple[int, int]
 ) -> Evaluation:
     """Compute a Gemm by MatMul, which takes batch axes that Gemm lacks."""
-    left, right = (transposed(op, x) if turn else x for x, turn in zip((a, b), turned, strict=True))
+    matrix_a, matrix_b = (transposed(op, x) if turn else x for x, turn in zip((a, b), turned, strict=True))
 
     def scaled(x: Tensor, factor: float) -> Tensor:
         return x if factor == 1.0 else op.Mul(x, factor)
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
-        back = op.MatMul(scaled(m, alpha), transposed(op, right))
+        back = op.MatMul(scaled(m, alpha), transposed(op, matrix_b))
         return transposed(op, back) if turned[0] else back
 
     def gemm_pullback_b(m: Tensor) -> Tensor:
-        back = op.MatMul(transposed(op, left), scaled(m, alpha))
+        back = op.MatMul(transposed(op, matrix_a), scaled(m, alpha))
         return transposed(op, back) if turned[1] else back
 
     def gemm_pullback_c(m: Tensor) -> Tensor:
         return scaled(m, beta)
 
-    y = scaled(op.MatMul(left, right), alpha)
+    y = scaled(op.MatMul(matrix_a, matrix_b), alpha)
     y = y if c is None else op.Add(y, scaled(c, beta))
     return y, (gemm_pullback_a, gemm_pullback_b, gemm_pullback_c)
 
@@ -133,16 +133,16 @@ class Equation:
 
 def parse_equation(equation: str, ranks: Sequence[int]) -> Equation:
     """Write out the implicit parts of an equation: the ellipsis and the output."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
+    operands, arrow, output = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
     free = [c for c in string.ascii_letters if c not in equation]
     widths = [n - len(t.replace("...", "")) for n, t in zip(ranks, terms, strict=True)]
     dots = "".join(free[: max((w for w, t in zip(widths, terms, strict=True) if "..." in t), default=0)])
     if not arrow:
-        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
-        right = ("..." if "..." in left else "") + "".join(once)
+        single_labels = sorted(c for c in set(operands) - set(",.") if operands.count(c) == 1)
+        output = ("..." if "..." in operands else "") + "".join(single_labels)
     written = [t.replace("...", dots[len(dots) - w :]) for t, w in zip(terms, widths, strict=True)]
-    return Equation(tuple(written), right.replace("...", dots))
+    return Equation(tuple(written), output.replace("...", dots))
 
 
 @rule("Einsum", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
@@ -156,10 +156,10 @@ def einsum(op: Ops, *xs: Tensor, equation: str) -> Evaluation:
 
 def _adjoint(op: Ops, xs: Sequence[Tensor], equation: Equation, i: int) -> object:
     def einsum_pullback(m: Tensor) -> Tensor:
-        x, others = xs[i], [j for j in range(len(xs)) if j != i]
+        x, other_operands = xs[i], [j for j in range(len(xs)) if j != i]
         terms, tensors = (
-            [equation.output, *(equation.inputs[j] for j in others)],
-            [m, *(xs[j] for j in others)],
+            [equation.output, *(equation.inputs[j] for j in other_operands)],
+            [m, *(xs[j] for j in other_operands)],
         )
         target, diagonals = _without_repetition(equation.inputs[i], equation)
         for first, second in diagonals:  # x_ii gets the multiplier at i if both indices agree

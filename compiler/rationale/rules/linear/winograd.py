@@ -52,8 +52,8 @@ def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         [op.Conv(_tiles(op, m, i, j, g), filters[_POINTS * i + j]) for j in range(_POINTS)]
         for i in range(_POINTS)
     ]
-    lines = [_two(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
-    outputs = [_two(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
+    lines = [_transform_outputs(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
+    outputs = [_transform_outputs(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
     whole = interleaved(op, [output for line in outputs for output in line], (2, 2))
     return cropped(op, whole, g.size)
 
@@ -61,10 +61,10 @@ def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
 def _filters(op: Ops, w: Tensor) -> list[Tensor]:
     """Return G g Gᵀ of W [C, M, 3, 3]: 16 of [C, M, 1, 1]."""
     outputs, inputs = w.shape[:2]
-    both = op.constant(np.kron(_FILTER, _FILTER).T.astype(w.dtype.numpy()))  # [9, 16]
-    by_point = op.Transpose(op.MatMul(op.Reshape(w, [outputs * inputs, 9]), both), perm=[1, 0])
-    each = op.emit("Split", (by_point, [1] * _POINTS**2), {"axis": 0}, outputs=_POINTS**2)
-    return [op.Reshape(one, [outputs, inputs, 1, 1]) for one in each]
+    transform = op.constant(np.kron(_FILTER, _FILTER).T.astype(w.dtype.numpy()))  # [9, 16]
+    by_point = op.Transpose(op.MatMul(op.Reshape(w, [outputs * inputs, 9]), transform), perm=[1, 0])
+    filters = op.emit("Split", (by_point, [1] * _POINTS**2), {"axis": 0}, outputs=_POINTS**2)
+    return [op.Reshape(filter_, [outputs, inputs, 1, 1]) for filter_ in filters]
 
 
 def _tiles(op: Ops, m: Tensor, i: int, j: int, g: Geometry) -> Tensor:
@@ -82,11 +82,11 @@ def _tiles(op: Ops, m: Tensor, i: int, j: int, g: Geometry) -> Tensor:
     return op.Conv(m, op.constant(kernel), group=g.filters, strides=[2, 2], dilations=dilations, pads=pads)
 
 
-def _two(op: Ops, x: Sequence[Tensor]) -> list[Tensor]:
+def _transform_outputs(op: Ops, x: Sequence[Tensor]) -> list[Tensor]:
     """Return Aᵀx: x₀ + x₁ + x₂ and x₁ − x₂ − x₃. Differences are convolutions by −1, which fuse with Add."""
-    even = op.Add(x[0], op.Add(x[1], x[2]))
-    odd = op.Add(op.Add(x[1], _negative(op, x[2])), _negative(op, x[3]))
-    return [even, odd]
+    first = op.Add(x[0], op.Add(x[1], x[2]))
+    second = op.Add(op.Add(x[1], _negative(op, x[2])), _negative(op, x[3]))
+    return [first, second]
 
 
 def _negative(op: Ops, x: Tensor) -> Tensor:

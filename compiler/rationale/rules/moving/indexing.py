@@ -33,15 +33,15 @@ def put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) -> 
     indices = np.asarray(index, np.int64)
     counts = np.bincount(indices[indices != NOWHERE], minlength=size)
     if counts.max(initial=0) * size <= _MOST_GATHERS * len(index):
-        return _gathered(op, m, indices, axis, counts)
-    return _scattered(op, m, indices, axis, size)
+        return _add_by_gather(op, m, indices, axis, counts)
+    return _add_by_scatter(op, m, indices, axis, size)
 
 
 def _with_zero(op: Ops, x: Tensor, axis: int) -> Tensor:
     return op.Pad(x, [0, 1], None, [axis])
 
 
-def _gathered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, counts: np.ndarray) -> Tensor:
+def _add_by_gather(op: Ops, m: Tensor, indices: np.ndarray, axis: int, counts: np.ndarray) -> Tensor:
     """Add up by a Gather: each place reads the slices that were taken from it, and zeros to fill up."""
     used = np.flatnonzero(indices != NOWHERE)
     order = used[np.argsort(indices[used], kind="stable")]
@@ -54,7 +54,7 @@ def _gathered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, counts: np.nda
     return op.ReduceSum(op.Gather(source, table, axis=axis), [axis + 1], keepdims=0)
 
 
-def _scattered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, size: int) -> Tensor:
+def _add_by_scatter(op: Ops, m: Tensor, indices: np.ndarray, axis: int, size: int) -> Tensor:
     used = np.flatnonzero(indices != NOWHERE)
     if len(used) < len(indices):
         m, indices = op.Gather(m, used, axis=axis), indices[used]

@@ -12,14 +12,14 @@ from rationale.rules.rule import Evaluation, Kind, Trait, rule
 BILINEAR = Kind.BILINEAR
 
 
-def ints(tensor: Tensor | None, what: str) -> list[int]:
+def ints(tensor: Tensor | None, operand: str) -> list[int]:
     """Return a constant operand as a list of ints.
 
     Raises:
         UnsupportedModelError: if it is computed.
     """
     if tensor is None or tensor.constant is None:
-        raise UnsupportedModelError(f"{what} that are computed")
+        raise UnsupportedModelError(f"{operand} that are computed")
     return [int(i) for i in tensor.constant.reshape(-1)]
 
 
@@ -53,7 +53,7 @@ def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "u
     return op.Cast(x, to=to), cast_pullback
 
 
-def _reshaped(op_type: str) -> None:
+def _declare_reshape(op_type: str) -> None:
     def forward(op: Ops, x: Tensor, shape: Tensor | None = None, **attributes: int) -> Evaluation:
         def pullback(m: Tensor) -> Tensor:
             return op.reshape(m, x.shape)
@@ -66,7 +66,7 @@ def _reshaped(op_type: str) -> None:
 
 
 for _op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-    _reshaped(_op_type)
+    _declare_reshape(_op_type)
 
 
 @rule("Expand", kind=BILINEAR, traits=[Trait.MOVING])
@@ -112,8 +112,8 @@ def split(
     axis = axis % x.rank
     if sizes is None:
         count = num_outputs or 1
-        part = -(-x.shape[axis] // count)
-        parts = [min(part, x.shape[axis] - i * part) for i in range(count)]
+        size = -(-x.shape[axis] // count)
+        parts = [min(size, x.shape[axis] - i * size) for i in range(count)]
     else:
         parts = ints(sizes, "Split sizes")
     ys = op.emit("Split", (x, parts), {"axis": axis}, outputs=len(parts))
@@ -139,7 +139,7 @@ def slice_(
     chosen = [a % x.rank for a in ints(axes, "Slice axes")] if axes is not None else list(range(len(begin)))
     stride = ints(steps, "Slice steps") if steps is not None else [1] * len(begin)
     picks = {
-        a: list(range(*slice(b, _open(e, s), s).indices(x.shape[a])))
+        a: list(range(*slice(b, _open_end(e, s), s).indices(x.shape[a])))
         for a, b, e, s in zip(chosen, begin, end, stride, strict=True)
     }
     picks = {a: index for a, index in picks.items() if index != list(range(x.shape[a]))}
@@ -155,6 +155,6 @@ def slice_(
     return (op.Identity(x) if y is x else y), (slice_pullback, None, None, None, None)
 
 
-def _open(end: int, step: int) -> int | None:
+def _open_end(end: int, step: int) -> int | None:
     """Return None for ONNX's `end` far below 0, which means "past the first element" when going backwards."""
     return None if step < 0 and end < -(2**30) else end

@@ -4,7 +4,7 @@ import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.rules.pointwise.unary import nothing
+from rationale.rules.pointwise.unary import zero_pullback
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import tiny
 
@@ -15,12 +15,12 @@ def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evalu
     y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)
 
     def top_k_pullback(m: Tensor) -> Tensor:
-        return _sent_back(op, m, index, x, axis)
+        return _scatter(op, m, index, x, axis)
 
     return y, (top_k_pullback, None)
 
 
-def _sent_back(op: Ops, m: Tensor, index: Tensor, x: Tensor, axis: int) -> Tensor:
+def _scatter(op: Ops, m: Tensor, index: Tensor, x: Tensor, axis: int) -> Tensor:
     """Return Pᵀ·m."""
     zeros = op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
     return op.ScatterElements(zeros, index, op.expand(m, index.shape), axis=axis % x.rank)
@@ -41,10 +41,10 @@ def top_k_multiplier(
     """Return ½(P_x + P_r)ᵀ·m, plus the rest of m·Δy spread evenly over |Δ|: exact and bounded."""
     along, (x, r) = [axis % xs[0].rank], (xs[0], rs[0])
     at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **how}, outputs=2)[1] for v in (x, r))
-    half = op.Mul(op.Add(_sent_back(op, m, at_x, x, axis), _sent_back(op, m, at_r, x, axis)), 0.5)
+    half = op.Mul(op.Add(_scatter(op, m, at_x, x, axis), _scatter(op, m, at_r, x, axis)), 0.5)
     d = op.Sub(x, r)
-    due = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
-    missing = op.Sub(due, op.ReduceSum(op.Mul(half, d), along, keepdims=1))
+    change = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
+    missing = op.Sub(change, op.ReduceSum(op.Mul(half, d), along, keepdims=1))
     size = op.Max(op.ReduceSum(op.Abs(d), along, keepdims=1), tiny(x))
     return op.Add(half, op.Mul(op.Sign(d), op.Div(missing, size))), None
 
@@ -52,7 +52,7 @@ def top_k_multiplier(
 @rule("Hardmax", kind=Kind.LOCAL)
 def hardmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
     """Compute y = 1 at the first of the largest along an axis, else 0: a step."""
-    return op.Hardmax(x, axis=axis), nothing(op, x)
+    return op.Hardmax(x, axis=axis), zero_pullback(op, x)
 
 
 @hardmax.deeplift
@@ -64,7 +64,7 @@ def hardmax_multiplier(
     It is Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 if the same element wins at both.
     """
     along, change = [axis % xs[0].rank], op.Sub(y, y_r)
-    due = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
+    gain = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
     moved = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
     decided = op.Greater(moved, 0.0)
-    return (op.Mul(change, op.Where(decided, op.Div(due, op.Where(decided, moved, 1.0)), 0.0)),)
+    return (op.Mul(change, op.Where(decided, op.Div(gain, op.Where(decided, moved, 1.0)), 0.0)),)

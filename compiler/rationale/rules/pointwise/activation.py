@@ -6,14 +6,14 @@ import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.rules.pointwise.unary import unary
+from rationale.rules.pointwise.unary import declare_unary
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import (
     exp_secant,
     jump_secant,
+    over_argument,
     relu_secant,
     rescaled_relu,
-    tanh_over,
     tiny,
 )
 
@@ -21,9 +21,9 @@ POINTWISE = Kind.POINTWISE
 FIFTH, HUNDREDTH = float(np.float32(0.2)), float(np.float32(0.01))  # ONNX stores its defaults in float32
 
 
-def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
+def step(op: Ops, x: Tensor, threshold: float = 0.0) -> Tensor:
     """Return 1 where x > at, else 0."""
-    return op.Cast(op.Greater(x, at), to=int(x.dtype))
+    return op.Cast(op.Greater(x, threshold), to=int(x.dtype))
 
 
 @rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE, Trait.RISING])
@@ -151,8 +151,8 @@ def clip_slope(
     high: Tensor | None = None,
 ) -> Tensor:
     """Compute the secant by min(max(x, l), h) = l + (x − l)⁺ − (x − h)⁺."""
-    one = op.array([1.0], x)
-    slope = one if low is None else relu_secant(op, op.Sub(x, low), op.Sub(r, low))
+    ones = op.array([1.0], x)
+    slope = ones if low is None else relu_secant(op, op.Sub(x, low), op.Sub(r, low))
     return slope if high is None else op.Sub(slope, relu_secant(op, op.Sub(x, high), op.Sub(r, high)))
 
 
@@ -192,7 +192,7 @@ def sigmoid(op: Ops, x: Tensor) -> Evaluation:
 def sigmoid_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     """Compute the secant by σ(x) − σ(r) = tanh(Δ/2)·(σ(x)σ(−r) + σ(−x)σ(r))."""
     mixed = op.Add(op.Mul(y, op.Sigmoid(op.Neg(r))), op.Mul(op.Sigmoid(op.Neg(x)), y_r))
-    return op.Mul(op.Mul(tanh_over(op, op.Mul(op.Sub(x, r), 0.5)), 0.5), mixed)
+    return op.Mul(op.Mul(over_argument(op, "Tanh", op.Mul(op.Sub(x, r), 0.5)), 0.5), mixed)
 
 
 @rule("Tanh", kind=POINTWISE, traits=[Trait.RISING, Trait.SMOOTH])
@@ -209,7 +209,7 @@ def tanh(op: Ops, x: Tensor) -> Evaluation:
 @tanh.secant
 def tanh_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     """Compute the secant by tanh x − tanh r = tanh Δ·(1 − tanh x·tanh r)."""
-    return op.Mul(tanh_over(op, op.Sub(x, r)), op.Sub(1.0, op.Mul(y, y_r)))
+    return op.Mul(over_argument(op, "Tanh", op.Sub(x, r)), op.Sub(1.0, op.Mul(y, y_r)))
 
 
 def _elu_gradient(op: Ops, x: Tensor, alpha: float) -> Tensor:
@@ -288,16 +288,18 @@ def softsign_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Ten
     return op.Div(op.Add(inner, 1.0), sizes)
 
 
-def _jump(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
+def _jump_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     return jump_secant(op, x, r, y, y_r, 0.0)
 
 
-unary("Sign", "y = sign x: a step.", None, _jump)
-unary("Floor", "y = ⌊x⌋: steps.", None, _jump)
-unary("Ceil", "y = ⌈x⌉: steps.", None, _jump)
-unary("Round", "y = x rounded to even: steps.", None, _jump)
-unary("Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x), traits=[Trait.SMOOTH])
-unary(
+declare_unary("Sign", "y = sign x: a step.", None, _jump_slope)
+declare_unary("Floor", "y = ⌊x⌋: steps.", None, _jump_slope)
+declare_unary("Ceil", "y = ⌈x⌉: steps.", None, _jump_slope)
+declare_unary("Round", "y = x rounded to even: steps.", None, _jump_slope)
+declare_unary(
+    "Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x), traits=[Trait.SMOOTH]
+)
+declare_unary(
     "Erf",
     "y = erf x;  dy/dx = 2/√π·e^−x².",
     lambda op, x: op.Mul(op.Exp(op.Neg(op.Mul(x, x))), 2 / math.sqrt(math.pi)),

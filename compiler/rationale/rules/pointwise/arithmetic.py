@@ -9,26 +9,26 @@ BILINEAR = Kind.BILINEAR
 ELEMENTWISE = Trait.ELEMENTWISE
 
 
-def same(m: Tensor) -> Tensor:
+def identity_pullback(m: Tensor) -> Tensor:
     return m
 
 
 @rule("Add", kind=BILINEAR, traits=[ELEMENTWISE])
 def add(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """Compute y = a + b."""
-    return op.Add(a, b), (same, same)
+    return op.Add(a, b), (identity_pullback, identity_pullback)
 
 
 @rule("Sub", kind=BILINEAR, traits=[ELEMENTWISE])
 def sub(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """Compute y = a − b."""
-    return op.Sub(a, b), (same, op.Neg)
+    return op.Sub(a, b), (identity_pullback, op.Neg)
 
 
 @rule("Sum", kind=BILINEAR, traits=[ELEMENTWISE])
 def sum_(op: Ops, *xs: Tensor) -> Evaluation:
     """Compute y = Σ x."""
-    return op.Sum(*xs), tuple(same for _ in xs)
+    return op.Sum(*xs), tuple(identity_pullback for _ in xs)
 
 
 @rule("Neg", kind=BILINEAR, traits=[ELEMENTWISE])

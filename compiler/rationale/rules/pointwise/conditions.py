@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.rules.pointwise.unary import nothing
+from rationale.rules.pointwise.unary import zero_pullback
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import difference
 
@@ -25,11 +25,11 @@ def halfway(op: Ops, a: Tensor, a_r: Tensor) -> Tensor:
     return a if a_r is a else op.Mul(op.Add(a, number(op, a_r)), 0.5)
 
 
-def _compares(op_type: str, formula: str) -> None:
+def _declare_comparison(op_type: str, formula: str) -> None:
     """Declare a comparison: a step of the difference of its operands."""
 
     def forward(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-        return getattr(op, op_type)(a, b), (nothing(op, a), nothing(op, b))
+        return getattr(op, op_type)(a, b), (zero_pullback(op, a), zero_pullback(op, b))
 
     def deeplift(
         op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
@@ -46,11 +46,11 @@ def _compares(op_type: str, formula: str) -> None:
     rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE])(forward).deeplift(deeplift)
 
 
-_compares("Greater", "y = 1 where a > b: a step of a − b.")
-_compares("Less", "y = 1 where a < b: a step of a − b.")
-_compares("GreaterOrEqual", "y = 1 where a ≥ b: a step of a − b.")
-_compares("LessOrEqual", "y = 1 where a ≤ b: a step of a − b.")
-_compares("Equal", "y = 1 where a = b: a step up and down of a − b.")
+_declare_comparison("Greater", "y = 1 where a > b: a step of a − b.")
+_declare_comparison("Less", "y = 1 where a < b: a step of a − b.")
+_declare_comparison("GreaterOrEqual", "y = 1 where a ≥ b: a step of a − b.")
+_declare_comparison("LessOrEqual", "y = 1 where a ≤ b: a step of a − b.")
+_declare_comparison("Equal", "y = 1 where a = b: a step up and down of a − b.")
 
 
 @rule("Not", kind=Kind.BILINEAR, traits=[DISCRETE, ELEMENTWISE])
@@ -59,7 +59,7 @@ def not_(op: Ops, a: Tensor) -> Evaluation:
     return op.Not(a), op.Neg
 
 
-def _combines(op_type: str, formula: str, slope: Callable[[Ops, Tensor], Tensor]) -> None:
+def _declare_logic(op_type: str, formula: str, slope: Callable[[Ops, Tensor], Tensor]) -> None:
     """Declare a logical operator as a product: linear in each operand, with a slope by the other."""
 
     def forward(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
@@ -81,9 +81,9 @@ def _combines(op_type: str, formula: str, slope: Callable[[Ops, Tensor], Tensor]
     rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE])(forward).deeplift(deeplift)
 
 
-_combines("And", "y = a·b.", lambda _, other: other)
-_combines("Or", "y = a + b − a·b.", lambda op, other: op.Sub(1.0, other))
-_combines("Xor", "y = a + b − 2·a·b.", lambda op, other: op.Sub(1.0, op.Mul(other, 2.0)))
+_declare_logic("And", "y = a·b.", lambda _, other: other)
+_declare_logic("Or", "y = a + b − a·b.", lambda op, other: op.Sub(1.0, other))
+_declare_logic("Xor", "y = a + b − 2·a·b.", lambda op, other: op.Sub(1.0, op.Mul(other, 2.0)))
 
 
 @rule(

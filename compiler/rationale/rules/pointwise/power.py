@@ -114,9 +114,9 @@ def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
 @power.secant
 def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) -> Tensor:
     """Compute the secant of each element by its exponent."""
-    first, *others = exponents(n)
+    first, *further = exponents(n)
     slope = _power_secant(op, x, r, y, y_r, first)
-    for c in others:
+    for c in further:
         slope = op.Where(op.Equal(n, c), _power_secant(op, x, r, y, y_r, c), slope)
     return slope
 

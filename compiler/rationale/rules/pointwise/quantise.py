@@ -45,10 +45,10 @@ def quantize_linear(
     zero_point: Tensor | None = None,
     *,
     axis: int = 1,
-    **others: int,
+    **attributes: int,
 ) -> Evaluation:
     """Compute y = x/scale rounded, + zero point, within limits; straight-through, gradient 1/scale inside."""
-    y = op.QuantizeLinear(x, scale, zero_point, axis=axis, **others)
+    y = op.QuantizeLinear(x, scale, zero_point, axis=axis, **attributes)
 
     def quantize_linear_pullback(m: Tensor) -> Tensor:
         low, high = limits(y.dtype.name)
@@ -83,10 +83,10 @@ def dequantize_linear(
     zero_point: Tensor | None = None,
     *,
     axis: int = 1,
-    **others: int,
+    **attributes: int,
 ) -> Evaluation:
     """Compute y = (x − zero point)·scale."""
-    if others.get("block_size"):
+    if attributes.get("block_size"):
         raise UnsupportedModelError("scales of blocks")
     steps = op.Cast(x, to=int(scale.dtype))  # in three nodes, which ONNX Runtime does not move through others
     steps = op.Sub(steps, _along(op, zero_point, x, axis)) if zero_point is not None else steps

@@ -9,7 +9,7 @@ from rationale.graph.tensor import Tensor
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 
 
-def unary(
+def declare_unary(
     op_type: str,
     formula: str,
     derivative: Callable[[Ops, Tensor], Tensor] | None,
@@ -26,7 +26,7 @@ def unary(
     def forward(op: Ops, x: Tensor) -> Evaluation:
         y = op.emit(op_type, (x,), {})[0]
         if derivative is None:
-            return y, nothing(op, x)
+            return y, zero_pullback(op, x)
 
         def pullback(m: Tensor) -> Tensor:
             return op.Mul(m, derivative(op, x))
@@ -40,7 +40,7 @@ def unary(
         declared.secant(secant)
 
 
-def nothing(op: Ops, x: Tensor) -> Callable[[Tensor], Tensor]:
+def zero_pullback(op: Ops, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the pullback of a step: a gradient of 0."""
     dtype = x.dtype if x.dtype.is_floating_point() else op.dtype
 

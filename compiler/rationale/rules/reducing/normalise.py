@@ -47,7 +47,7 @@ def batch_normalization(
 
 
 @dataclass(frozen=True)
-class Standard:
+class NormalisationSpec:
     """The way in which an operator standardises x.
 
     Attributes:
@@ -62,37 +62,37 @@ class Standard:
     centred: bool = True
 
 
-def _deviation(op: Ops, x: Tensor, how: Standard) -> tuple[Tensor, Tensor]:
+def _deviation(op: Ops, x: Tensor, spec: NormalisationSpec) -> tuple[Tensor, Tensor]:
     """Return d, and s with length 1 on the axes."""
-    d = op.Sub(x, op.ReduceMean(x, list(how.axes), keepdims=1)) if how.centred else x
-    variance = op.ReduceMean(op.Mul(d, d), list(how.axes), keepdims=1)
-    return d, op.Reciprocal(op.Sqrt(op.Add(variance, how.epsilon)))
+    d = op.Sub(x, op.ReduceMean(x, list(spec.axes), keepdims=1)) if spec.centred else x
+    variance = op.ReduceMean(op.Mul(d, d), list(spec.axes), keepdims=1)
+    return d, op.Reciprocal(op.Sqrt(op.Add(variance, spec.epsilon)))
 
 
-def _from_centred(op: Ops, m: Tensor, how: Standard) -> Tensor:
+def _from_centred(op: Ops, m: Tensor, spec: NormalisationSpec) -> Tensor:
     """Return the multiplier of x from that of d = x − mean x."""
-    return op.Sub(m, op.ReduceMean(m, list(how.axes), keepdims=1)) if how.centred else m
+    return op.Sub(m, op.ReduceMean(m, list(spec.axes), keepdims=1)) if spec.centred else m
 
 
-def standard_multiplier(op: Ops, m: Tensor, x: Tensor, r: Tensor, how: Standard) -> Tensor:
+def standard_multiplier(op: Ops, m: Tensor, x: Tensor, r: Tensor, spec: NormalisationSpec) -> Tensor:
     """Take the product d·s at its midpoint.
 
     The factor s enters by its secant −(s·s_r)²/(s + s_r) in mean d², and d² by d + d_r.
     """
-    g = op.Mul(m, how.scale)
-    (d, s), (d_r, s_r) = _deviation(op, x, how), _deviation(op, r, how)
-    both, total = op.Mul(s, s_r), op.Add(d, d_r)
-    slope = op.Div(op.Mul(both, both), op.Add(s, s_r))
-    to_s = op.ReduceSum(op.Mul(g, op.Mul(total, 0.5)), list(how.axes), keepdims=1)
-    through_s = op.Mul(op.Mul(to_s, op.Mul(slope, -1.0 / math.prod(x.shape[a] for a in how.axes))), total)
+    g = op.Mul(m, spec.scale)
+    (d, s), (d_r, s_r) = _deviation(op, x, spec), _deviation(op, r, spec)
+    product, sums = op.Mul(s, s_r), op.Add(d, d_r)
+    slope = op.Div(op.Mul(product, product), op.Add(s, s_r))
+    to_s = op.ReduceSum(op.Mul(g, op.Mul(sums, 0.5)), list(spec.axes), keepdims=1)
+    through_s = op.Mul(op.Mul(to_s, op.Mul(slope, -1.0 / math.prod(x.shape[a] for a in spec.axes))), sums)
     direct = op.Mul(g, op.Mul(op.Add(s, s_r), 0.5))
-    return _from_centred(op, op.Add(direct, through_s), how)
+    return _from_centred(op, op.Add(direct, through_s), spec)
 
 
-def standard_relevance(op: Ops, m: Tensor, x: Tensor, how: Standard) -> Tensor:
+def standard_relevance(op: Ops, m: Tensor, x: Tensor, spec: NormalisationSpec) -> Tensor:
     """Keep s constant: y is linear in x (Ali et al., 2022; AttnLRP, arXiv 2402.05602, section 3.3)."""
-    _, s = _deviation(op, x, how)
-    return _from_centred(op, op.Mul(op.Mul(m, how.scale), s), how)
+    _, s = _deviation(op, x, spec)
+    return _from_centred(op, op.Mul(op.Mul(m, spec.scale), s), spec)
 
 
 def _layer(
@@ -104,23 +104,25 @@ def _layer(
     axis: int = -1,
     epsilon: float = 1e-5,
     **_: Any,
-) -> Standard:
-    return Standard(tuple(range(axis % x.rank, x.rank)), epsilon, scale, centred=True)
+) -> NormalisationSpec:
+    return NormalisationSpec(tuple(range(axis % x.rank, x.rank)), epsilon, scale, centred=True)
 
 
-def _rms(op: Ops, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, **_: Any) -> Standard:
-    return Standard(tuple(range(axis % x.rank, x.rank)), epsilon, scale, centred=False)
+def _rms(
+    op: Ops, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, **_: Any
+) -> NormalisationSpec:
+    return NormalisationSpec(tuple(range(axis % x.rank, x.rank)), epsilon, scale, centred=False)
 
 
 def _instance(
     op: Ops, x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, **_: Any
-) -> Standard:
+) -> NormalisationSpec:
     per_channel = op.Reshape(scale, [-1, *(1 for _ in x.shape[2:])])
-    return Standard(tuple(range(2, x.rank)), epsilon, per_channel)
+    return NormalisationSpec(tuple(range(2, x.rank)), epsilon, per_channel)
 
 
-def _standardising(
-    op_type: str, formula: str, describe: Callable[..., Standard], traits: Iterable[Trait] = ()
+def _declare_normalisation(
+    op_type: str, formula: str, describe: Callable[..., NormalisationSpec], traits: Iterable[Trait] = ()
 ) -> None:
     """Declare a normalisation by the way it standardises x; scale and bias are constants."""
 
@@ -136,13 +138,13 @@ def _standardising(
     local(op_type, traits=traits)(multiplier).relevance(relevance)
 
 
-_standardising("RMSNormalization", "y = γ·x/√(mean x² + ε) over the last axes.", _rms)
+_declare_normalisation("RMSNormalization", "y = γ·x/√(mean x² + ε) over the last axes.", _rms)
 for _op_type, _describe, _over in (
     ("LayerNormalization", _layer, "the last axes"),
     ("InstanceNormalization", _instance, "the places of each channel"),
 ):
     _formula = f"y = γ·(x − mean x)/√(var x + ε) + β over {_over}."
-    _standardising(_op_type, _formula, _describe, [Trait.CENTRING])
+    _declare_normalisation(_op_type, _formula, _describe, [Trait.CENTRING])
 
 
 @local("LpNormalization", traits=[Trait.CONSERVING])
@@ -155,8 +157,8 @@ def lp_normalization(
     """
     along = [axis % x.rank]
     (size, s), (size_r, s_r) = (_size(op, v, axis, p) for v in (x, r))
-    both = op.Mul(s, s_r)
-    slope = op.Where(op.Greater(both, 0.0), op.Neg(both), op.Add(op.Mul(s, s), op.Mul(s_r, s_r)))
+    product = op.Mul(s, s_r)
+    slope = op.Where(op.Greater(product, 0.0), op.Neg(product), op.Add(op.Mul(s, s), op.Mul(s_r, s_r)))
     total = op.Add(x, r)
     of_size = [op.Abs(x), op.Abs(r)] if p == 1 else [size, size_r]
     in_x = op.Div(total, op.Add(op.Add(*of_size), tiny(x)))

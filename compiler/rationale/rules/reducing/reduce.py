@@ -23,7 +23,7 @@ def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
     return sorted(a % x.rank for a in ints(axes, "axes"))
 
 
-def kept(x: Tensor, axes: Sequence[int]) -> list[int]:
+def shape_with_ones(x: Tensor, axes: Sequence[int]) -> list[int]:
     """Return the row shape with 1 on the reduced axes."""
     return [1 if i in axes else n for i, n in enumerate(x.shape)]
 
@@ -36,7 +36,7 @@ def reduce_sum(
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
 
     def reduce_sum_pullback(m: Tensor) -> Tensor:
-        return op.reshape(m, kept(x, chosen))
+        return op.reshape(m, shape_with_ones(x, chosen))
 
     y = op.ReduceSum(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
     return y, (reduce_sum_pullback, None)
@@ -51,7 +51,7 @@ def reduce_mean(
 
     def reduce_mean_pullback(m: Tensor) -> Tensor:
         count = math.prod(x.shape[a] for a in chosen)
-        return op.reshape(op.Mul(m, 1.0 / count), kept(x, chosen))
+        return op.reshape(op.Mul(m, 1.0 / count), shape_with_ones(x, chosen))
 
     y = op.ReduceMean(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
     return y, (reduce_mean_pullback, None)
@@ -63,8 +63,8 @@ def reduce_max(
 ) -> Evaluation:
     """Compute y = the largest over the axes, which are moved last and flattened: one winner for each y."""
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    others = [i for i in range(x.rank) if i not in chosen]
-    order, outer = [*others, *chosen], [x.shape[i] for i in others]
+    outer_axes = [i for i in range(x.rank) if i not in chosen]
+    order, outer = [*outer_axes, *chosen], [x.shape[i] for i in outer_axes]
     count = math.prod(x.shape[i] for i in chosen)
     flat = op.reshape(op.Transpose(x, perm=order), [*outer, count])
     y = op.ReduceMax(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
@@ -97,8 +97,8 @@ def reduce_l2(
     √Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r).
     """
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    both, total = (x, y) if r is x else (op.Add(x, r), op.Add(y, y_r))
-    return op.Mul(op.reshape(op.Div(m, op.Add(total, tiny(y))), kept(x, chosen)), both)
+    numerator, total = (x, y) if r is x else (op.Add(x, r), op.Add(y, y_r))
+    return op.Mul(op.reshape(op.Div(m, op.Add(total, tiny(y))), shape_with_ones(x, chosen)), numerator)
 
 
 @local("ReduceLogSumExp")
@@ -118,7 +118,7 @@ def reduce_log_sum_exp(
 
     The secant is a chain through ln, Σ and exp: w_j = L(e^z, e^z_r)/L(Σ, Σ_r).
     """
-    shape = kept(x, reduced_axes(x, axes, noop_with_empty_axes))
+    shape = shape_with_ones(x, reduced_axes(x, axes, noop_with_empty_axes))
     weight = log_mean_ratio(op, x, r, op.reshape(y, shape), op.reshape(y_r, shape))
     return op.Mul(op.reshape(m, shape), weight)
 
@@ -149,14 +149,14 @@ def reduce_prod(
     Between x and r, one half of that at x and one half at r.
     """
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    others = [i for i in range(x.rank) if i not in chosen]
-    order = [*others, *chosen]
-    lined = [*(x.shape[i] for i in others), math.prod(x.shape[i] for i in chosen)]
+    outer_axes = [i for i in range(x.rank) if i not in chosen]
+    order = [*outer_axes, *chosen]
+    lined = [*(x.shape[i] for i in outer_axes), math.prod(x.shape[i] for i in chosen)]
     x_lined = op.reshape(op.Transpose(x, perm=order), lined)
     r_lined = x_lined if r is x else op.reshape(op.Transpose(r, perm=order), lined)
     factors = op.reshape(_products_of_others(op, x_lined, r_lined), [x.shape[i] for i in order])
     restored = op.Transpose(factors, perm=[int(i) for i in np.argsort(order)])
-    return op.Mul(op.reshape(m, kept(x, chosen)), restored)
+    return op.Mul(op.reshape(m, shape_with_ones(x, chosen)), restored)
 
 
 def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
@@ -165,10 +165,10 @@ def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
     These are two telescoping sums, one from either end: exact, without a quotient; for two factors, the
     Shapley value.
     """
-    one = op.Mul(_before(op, r), _before(op, x, back=True))
+    products = op.Mul(_before(op, r), _before(op, x, back=True))
     if r is x:
-        return one
-    return op.Mul(op.Add(one, op.Mul(_before(op, x), _before(op, r, back=True))), 0.5)
+        return products
+    return op.Mul(op.Add(products, op.Mul(_before(op, x), _before(op, r, back=True))), 0.5)
 
 
 def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
@@ -183,9 +183,9 @@ def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
 
 def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
     """Shift x along the last axis; ones fill the gap."""
-    others = [0] * (x.rank - 1)
+    no_pads = [0] * (x.rank - 1)
     begin, end = (-by, by) if back else (by, -by)
-    return op.Pad(x, [*others, begin, *others, end], np.asarray(1, x.dtype.numpy()))
+    return op.Pad(x, [*no_pads, begin, *no_pads, end], np.asarray(1, x.dtype.numpy()))
 
 
 @rule("CumSum", kind=Kind.BILINEAR)

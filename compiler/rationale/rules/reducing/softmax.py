@@ -34,10 +34,10 @@ def softmax_multiplier(
 ) -> tuple[Tensor]:
     """Compute m_z,j = L_j·m_j − w_j·Σ_i L_i·m_i, with p_i = e^(z_i − LSE) by the chain of secants."""
     axis = axis % xs[0].rank
-    given = (m, xs[0], rs[0], y, y_r)
+    operands = (m, xs[0], rs[0], y, y_r)
     if "K" not in y_r.batch_axes or math.prod(y_r.shape) > SHORT:
-        return (_multiplier(op, axis, *given, together=False),)
-    return (op.from_columns(_multiplier(op, axis, *map(op.in_columns, given), together=True)),)
+        return (_multiplier(op, axis, *operands, together=False),)
+    return (op.from_columns(_multiplier(op, axis, *map(op.in_columns, operands), together=True)),)
 
 
 def _multiplier(

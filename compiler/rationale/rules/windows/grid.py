@@ -121,25 +121,28 @@ def grid_sample_multiplier(
     def summed(answer: Tensor) -> Tensor:
         return op.reshape(op.ReduceSum(answer, [1], keepdims=0), (*grid.shape[:-1], 1))
 
-    due = _shapley(op, lambda at: summed(op.Mul(m, op.GridSample(middle, at, **how))), grid, grid_r)
+    def sample(positions: Tensor) -> Tensor:
+        return summed(op.Mul(m, op.GridSample(middle, positions, **how)))
+
+    contribution = _shapley(op, sample, grid, grid_r)
     largest = op.ReduceMax(op.Abs(middle), list(range(2, middle.rank)), keepdims=1)
     size = summed(op.Mul(op.Abs(m), largest))
-    return op.Mul(op.Add(to_x, to_r), 0.5), _quotient(op, due, op.Sub(grid, grid_r), slope, size)
+    return op.Mul(op.Add(to_x, to_r), 0.5), _quotient(op, contribution, op.Sub(grid, grid_r), slope, size)
 
 
-def _quotient(op: Ops, due: Tensor, d: Tensor, slope: Tensor, size: Tensor) -> Tensor:
-    """Return due/d; the slope if it gives `due` within rounding of the given size, as at d = 0."""
+def _quotient(op: Ops, contribution: Tensor, d: Tensor, slope: Tensor, size: Tensor) -> Tensor:
+    """Return contribution/d; the slope if slope·d equals the contribution within rounding, as at d = 0."""
     rounding = op.Mul(size, _ROUNDINGS * float(np.finfo(d.dtype.numpy()).eps))
-    near = op.LessOrEqual(op.Abs(op.Sub(due, op.Mul(slope, d))), rounding)
-    return op.Where(near, slope, op.Div(due, op.Where(near, 1.0, d)))
+    near = op.LessOrEqual(op.Abs(op.Sub(contribution, op.Mul(slope, d))), rounding)
+    return op.Where(near, slope, op.Div(contribution, op.Where(near, 1.0, d)))
 
 
-def _shapley(op: Ops, at: Callable[[Tensor], Tensor], grid: Tensor, grid_r: Tensor) -> Tensor:
-    """Return each coordinate's contribution to `at`, averaged over the orders in which they change."""
+def _shapley(op: Ops, sample: Callable[[Tensor], Tensor], grid: Tensor, grid_r: Tensor) -> Tensor:
+    """Return each coordinate's contribution to `sample`, averaged over the orders in which they change."""
     axis, n = grid.rank - 1, grid.shape[-1]
     parts = [[op.Slice(g, [j], [j + 1], [axis]) for j in range(n)] for g in (grid_r, grid)]
     values = {
-        chosen: at(op.Concat(*(parts[c][j] for j, c in enumerate(chosen)), axis=axis))
+        chosen: sample(op.Concat(*(parts[c][j] for j, c in enumerate(chosen)), axis=axis))
         for chosen in itertools.product((0, 1), repeat=n)
     }
     shares = []
@@ -172,8 +175,10 @@ def _all_taps(op: Ops, grid: Tensor, sampling: Sampling) -> list[Taps]:
 
 
 def _taps(op: Ops, grid: Tensor, axis: int, coordinate: int, sampling: Sampling) -> Taps:
-    part = op.Slice(grid, [coordinate], [coordinate + 1], [2])
-    position = op.Add(op.Mul(op.reshape(part, part.shape[:2]), sampling.scale(axis)), sampling.offset(axis))
+    values = op.Slice(grid, [coordinate], [coordinate + 1], [2])
+    position = op.Add(
+        op.Mul(op.reshape(values, values.shape[:2]), sampling.scale(axis)), sampling.offset(axis)
+    )
     first = op.Round(position) if sampling.mode == "nearest" else op.Floor(position)
     t = op.Sub(position, first)
     pixels, weights, slopes = [], [], []

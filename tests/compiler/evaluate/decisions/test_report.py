@@ -21,10 +21,10 @@ from rationale.evaluate.decisions.measures import (
     NO_REFERENCES,
     NOT_RECORDED,
     SMALL,
-    Report,
+    DecisionReport,
     report,
 )
-from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.decisions.report import tables
 from rationale.references.draws import draws
 from rationale_service.cli.main import app
@@ -52,9 +52,11 @@ from tests.compiler.pictures.pages import Page
 
 def write(folder: Path, near: np.ndarray = NEAR, profile: Any = PROFILE, **comparisons: Any) -> None:
     """Entry m, and the tables data.csv and near.csv."""
-    own = Comparisons(**comparisons) if comparisons else None
-    made = compile_model(MODEL, DeepShap(near), feature_names=NAMES, decision=profile, comparisons=own)
-    made.write(folder / "model_repository", "m")
+    alternatives = Comparisons(**comparisons) if comparisons else None
+    compiled = compile_model(
+        MODEL, DeepShap(near), feature_names=NAMES, decision=profile, comparisons=alternatives
+    )
+    compiled.write(folder / "model_repository", "m")
     np.savetxt(folder / "near.csv", near, delimiter=",", header=",".join(NAMES), comments="")
     with (folder / "data.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -71,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(folder: Path) -> Report:
+def statistics(folder: Path) -> DecisionReport:
     return report(
         folder / "model_repository",
         "m",
@@ -82,64 +84,71 @@ def done(folder: Path) -> Report:
     )
 
 
-def test_outcomes(done: Report) -> None:
+def test_outcomes(statistics: DecisionReport) -> None:
     declined = int(BANKRUPT.sum()) + len(BY_SCORE)
-    assert done.outcomes == {
+    assert statistics.outcomes == {
         "approve": N - declined - int(REFERRED.sum()),
         "refer": int(REFERRED.sum()),
         "decline": declined,
     }
-    assert (done.knocked_out, done.by_score, done.without_reasons) == (BANKRUPT.sum(), len(BY_SCORE), {})
+    assert (statistics.knocked_out, statistics.by_score, statistics.without_reasons) == (
+        BANKRUPT.sum(),
+        len(BY_SCORE),
+        {},
+    )
     assert len(BY_SCORE) > 20
-    assert done.gaps.largest is not None
-    assert done.gaps.largest <= done.gaps.tolerance
-    assert done.gaps.above == 0
+    assert statistics.gaps.largest is not None
+    assert statistics.gaps.largest <= statistics.gaps.tolerance
+    assert statistics.gaps.above == 0
 
 
-def test_how_often_each_reason_comes_and_stays(done: Report) -> None:
+def test_how_often_each_reason_comes_and_stays(statistics: DecisionReport) -> None:
     drawn = draws(NEAR, None, DRAWS, SEED)
-    own = {i: codes(X[i], NEAR) for i in BY_SCORE}
-    others = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
-    found = {one.code: one for one in done.reasons}
-    counts = [one.declines for one in done.reasons]
+    codes_of = {i: codes(X[i], NEAR) for i in BY_SCORE}
+    other_codes = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
+    reasons = {reason.code: reason for reason in statistics.reasons}
+    counts = [reason.declines for reason in statistics.reasons]
     assert counts == sorted(counts, reverse=True)
     for code in ("R1", "R2", "R3"):
-        of_code = [i for i in BY_SCORE if code in own[i]]
-        one = found[code]
-        assert (one.declines, one.first) == (len(of_code), sum(own[i][0] == code for i in BY_SCORE))
-        assert one.survival == {
-            "all_applicants": pytest.approx(np.mean([code in others[i][0] for i in of_code])),
-            "draws": pytest.approx(np.mean([[code in each for each in others[i][1:]] for i in of_code])),
+        of_code = [i for i in BY_SCORE if code in codes_of[i]]
+        reason = reasons[code]
+        assert (reason.declines, reason.first) == (
+            len(of_code),
+            sum(codes_of[i][0] == code for i in BY_SCORE),
+        )
+        assert reason.survival == {
+            "all_applicants": pytest.approx(np.mean([code in other_codes[i][0] for i in of_code])),
+            "draws": pytest.approx(np.mean([[code in each for each in other_codes[i][1:]] for i in of_code])),
         }
-    bankrupt = found["R9"]
+    bankrupt = reasons["R9"]
     assert (bankrupt.declines, bankrupt.first, bankrupt.share) == (BANKRUPT.sum(), BANKRUPT.sum(), None)
     assert bankrupt.survival == {}
-    same = np.array([[{*own[i]} == {*each} for each in others[i]] for i in BY_SCORE])
-    order = np.array([[own[i] == each for each in others[i]] for i in BY_SCORE])
+    same = np.array([[{*codes_of[i]} == {*each} for each in other_codes[i]] for i in BY_SCORE])
+    order = np.array([[codes_of[i] == each for each in other_codes[i]] for i in BY_SCORE])
     assert not same.all()
-    by_name = {one.name: one for one in done.agreements}
+    by_name = {agreement.name: agreement for agreement in statistics.agreements}
     for name, columns in {"all_applicants": [0], "draws": [1, 2, 3]}.items():
         assert by_name[name].same_set == pytest.approx(same[:, columns].mean())
         assert by_name[name].same_order == pytest.approx(order[:, columns].mean())
         assert by_name[name].changed == pytest.approx((~same[:, columns]).any(1).mean())
 
 
-def test_groups_and_label(done: Report) -> None:
+def test_groups_and_label(statistics: DecisionReport) -> None:
     approved = (SCORES <= 0.8) & ~REFERRED & ~BANKRUPT
-    rates = {one.value: one for one in done.groups}
-    assert [one.value for one in done.groups] == ["a", "b", None]
+    rates = {group.value: group for group in statistics.groups}
+    assert [group.value for group in statistics.groups] == ["a", "b", None]
     sizes = {value: int(np.equal(SEX, value or "").sum()) for value in rates}
-    assert {value: one.rows for value, one in rates.items()} == sizes
-    assert {value for value, one in rates.items() if one.small} == {None}
+    assert {value: rate.rows for value, rate in rates.items()} == sizes
+    assert {value for value, rate in rates.items() if rate.small} == {None}
     highest = max(approved[value == SEX].mean() for value in ("a", "b"))  # the small one is no measure
-    for value, one in rates.items():
-        due = approved[(value or "") == SEX].mean()
-        assert (one.approved, one.ratio) == (pytest.approx(due), pytest.approx(due / highest))
-        assert one.approved + one.referred + one.declined == pytest.approx(1)
-    assert done.label is not None
-    assert (done.label.positive, done.label.rate) == (2.0, pytest.approx((PAID == 2).mean()))
-    assert done.label.by_outcome["refer"] == pytest.approx((PAID[REFERRED] == 2).mean())
-    assert done.notes == (NOT_RECORDED, "fewer than 30 rows: sex = empty")
+    for value, rate in rates.items():
+        expected = approved[(value or "") == SEX].mean()
+        assert (rate.approved, rate.ratio) == (pytest.approx(expected), pytest.approx(expected / highest))
+        assert rate.approved + rate.referred + rate.declined == pytest.approx(1)
+    assert statistics.label is not None
+    assert (statistics.label.positive, statistics.label.rate) == (2.0, pytest.approx((PAID == 2).mean()))
+    assert statistics.label.by_outcome["refer"] == pytest.approx((PAID[REFERRED] == 2).mean())
+    assert statistics.notes == (NOT_RECORDED, "fewer than 30 rows: sex = empty")
 
 
 def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -> None:
@@ -158,19 +167,21 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
         }
     )
     write(tmp_path, NEAR[:1], profile)
-    done = report(tmp_path / "model_repository", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
+    statistics = report(
+        tmp_path / "model_repository", "m", tmp_path / "data.csv", references=tmp_path / "near.csv"
+    )
     each = WEIGHTS * (X[BY_SCORE] - NEAR[0])
     sums = np.stack([each[:, :2].sum(1), each[:, 2:].sum(1)], axis=1)
-    named, others = sums.max(1), sums.min(1)
-    assert isinstance(done.moved, Moved)
-    means = [done.moved.named, done.moved.others]
-    np.testing.assert_allclose(means, [np.mean(named), np.mean(others)], rtol=1e-4, atol=1e-5)
-    assert done.moved.declines == len(BY_SCORE)
-    assert done.moved.larger == 1
+    named, unnamed = sums.max(1), sums.min(1)
+    assert isinstance(statistics.moved, ScoreMovement)
+    means = [statistics.moved.named, statistics.moved.others]
+    np.testing.assert_allclose(means, [np.mean(named), np.mean(unnamed)], rtol=1e-4, atol=1e-5)
+    assert statistics.moved.declines == len(BY_SCORE)
+    assert statistics.moved.larger == 1
     declined = max(PROFILE["refer"])  # above the band: in it, a person decides
-    assert done.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= declined).mean())
-    assert done.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - others <= declined).mean())
-    assert done.notes == (NOT_RECORDED, NO_COMPARISONS)
+    assert statistics.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= declined).mean())
+    assert statistics.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - unnamed <= declined).mean())
+    assert statistics.notes == (NOT_RECORDED, NO_COMPARISONS)
 
 
 def test_a_move_to_exactly_the_threshold_passes(tmp_path: Path) -> None:
@@ -185,45 +196,47 @@ def test_a_move_to_exactly_the_threshold_passes(tmp_path: Path) -> None:
         "reasons": {"A": "A", "B": "B"},
     }
     near = np.array([[0.2, 0]], np.float32)
-    made = compile_model(model, DeepShap(near), feature_names=["a", "b"], decision=profile)
-    made.write(tmp_path / "models", "m")
+    compiled = compile_model(model, DeepShap(near), feature_names=["a", "b"], decision=profile)
+    compiled.write(tmp_path / "models", "m")
     (tmp_path / "near.csv").write_text("a,b\n0.2,0\n")
     (tmp_path / "data.csv").write_text("a,b\n5,0\n")
-    done = report(tmp_path / "models", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
-    assert isinstance(done.moved, Moved)
-    assert (done.moved.passing, done.moved.passing_others) == (1, 0)
+    statistics = report(tmp_path / "models", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
+    assert isinstance(statistics.moved, ScoreMovement)
+    assert (statistics.moved.passing, statistics.moved.passing_others) == (1, 0)
 
 
 def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:
     write(tmp_path, profile=PROFILE | {"never_disclose": ["years"], "knock_outs": []})
-    done = report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
-    kept = [i for i in np.flatnonzero(SCORES >= 0.5) if "R3" in codes(X[i], NEAR)]
-    ((cause, count),) = done.without_reasons.items()
+    statistics = report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
+    rows = [i for i in np.flatnonzero(SCORES >= 0.5) if "R3" in codes(X[i], NEAR)]
+    ((cause, count),) = statistics.without_reasons.items()
     assert "years is a principal reason" in cause
-    assert count == len(kept) > 5
-    assert done.outcomes["decline"] == (SCORES > 0.8).sum()
-    assert done.notes == (NOT_RECORDED, NO_COMPARISONS, NO_REFERENCES)
+    assert count == len(rows) > 5
+    assert statistics.outcomes["decline"] == (SCORES > 0.8).sum()
+    assert statistics.notes == (NOT_RECORDED, NO_COMPARISONS, NO_REFERENCES)
 
 
 # -- the command ---------------------------------------------------------------------------------------
 
 
-def test_what_is_printed_of_other_references(done: Report) -> None:
+def test_what_is_printed_of_other_references(statistics: DecisionReport) -> None:
     """A row for each, the draws as one; and a row for each outcome, reason and group."""
     console = Console(width=200, record=True, file=io.StringIO())
-    for table in tables(done):
+    for table in tables(statistics):
         console.print(table)
     lines = [line.split() for line in console.export_text().splitlines()]
-    for one in done.agreements:
-        name = ["all_applicants"] if one.name == "all_applicants" else [str(DRAWS), "draws,", "mean"]
-        (found,) = (line for line in lines if line[: len(name)] == name)
-        shares = [f"{100 * share:.1f}%" for share in (one.same_set, one.same_order, one.changed)]
-        assert found[len(name) :][:3] == shares
-    for outcome, rows in done.outcomes.items():
+    for agreement in statistics.agreements:
+        name = ["all_applicants"] if agreement.name == "all_applicants" else [str(DRAWS), "draws,", "mean"]
+        (line,) = (line for line in lines if line[: len(name)] == name)
+        shares = [
+            f"{100 * share:.1f}%" for share in (agreement.same_set, agreement.same_order, agreement.changed)
+        ]
+        assert line[len(name) :][:3] == shares
+    for outcome, rows in statistics.outcomes.items():
         assert any(line[:2] == [outcome, str(rows)] for line in lines)
-    for reason in done.reasons:
+    for reason in statistics.reasons:
         assert any(line[:1] == [reason.code] and str(reason.declines) in line for line in lines)
-    for group in done.groups[:2]:
+    for group in statistics.groups[:2]:
         assert any(line[:3] == ["sex", "=", str(group.value)] for line in lines)
 
 
@@ -244,14 +257,14 @@ def test_the_only_model_that_decides_needs_no_name(tmp_path: Path) -> None:
     assert named.output == unnamed.output
     nothing = call("data.csv", "--repository", str(tmp_path))
     assert nothing.exit_code == 2
-    assert "of models with a decision profile there are none" in nothing.output
+    assert "--decision" in nothing.output
 
 
 @pytest.mark.usefixtures("here")
-def test_the_files(done: Report, tmp_path: Path) -> None:
-    asked = ["data.csv", "m", "--group", "sex", "--label", "paid", "--references", "near.csv"]
+def test_the_files(statistics: DecisionReport, tmp_path: Path) -> None:
+    arguments = ["data.csv", "m", "--group", "sex", "--label", "paid", "--references", "near.csv"]
     for out in ("one", "two"):
-        result = call(*asked, "--out", str(tmp_path / out))
+        result = call(*arguments, "--out", str(tmp_path / out))
         assert result.exit_code == 0, result.output
         assert f"groups.csv to {tmp_path / out}\n" in result.stdout
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -265,37 +278,37 @@ def test_the_files(done: Report, tmp_path: Path) -> None:
     assert len(titles[3:]) == len(page.of("table")) == 6
     assert "sex = empty (small)" in page.of("table")[4].text
     whole = json.loads((tmp_path / "one" / "report.json").read_text())
-    assert whole["outcomes"] == done.outcomes
-    assert whole["digests"]["profile"] == done.manifest.decision.digest
-    assert [one["code"] for one in whole["reasons"]] == [one.code for one in done.reasons]
-    found = list(csv.DictReader((tmp_path / "one" / "decisions.csv").read_text().splitlines()))
-    assert len(found) == N
+    assert whole["outcomes"] == statistics.outcomes
+    assert whole["digests"]["profile"] == statistics.manifest.decision.digest
+    assert [reason["code"] for reason in whole["reasons"]] == [one.code for one in statistics.reasons]
+    records = list(csv.DictReader((tmp_path / "one" / "decisions.csv").read_text().splitlines()))
+    assert len(records) == N
     for i in BY_SCORE:
-        own = codes(X[i], NEAR)
-        assert [found[i][f"reason_{place}"] for place in range(1, len(own) + 1)] == own
-        assert found[i]["reasons by all_applicants"].split() == codes(X[i], EVERYBODY)
-        assert float(found[i]["score"]) == pytest.approx(SCORES[i], abs=1e-5)
+        row_codes = codes(X[i], NEAR)
+        assert [records[i][f"reason_{place}"] for place in range(1, len(row_codes) + 1)] == row_codes
+        assert records[i]["reasons by all_applicants"].split() == codes(X[i], EVERYBODY)
+        assert float(records[i]["score"]) == pytest.approx(SCORES[i], abs=1e-5)
     assert "Principal reasons of" in result.stdout
     assert "sex = empty (small)" in result.stdout
 
 
 @pytest.mark.usefixtures("here")
 def test_decisions_csv_has_the_rows_ids_groups_and_labels(tmp_path: Path) -> None:
-    given = list(csv.DictReader(Path("data.csv").read_text().splitlines()))
-    for i, row in enumerate(given):
+    records = list(csv.DictReader(Path("data.csv").read_text().splitlines()))
+    for i, row in enumerate(records):
         row |= {"application": f"00{i}", "row": f"r{i}"}
     with (tmp_path / "ids.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, given[0])
+        writer = csv.DictWriter(file, records[0])
         writer.writeheader()
-        writer.writerows(given)
+        writer.writerows(records)
     words = (str(tmp_path / "ids.csv"), "m", "--keep", "application,row", "--group", "sex", "--label", "paid")
     result = call(*words, "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
-    found = list(csv.DictReader((tmp_path / "out" / "decisions.csv").read_text().splitlines()))
-    assert [row["row"] for row in found] == [str(i) for i in range(N)]
-    assert [row["row of the data"] for row in found] == [f"r{i}" for i in range(N)]
+    records = list(csv.DictReader((tmp_path / "out" / "decisions.csv").read_text().splitlines()))
+    assert [row["row"] for row in records] == [str(i) for i in range(N)]
+    assert [row["row of the data"] for row in records] == [f"r{i}" for i in range(N)]
     for name in ("application", "sex", "paid"):
-        assert [row[name] for row in found] == [row[name] for row in given]
+        assert [row[name] for row in records] == [row[name] for row in records]
 
 
 REFUSED = {
@@ -331,14 +344,14 @@ def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: P
     with pytest.raises(RepositoryError, match=f"{entry.name}: the comparison 'draw 1' is missing"):
         decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
     compile_model(MODEL, DeepShap(NEAR), feature_names=NAMES).write(repository, "m")
-    with pytest.raises(InvalidOptionError, match="'m' has no decision profile: compile it with --decision"):
+    with pytest.raises(InvalidOptionError, match=r"'m'.*--decision"):
         decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
 
 
 def test_a_row_that_the_model_has_no_answer_to(tmp_path: Path) -> None:
     write(tmp_path, profile=PROFILE | {"knock_outs": []})
     np.savez(tmp_path / "huge.npz", x=np.array([X[0], [3e38, 0, 0, 3e38, 0]]))
-    with pytest.raises(InvalidOptionError, match=r"row 1 of the file has the score (inf|nan): leave"):
+    with pytest.raises(InvalidOptionError, match=r"row 1 .*\b(inf|nan)\b"):
         decide_file(tmp_path / "model_repository", "m", tmp_path / "huge.npz", (), lambda *_: None)
 
 
@@ -346,8 +359,10 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     profile = {**PROFILE, "features": {**PROFILE["features"], "age": {"reason": "R1", "most": 1.0}}}
     beyond = np.flatnonzero(X[:, 0] > 1)
     write(tmp_path, profile=profile)
-    told = f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is more than .* 1: "
-    with pytest.raises(InvalidOptionError, match=told):
+    message = (
+        f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is more than .* 1: "
+    )
+    with pytest.raises(InvalidOptionError, match=message):
         report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
     write(tmp_path, profile={**profile, "outside": "warn"})
     report(tmp_path / "model_repository", "m", tmp_path / "data.csv")

@@ -19,7 +19,7 @@ def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray
     computed = {v: None for v, nodes in zip(values, behind, strict=True) if nodes}
     arrays = {}
     if computed:
-        nodes = list(dict.fromkeys(n for found in behind for n in found or ()))
+        nodes = list(dict.fromkeys(n for group in behind for n in group or ()))
         alone = extract(model, nodes, (), list(computed))
         fold_weights(alone)
         arrays = {str(v.name): _array_of(v) for v in alone.graph.outputs}
@@ -36,16 +36,16 @@ def _array_of(value: ir.Value) -> np.ndarray:
 
 def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
     """Return the nodes that compute a value from constants, in order; None if it depends on other values."""
-    found: dict[ir.Node, None] = {}
+    ordered: dict[ir.Node, None] = {}
     waiting = [(value.producer(), False)]
     if value.producer() is None:
         return [] if value.const_value is not None else None
     while waiting:
-        node, done = waiting.pop()
+        node, inputs_visited = waiting.pop()
         assert node is not None
-        if done:
-            found[node] = None
-        elif node not in found:
+        if inputs_visited:
+            ordered[node] = None
+        elif node not in ordered:
             if any(graphs_of(a) for a in node.attributes.values()) or node.op_type in RANDOM | LISTS:
                 return None
             waiting.append((node, True))
@@ -55,4 +55,4 @@ def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
                 if x.producer() is None:
                     return None
                 waiting.append((x.producer(), False))
-    return list(found)
+    return list(ordered)
