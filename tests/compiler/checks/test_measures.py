@@ -13,6 +13,7 @@ from rationale.artifact.checks.check import demand
 from rationale.artifact.checks.measure import relative_error
 from rationale.errors import CheckFailedError, UnsupportedModelError
 from rationale.methods.engine import Gap, Method
+from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP
 from rationale.schema.manifest import Measured
 from tests.compiler.models import cnn, mlp
 
@@ -268,8 +269,8 @@ def test_the_gap_of_a_row_is_that_of_the_worst_target(gaps: list[list[float]], d
     """Each over the row's own difference, 2."""
     shape = np.ones((3, 2))
     results = {
-        measure.GAP: 2 * np.array(gaps, np.float32),
-        measure.EXPLAINED_VALUE: (3 * shape).astype(np.float32),
-        measure.BASE_VALUE: shape.astype(np.float32),
+        GAP: 2 * np.array(gaps, np.float32),
+        EXPLAINED_VALUE: (3 * shape).astype(np.float32),
+        BASE_VALUE: shape.astype(np.float32),
     }
     assert measure._gap_of_a_row(results, np.ones(3, bool)) == pytest.approx(due)
