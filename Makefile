@@ -2,7 +2,7 @@
 PYTHON ?= python3
 REPOSITORY ?= model_repository
 ARGS ?=
-# All tests: a worker on each core. Some of them: this process alone, which is there sooner.
+# All tests: a worker on each core and one more. Some of them: this process alone, which is there sooner.
 WORKERS ?= $(if $(ARGS),0,auto)
 # 0: install no Debian packages that tests need; they say which.
 SYSTEM ?= 1

@@ -54,14 +54,14 @@ from benchmarks.timing import (
     round_quartiles,
     versions,
 )
-from rationale.artifact.folder import check_folder, write
+from rationale.artifact.folder import check_folder
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.machine import in_words
 
 if TYPE_CHECKING:
-    from benchmarks.cases import Case
-    from benchmarks.explanations import Measured, Outcome, Settings
+    from benchmarks.cases import BenchmarkCase
+    from benchmarks.explanations import CaseResult, CaseSettings, MeasuredSystem
 
 JSON_FILE = "bench.json"
 AGREEMENT = 1e-3  # of the largest attribution: what differs by more is told
@@ -70,29 +70,29 @@ WIDTHS |= {"error": 9, "gap": 9, "set-up s": 10}
 
 
 def measured(
-    cases: "Sequence[Case]", settings: "Settings", seconds: float | None = None
-) -> "Iterator[Outcome]":
+    cases: "Sequence[BenchmarkCase]", settings: "CaseSettings", seconds: float | None = None
+) -> "Iterator[CaseResult]":
     """Yield an outcome for each case; cases share the seconds, and a case that gets none says so."""
     from dataclasses import replace
 
-    from benchmarks.explanations import Outcome, measure
+    from benchmarks.explanations import CaseResult, measure
 
     ends = time.monotonic() + (seconds or 0)
-    for done, case in enumerate(cases):
-        share = None if seconds is None else (ends - time.monotonic()) / (len(cases) - done)
+    for case_number, case in enumerate(cases):
+        share = None if seconds is None else (ends - time.monotonic()) / (len(cases) - case_number)
         if share is not None and share <= 0:
-            yield Outcome(case, left_out={OURS: f"left out: the {seconds:.0f} s of --seconds were up"})
+            yield CaseResult(case, left_out={OURS: f"left out: the {seconds:.0f} s of --seconds were up"})
             continue
         try:
             yield in_a_process(measure, case, replace(settings, seconds=share))
         except ProcessDiedError as error:
-            yield Outcome(case, left_out={OURS: f"failed: {error} (it may need more memory)"})
+            yield CaseResult(case, left_out={OURS: f"failed: {error} (it may need more memory)"})
 
 
 # -- a table -------------------------------------------------------------------------------------------
 
 
-def lines(outcome: "Outcome") -> Iterator[str]:
+def lines(outcome: "CaseResult") -> Iterator[str]:
     """Yield a case's lines of the table, one for each system, and then notes for the reader."""
     if outcome.systems:
         sizes = f"{in_words(outcome.model_bytes)} (the model: {in_words(outcome.plain_bytes)})"
@@ -101,32 +101,33 @@ def lines(outcome: "Outcome") -> Iterator[str]:
         yield f"{'':14}" + "".join(f"{head:>{width}}" for head, width in WIDTHS.items())
     else:
         yield f"\n{outcome.case.label}: nothing measured"
-    for name, one in outcome.systems.items():
-        cells = _cells(name, one, outcome)
+    for name, system in outcome.systems.items():
+        cells = _cells(name, system, outcome)
         padded = (f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS.values(), strict=True))
         yield f"{name:14}" + "".join(padded)
     for name, why in outcome.left_out.items():
         yield f"{name:14}{why}"
-    for name, one in outcome.systems.items():
-        if name != OURS and one.error is not None and one.error > AGREEMENT:
-            known = f" ({'; '.join(outcome.notes)})" if name in ("shap", "captum") and outcome.notes else ""
-            yield f"{name}: its values are off by {one.error:.2g} times the largest attribution{known}"
+    for name, system in outcome.systems.items():
+        if name != OURS and system.error is not None and system.error > AGREEMENT:
+            is_noted = name in ("shap", "captum") and outcome.notes
+            reason = f" ({'; '.join(outcome.notes)})" if is_noted else ""
+            yield f"{name}: its values are off by {system.error:.2g} times the largest attribution{reason}"
 
 
-def _cells(name: str, one: "Measured", outcome: "Outcome") -> tuple[str, ...]:
-    low, median, high = round_quartiles(one.times_s)
+def _cells(name: str, system: "MeasuredSystem", outcome: "CaseResult") -> tuple[str, ...]:
+    low, median, high = round_quartiles(system.times_s)
     times = {base: outcome.systems[base].times_s for base in (FORWARD, OURS) if base in outcome.systems}
     return (
         _milliseconds(median),
         f"({_milliseconds(low)}–{_milliseconds(high)})",
-        _milliseconds(min(map(min, one.times_s))),
+        _milliseconds(min(map(min, system.times_s))),
         f"{outcome.case.rows / median:.4g}",
         *(
-            _ratio(ratio(one.times_s, times[base])) if base in times and base != name else "–"
+            _ratio(ratio(system.times_s, times[base])) if base in times and base != name else "–"
             for base in (FORWARD, OURS)
         ),
-        *("–" if value is None else f"{value:.1e}" for value in (one.error, one.gap)),
-        f"{one.setup_s:.2f}",
+        *("–" if value is None else f"{value:.1e}" for value in (system.error, system.gap)),
+        f"{system.setup_s:.2f}",
     )
 
 
@@ -134,8 +135,8 @@ def _milliseconds(seconds: float) -> str:
     return _short(1e3 * seconds)
 
 
-def _ratio(found: Ratio) -> str:
-    return f"{_short(found.median)} ({_short(found.low)}–{_short(found.high)})"
+def _ratio(measured_ratio: Ratio) -> str:
+    return f"{_short(measured_ratio.median)} ({_short(measured_ratio.low)}–{_short(measured_ratio.high)})"
 
 
 def _short(value: float) -> str:
@@ -146,42 +147,37 @@ def _short(value: float) -> str:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def write_report(outcomes: "Sequence[Outcome]", about: dict[str, object], folder: Path) -> list[str]:
-    """Write every time as pyperf keeps it, and pictures if matplotlib is installed; return the files' names.
+def write_report(outcomes: "Sequence[CaseResult]", about: dict[str, object], folder: Path) -> None:
+    """Write every time as pyperf keeps it.
 
     Raises:
         InvalidOptionError: if the folder cannot be made or written.
     """
-    from benchmarks import plot
-
     suite = pyperf.BenchmarkSuite(
         [
             as_benchmark(
                 f"{outcome.case.label}: {name}",
-                one.times_s,
+                system.times_s,
                 {
                     **about,
                     "references": outcome.case.references,
                     "rows": outcome.case.rows,
-                    "setup_s": one.setup_s,
-                    "error": one.error,
-                    "gap": one.gap,
+                    "setup_s": system.setup_s,
+                    "error": system.error,
+                    "gap": system.gap,
                     "compile_s": outcome.compile_s,
                     "model_bytes": outcome.model_bytes,
                 },
             )
             for outcome in outcomes
-            for name, one in outcome.systems.items()
+            for name, system in outcome.systems.items()
         ]
     )
     folder.mkdir(parents=True, exist_ok=True)
     suite.dump(str(folder / JSON_FILE), replace=True)
-    pictures = plot.pictures(outcomes) if find_spec("matplotlib") else {}
-    write(folder, pictures)
-    return [JSON_FILE, *pictures]
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for each case."""
     parser = parser_of(__doc__, MODELS, many=True)
     add = parser.add_argument
@@ -194,29 +190,29 @@ def main(given: Sequence[str] | None = None) -> None:
     add("--peers", type=names(PEERS), help=f"by commas: {', '.join(PEERS)} (all that explain the model)")
     add("--as-installed", action="store_true", help="memory as the system allocates it; else all get the "
         "settings that suit PyTorch: freed memory is kept, large pages are used (Linux)")  # fmt: skip
-    add("--out", type=Path, metavar="FOLDER", help=f"write {JSON_FILE} (every time, for pyperf) and pictures")
-    asked = parser.parse_args(given)
+    add("--out", type=Path, metavar="FOLDER", help=f"write {JSON_FILE} (every time, for pyperf)")
+    options = parser.parse_args(argv)
     with reporting_errors():
         if missing := [name for name in ("torch", "torchvision") if find_spec(name) is None]:
             raise InvalidOptionError(f"benchmarks need {', '.join(missing)}: {install('bench')}")
-        from benchmarks.explanations import Settings
+        from benchmarks.explanations import CaseSettings
         from benchmarks.runtime import provider
 
-        if asked.out is not None:
-            check_folder(asked.out)
-        if not asked.as_installed:
+        if options.out is not None:
+            check_folder(options.out)
+        if not options.as_installed:
             os.environ.update(memory_kept(os.environ))  # for the processes; this one has its memory already
-        peers = None if asked.peers is None else tuple(asked.peers)
-        settings = Settings(asked.repeats, asked.threads, peers)
-        about = {**machine(), "provider": provider(), "threads": asked.threads, **versions()}
-        about["as_installed"] = str(asked.as_installed)
-        outcomes: list[Outcome] = []
-        cases = choose_cases(asked.models, asked.references, asked.rows, asked.size)
-        for outcome in measured(cases, settings, asked.seconds):
+        peers = None if options.peers is None else tuple(options.peers)
+        settings = CaseSettings(options.repeats, options.threads, peers)
+        about = {**machine(), "provider": provider(), "threads": options.threads, **versions()}
+        about["as_installed"] = str(options.as_installed)
+        outcomes: list[CaseResult] = []
+        cases = choose_cases(options.models, options.references, options.rows, options.size)
+        for outcome in measured(cases, settings, options.seconds):
             print(*lines(outcome), sep="\n", flush=True)
             outcomes.append(outcome)
-            if asked.out is not None and any(each.systems for each in outcomes):
-                write_report(outcomes, about, asked.out)  # the next case may end the run
+            if options.out is not None and any(each.systems for each in outcomes):
+                write_report(outcomes, about, options.out)  # the next case may end the run
         if not any(outcome.systems for outcome in outcomes):
             raise RationaleError("nothing was measured")
 

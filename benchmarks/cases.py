@@ -21,7 +21,7 @@ SIZES = {1: "{0}-256-256-2", 2: "{0} tokens", 3: "{1}²"}
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchmarkCase:
     """One case of the benchmark.
 
     Attributes:
@@ -36,12 +36,8 @@ class Case:
     @property
     def label(self) -> str:
         """Return a label as `credit 24-256-256-2, K=100, N=64`; N = 1 is left out."""
-        return f"{self._network}, K={self.references}{self._batch}"
-
-    @property
-    def label_without_references(self) -> str:
-        """Return the common label of cases that differ in K alone."""
-        return f"{self._network}{self._batch}"
+        batch = f", N={self.rows}" if self.rows > 1 else ""
+        return f"{self._network}, K={self.references}{batch}"
 
     @property
     def _network(self) -> str:
@@ -51,25 +47,26 @@ class Case:
     def _size(self) -> str:
         return SIZES[len(self.shape)].format(*self.shape)
 
-    @property
-    def _batch(self) -> str:
-        return f", N={self.rows}" if self.rows > 1 else ""
-
 
 CASES = (
-    Case("vgg16", (3, 224, 224), 10),
-    Case("vgg19", (3, 112, 112), 10),
-    Case("resnet50", (3, 224, 224), 10),
-    Case("densenet201", (3, 128, 128), 10),
-    Case("efficientnetb0", (3, 128, 128), 10),
-    Case("transformer", (16, 64), 10),
-    Case("bert-base", (128, 768), 10),
-    Case("credit", (24,), 100),
-    Case("credit", (24,), 1000),
-    Case("credit", (24,), 100, 64),
-    Case("credit-softmax", (24,), 100),
-    Case("credit-softmax", (24,), 1000),
-    *(Case(name, (50,), count, rows) for name in BOOSTERS for count in (100, 1000) for rows in (1, 64)),
+    BenchmarkCase("vgg16", (3, 224, 224), 10),
+    BenchmarkCase("vgg19", (3, 112, 112), 10),
+    BenchmarkCase("resnet50", (3, 224, 224), 10),
+    BenchmarkCase("densenet201", (3, 128, 128), 10),
+    BenchmarkCase("efficientnetb0", (3, 128, 128), 10),
+    BenchmarkCase("transformer", (16, 64), 10),
+    BenchmarkCase("bert-base", (128, 768), 10),
+    BenchmarkCase("credit", (24,), 100),
+    BenchmarkCase("credit", (24,), 1000),
+    BenchmarkCase("credit", (24,), 100, 64),
+    BenchmarkCase("credit-softmax", (24,), 100),
+    BenchmarkCase("credit-softmax", (24,), 1000),
+    *(
+        BenchmarkCase(name, (50,), count, rows)
+        for name in BOOSTERS
+        for count in (100, 1000)
+        for rows in (1, 64)
+    ),
 )
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 NETWORKS = tuple(name for name in MODELS if name not in BOOSTERS)
@@ -80,7 +77,7 @@ def choose_cases(
     references: Sequence[int] = (),
     rows: Sequence[int] = (),
     size: int | None = None,
-) -> list[Case]:
+) -> list[BenchmarkCase]:
     """Return the cases of these models (all by default), with the given sizes in place of their own."""
     sized = [
         replace(case, references=count, rows=n, shape=_resized(case.shape, size))
@@ -124,20 +121,20 @@ def reporting_errors() -> Iterator[None]:
         raise SystemExit(2) from error
 
 
-def one_of(known: tuple[str, ...]) -> Callable[[str], str]:
+def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     """Return a parser of a name; `choices` of argparse would refuse an empty list."""
 
     def parse(text: str) -> str:
-        if text not in known:
-            raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}, not {text!r}")
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(choices)}, not {text!r}")
         return text
 
     return parse
 
 
-def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+def names(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     """Return a parser of names by commas."""
-    return lambda text: [one_of(known)(part.strip()) for part in text.split(",") if part.strip()]
+    return lambda text: [one_of(choices)(name.strip()) for name in text.split(",") if name.strip()]
 
 
 def positive(text: str) -> int:
@@ -149,4 +146,4 @@ def positive(text: str) -> int:
 
 def numbers(text: str) -> list[int]:
     """Return whole numbers from 1 on, by commas, in order; raise ArgumentTypeError for anything else."""
-    return sorted({positive(part) for part in text.split(",")})
+    return sorted({positive(number) for number in text.split(",")})

@@ -69,7 +69,7 @@ async ([selector, moves, pause]) => {
 
 
 @dataclass(frozen=True)
-class Moved:
+class SliderAnswers:
     """The answers to a slider's moves.
 
     Attributes:
@@ -92,10 +92,10 @@ class Moved:
         return statistics.median(self.times)
 
 
-def move(page: Page, moves: int = 100, pause_ms: float = 20, selector: str = SLIDER) -> Moved:
+def move(page: Page, moves: int = 100, pause_ms: float = 20, selector: str = SLIDER) -> SliderAnswers:
     """Move a slider of the Explain view `moves` times, `pause_ms` apart."""
-    found = page.evaluate(MOVE, [selector, moves, pause_ms])
-    return Moved(**{**found, "last": json.loads(found["last"]), "row": json.loads(found["row"])})
+    counts = page.evaluate(MOVE, [selector, moves, pause_ms])
+    return SliderAnswers(**{**counts, "last": json.loads(counts["last"]), "row": json.loads(counts["row"])})
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each turn."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -122,15 +122,15 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--moves", type=positive, default=100)
     parser.add_argument("--pause", type=positive, default=20, help="milliseconds between two moves (20)")
     parser.add_argument("--turns", type=positive, default=3)
-    asked = parser.parse_args(given)
+    options = parser.parse_args(argv)
     with reporting_errors(), tempfile.TemporaryDirectory() as folder, chromium() as browser:
         repository = credit()[0].write(Path(folder) / "models", "credit").parent
         with gateway(repository) as server:
             page = browser.new_page(viewport=VIEWPORT)
             page.goto(f"http://{server.http}/console/#explain?model=credit")
             page.wait_for_selector(".curve .score")
-            for _ in range(asked.turns):
-                moved = move(page, asked.moves, asked.pause)
+            for _ in range(options.turns):
+                moved = move(page, options.moves, options.pause)
                 late = statistics.quantiles(moved.times, n=20)[-1]
                 print(
                     f"{moved.asked} moves: {moved.answered} answered, {moved.superseded} superseded, "

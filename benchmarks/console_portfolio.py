@@ -28,7 +28,7 @@ CREDIT = Path(__file__).parents[1] / "examples" / "credit"
 KINDS = ("csv", "parquet")
 REFERENCES = 100
 BEHAVIOUR = 14  # features beside the ten of examples/credit
-OTHERS = ("id", "region", "defaulted")  # columns that the model does not read
+UNREAD_COLUMNS = ("id", "region", "defaulted")  # columns that the model does not read
 DRAWN_MS = 180_000
 STEP = 120  # pixels of a turn of the wheel
 
@@ -43,8 +43,8 @@ _FRAMES = """() => {
 def credit_rows(rows: int, seed: int = 0) -> pd.DataFrame:
     """Return applicants like those of examples/credit, with an id, a region and an outcome."""
     random = np.random.default_rng(seed)
-    known = pd.read_csv(CREDIT / "references.csv")
-    table = known.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
+    references = pd.read_csv(CREDIT / "references.csv")
+    table = references.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
     table = (table * random.uniform(0.6, 1.5, table.shape)).round(3)
     risk = 3 * table["debt_to_income"] + 0.8 * table["late_payments_2y"] + 2 * table["utilisation"]
     risk = 1 / (1 + np.exp(-(risk - risk.median() - 1)))
@@ -70,7 +70,7 @@ def write_wide(folder: Path) -> None:
     from sklearn.preprocessing import StandardScaler
 
     train = wide_rows(4000, 1)
-    features = train.drop(columns=list(OTHERS))
+    features = train.drop(columns=list(UNREAD_COLUMNS))
     with quietly():
         model = make_pipeline(StandardScaler(), MLPClassifier((32, 16), max_iter=20, random_state=0))
         model.fit(features, train["defaulted"])
@@ -119,23 +119,23 @@ def measured(browser: Browser, url: str, file: Path, turns: int) -> str:
     return f"{file.suffix[1:]:8}{size:9.1f} MB{median(seconds):11.1f} s{median(gaps) * 1000:11.0f} ms"
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each kind of file."""
     parser = parser_of(__doc__, KINDS, many=True)
     parser.add_argument("--rows", type=positive, default=100_000, help="of the file (100,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of each kind (3)")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(argv)
     with reporting_errors(), tempfile.TemporaryDirectory() as there, chromium() as browser:
         folder = Path(there)
         write_wide(folder / "models")
-        table = wide_rows(asked.rows, 2)
+        table = wide_rows(options.rows, 2)
         print(f"{'file':8}{'size':>12}{'drawn':>13}{'frame':>14}")
         with gateway(
             folder / "models", "--grpc-port", "off", RATIONALE_STATE=str(folder / "state")
         ) as server:
-            for kind in asked.models or KINDS:
+            for kind in options.models or KINDS:
                 file = write_rows(table, folder, kind)
-                print(measured(browser, f"http://{server.http}", file, asked.turns), flush=True)
+                print(measured(browser, f"http://{server.http}", file, options.turns), flush=True)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def paired(model: str, instances: Sequence[Mapping[str, Any]], state: Path) -> I
 def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
     """Return a line for each trail."""
     compiled, instances = SUBJECTS[name]()
-    asked = list(itertools.islice(itertools.cycle(instances), WARM + count))
+    requests = list(itertools.islice(itertools.cycle(instances), WARM + count))
     with tempfile.TemporaryDirectory() as repository:
         compiled.write(repository, name)
         for audit in audits:
@@ -101,7 +101,7 @@ def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
                 trail = {} if audit == SQLITE else {"RATIONALE_AUDIT": audit}
                 served = gateway(Path(repository), "--grpc-port", "off", RATIONALE_STATE=state, **trail)
                 with served as server:
-                    pairs = list(paired(f"http://{server.http}/v1/models/{name}", asked, Path(state)))
+                    pairs = list(paired(f"http://{server.http}/v1/models/{name}", requests, Path(state)))
             times = {each: [pair[each] * 1e3 for pair in pairs] for each in (*VERBS, SYNC)}
             low, added, high = quartiles(np.subtract(times["decide"], times["explain"]).tolist())
             medians = "".join(f"{np.median(times[verb]):10.2f}" for verb in VERBS)
@@ -109,16 +109,16 @@ def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
             yield f"{name:10}{audit.partition(':')[0]:12}{medians}{spread}"
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each model and trail."""
     parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--audit", default=f"{OFF},{SQLITE}", help="off, sqlite, a database's URL; by commas")
     parser.add_argument("--instances", type=positive, default=200, help="of each line (200)")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(argv)
     print(f"{'':10}{'audit':12}{'explain':>10}{'decide':>10}{'added':>10} {'quartiles':16}{'sync':>8}  ms")
     with reporting_errors():
-        for name in asked.models or SUBJECTS:
-            for line in measured(name, asked.audit.split(","), asked.instances):
+        for name in options.models or SUBJECTS:
+            for line in measured(name, options.audit.split(","), options.instances):
                 print(line, flush=True)
 
 

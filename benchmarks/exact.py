@@ -89,7 +89,7 @@ class Layers(fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         tensors = sum(isinstance(argument, Tensor) for argument in args)
         if target in PRODUCTS and tensors > 1:
-            return apply(Product, *args)
+            return apply(MidpointProduct, *args)
         if target in MATRIX_PRODUCTS:
             return apply(MatrixProduct, *args)
         scales = target in (operator.truediv, *PRODUCTS) and tensors == 1 and isinstance(args[0], Tensor)
@@ -106,11 +106,11 @@ class Layers(fx.Interpreter):
 def smooth(x: Tensor, f: Function) -> Tensor:
     """Return f(x), whose multiplier is its secant, or its slope if rounding would swamp the secant."""
 
-    def slope(at: Tensor) -> Tensor:
+    def slope(x: Tensor) -> Tensor:
         with torch.enable_grad():
-            at = at.detach().requires_grad_()
-            (found,) = torch.autograd.grad(f(at).sum(), at)
-        return found
+            x = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(f(x).sum(), x)
+        return gradient
 
     return apply(Rescale, x, f, slope, NEAR)
 
@@ -129,17 +129,17 @@ def layer_norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
     """
     axes = tuple(range(-len(layer.normalized_shape), 0))
     d = x - x.mean(axes, keepdim=True)
-    variance = apply(Product, d, d).mean(axes, keepdim=True)
+    variance = apply(MidpointProduct, d, d).mean(axes, keepdim=True)
     s = smooth(variance + layer.eps, torch.rsqrt)
-    return layer.weight * apply(Product, d, s) + layer.bias
+    return layer.weight * apply(MidpointProduct, d, s) + layer.bias
 
 
 # Each takes a batch of the row and K references, and multipliers m of the references' places alone.
 
 
-def apply(function: type[torch.autograd.Function], *given: Any) -> Tensor:
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
     """Return a function's value, with its own backward pass."""
-    value: Tensor = function.apply(*given)  # type: ignore[no-untyped-call]  # torch's
+    value: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch's
     return value
 
 
@@ -167,7 +167,7 @@ class Rescale(torch.autograd.Function):
         return among(m[1:] * secant), None, None, None
 
 
-class Product(torch.autograd.Function):
+class MidpointProduct(torch.autograd.Function):
     """a·b at the midpoint: m·(b + b_r)/2 to a, summed over the axes to which a was broadcast; b likewise."""
 
     @staticmethod
@@ -179,9 +179,9 @@ class Product(torch.autograd.Function):
     def backward(ctx: Any, m: Tensor) -> Any:
         a, b = ctx.saved_tensors
         handed = []
-        for own, other in ((a, b), (b, a)):
+        for factor, other in ((a, b), (b, a)):
             middle = (other[:1] + other[1:]) / 2
-            handed.append(among((m[1:] * middle).sum_to_size(own[1:].shape)))
+            handed.append(among((m[1:] * middle).sum_to_size(factor[1:].shape)))
         return tuple(handed)
 
 

@@ -24,12 +24,19 @@ from benchmarks.cases import (
     OURS,
     PORTABLE,
     PREDICTION,
-    Case,
+    BenchmarkCase,
 )
 from benchmarks.exact import exact
 from benchmarks.peers import EXPLAINERS, INTERVENTIONAL, TREE_EXPLAINERS, misses
 from benchmarks.runtime import provider, session_of
-from benchmarks.subjects import Subject, best_threads, compile_ours, due, make_subject, on_device
+from benchmarks.subjects import (
+    BenchmarkNetwork,
+    best_threads,
+    compile_ours,
+    expected_sums,
+    make_subject,
+    on_device,
+)
 from benchmarks.timing import BLOCK_S, REST_S, System, Times, alternate, quietly
 from rationale import DeepShap, Deployment, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled
@@ -42,7 +49,7 @@ PACKAGES = {"woodelf": "woodelf-explainer"}  # whose modules have other names
 
 
 @dataclass(frozen=True)
-class Settings:
+class CaseSettings:
     """Settings of the measurement of a case.
 
     Attributes:
@@ -58,7 +65,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSystem:
     """One system on one case.
 
     Attributes:
@@ -74,7 +81,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseResult:
     """One case.
 
     Attributes:
@@ -84,18 +91,18 @@ class Outcome:
         notes: differences between our rules and those of SHAP and captum.
     """
 
-    case: Case
+    case: BenchmarkCase
     compile_s: float = 0.0
     model_bytes: int = 0
     plain_bytes: int = 0
     probe_difference: float = 0.0
-    systems: dict[str, Measured] = field(default_factory=dict)
+    systems: dict[str, MeasuredSystem] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedModel:
     """An entry and the peers that explain the same model.
 
     Attributes:
@@ -114,13 +121,13 @@ class Comparison:
     notes: Sequence[str] = ()
 
 
-def compare_network(case: Case, settings: Settings) -> Comparison:
+def compare_network(case: BenchmarkCase, settings: CaseSettings) -> ComparedModel:
     """Compile a network for DeepSHAP of the predicted output; its peers explain the same output."""
     subject = make_subject(case)
     began = time.perf_counter()
     compiled = compile_ours(subject, settings.threads)
     compile_s = time.perf_counter() - began
-    truth, sums = None, due(subject)
+    truth, sums = None, expected_sums(subject)
     if settings.seconds is None:
         try:
             truth = exact(subject.network, subject.rows, subject.references)
@@ -135,7 +142,7 @@ def compare_network(case: Case, settings: Settings) -> Comparison:
 
     peers = {name: partial(ready, name) for name in EXPLAINERS}
     runtimes = {name: partial(portable, name, subject) for name in (PORTABLE, OPENVINO)}
-    return Comparison(
+    return ComparedModel(
         compiled,
         compile_s,
         subject.rows.numpy(),
@@ -147,7 +154,7 @@ def compare_network(case: Case, settings: Settings) -> Comparison:
     )
 
 
-def portable(name: str, subject: Subject) -> System:
+def portable(name: str, subject: BenchmarkNetwork) -> System:
     """Return the explanation compiled for OpenVINO, in OpenVINO or in ONNX Runtime, with their defaults."""
     from rationale.graph.runtime.openvino import OpenVinoRunner
 
@@ -157,7 +164,7 @@ def portable(name: str, subject: Subject) -> System:
     return System(name, run, explain=lambda: run()["x_attributions"][:, 0])
 
 
-def compare_trees(case: Case, settings: Settings) -> Comparison:
+def compare_trees(case: BenchmarkCase, settings: CaseSettings) -> ComparedModel:
     """Compile boosted trees for TreeSHAP; each call gets other rows: caches would answer the same again."""
     booster, model = trees.trained(case.model, settings.threads)
     rows = trees.data()[2]
@@ -174,7 +181,7 @@ def compare_trees(case: Case, settings: Settings) -> Comparison:
         return System(name, lambda: explain(next(turns)), explain=first)
 
     peers = {name: partial(ready, name) for name in TREE_EXPLAINERS}
-    return Comparison(compiled, time.perf_counter() - began, rows, references, peers)
+    return ComparedModel(compiled, time.perf_counter() - began, rows, references, peers)
 
 
 def _batches(rows: np.ndarray, count: int) -> list[np.ndarray]:
@@ -187,10 +194,10 @@ def _batches(rows: np.ndarray, count: int) -> list[np.ndarray]:
 def binding_run(session: ort.InferenceSession, batches: Sequence[np.ndarray]) -> Callable[[], Any]:
     """Return a call that answers the next of `batches` on the device, and copies the outputs back."""
     place, bound = (provider(), 0), []
-    (given,) = session.get_inputs()
+    (graph_input,) = session.get_inputs()
     for batch in batches:
         value, binding = ort.OrtValue.ortvalue_from_numpy(batch, *place), session.io_binding()
-        binding.bind_ortvalue_input(given.name, value)
+        binding.bind_ortvalue_input(graph_input.name, value)
         for output in session.get_outputs():
             binding.bind_output(output.name, *place)
         bound.append((value, binding))  # on the CPU, the value owns the memory
@@ -216,25 +223,25 @@ def probe_difference(entry: Path, session: ort.InferenceSession) -> float:
     return probes.compare(dict(zip(names, answers, strict=True))).value
 
 
-def systems_of(entry: Path, compared: Comparison, count: int, threads: int) -> tuple[list[System], float]:
+def systems_of(entry: Path, compared: ComparedModel, count: int, threads: int) -> tuple[list[System], float]:
     """Return ours and the plain model's passes, and how far the probe rows are off."""
     explain, plain = (session_of(p / "1" / "model.onnx", threads) for p in (entry, entry.with_name("model")))
     place = [output.name for output in explain.get_outputs()].index("x_attributions")
     batches = _batches(compared.rows, count)
     ours, first = binding_run(explain, batches), binding_run(explain, batches[:1])
     every = np.concatenate([batches[0], *[compared.references] * count])
-    found = [
+    systems = [
         System(OURS, ours, explain=lambda: np.asarray(first()[place])[:, 0]),
         System(FORWARD, binding_run(plain, [every])),
         System(PREDICTION, binding_run(plain, batches)),
     ]
-    return found, probe_difference(entry, explain)
+    return systems, probe_difference(entry, explain)
 
 
 # -- measuring -------------------------------------------------------------------------------------------
 
 
-def measure(case: Case, settings: Settings) -> Outcome:
+def measure(case: BenchmarkCase, settings: CaseSettings) -> CaseResult:
     """Measure one case."""
     began = time.monotonic()
     torch.backends.cudnn.allow_tf32 = False  # as in the gateway
@@ -244,13 +251,13 @@ def measure(case: Case, settings: Settings) -> Outcome:
         compared = (compare_trees if case.model in BOOSTERS else compare_network)(case, settings)
         gc.collect()  # torch.fx's graphs know their modules, which know their graphs
         entry = compared.compiled.write(folder, "model")
-        found, probes = systems_of(entry, compared, case.rows, settings.threads)
+        own_systems, probes = systems_of(entry, compared, case.rows, settings.threads)
         usual = OF_TREES if case.model in BOOSTERS else OF_NETWORKS
-        wanted = usual if settings.peers is None else settings.peers
+        chosen = usual if settings.peers is None else settings.peers
         tell(f"{case.label}: peers", 0, 1)
-        others = [name for name in wanted if name not in (FORWARD, PREDICTION)]
-        peers, left_out = ready_peers(compared, others)
-        systems = [*(system for system in found if system.name in (OURS, *wanted)), *peers]
+        peer_names = [name for name in chosen if name not in (FORWARD, PREDICTION)]
+        peers, left_out = ready_peers(compared, peer_names)
+        systems = [*(system for system in own_systems if system.name in (OURS, *chosen)), *peers]
         errors = _errors(systems, compared)
         rounds = settings.repeats
         if settings.seconds is not None:
@@ -258,14 +265,14 @@ def measure(case: Case, settings: Settings) -> Outcome:
             rounds = min(max(int(left_s / sum(map(_seconds, systems)) - 2), 1), rounds)
         times = alternate(systems, rounds, partial(tell, case.label))
     sizes = (compared.compiled.model.ByteSize(), compared.compiled.source.ByteSize())
-    measured = {s.name: Measured(times[s.name], s.setup_s, *errors[s.name]) for s in systems}
-    return Outcome(case, compared.compile_s, *sizes, probes, measured, left_out, compared.notes)
+    measured = {s.name: MeasuredSystem(times[s.name], s.setup_s, *errors[s.name]) for s in systems}
+    return CaseResult(case, compared.compile_s, *sizes, probes, measured, left_out, compared.notes)
 
 
-def ready_peers(compared: Comparison, wanted: Sequence[str]) -> tuple[list[System], dict[str, str]]:
+def ready_peers(compared: ComparedModel, names: Sequence[str]) -> tuple[list[System], dict[str, str]]:
     """Return the peers that answer, and why others do not: their errors must not end the comparison."""
     ready, left_out = [], {}
-    for name in wanted:
+    for name in names:
         began = time.perf_counter()
         try:
             if name not in compared.peers:
@@ -284,8 +291,8 @@ def _reason(error: Exception) -> str:
         return f"missing: pip install {PACKAGES.get(error.name or '', error.name)}"
     if isinstance(error, NotImplementedError):
         return f"none: {error}"
-    said = (str(error).strip() or "no message").splitlines()[0]
-    return f"failed: {type(error).__name__}: {said[:_REASON]}"
+    message = (str(error).strip() or "no message").splitlines()[0]
+    return f"failed: {type(error).__name__}: {message[:_REASON]}"
 
 
 def _seconds(system: System) -> float:
@@ -295,7 +302,9 @@ def _seconds(system: System) -> float:
     return max(time.perf_counter() - began, BLOCK_S) + REST_S
 
 
-def _errors(systems: Sequence[System], compared: Comparison) -> dict[str, tuple[float | None, float | None]]:
+def _errors(
+    systems: Sequence[System], compared: ComparedModel
+) -> dict[str, tuple[float | None, float | None]]:
     """Return each system's error and gap; without float64 values, errors are differences from ours."""
     answers = {s.name: np.asarray(s.explain()) for s in systems if s.explain is not None}
     truth, sums = compared.truth, compared.sums
@@ -304,12 +313,12 @@ def _errors(systems: Sequence[System], compared: Comparison) -> dict[str, tuple[
     def of(name: str) -> tuple[float | None, float | None]:
         if name not in answers:
             return None, None
-        own = answers[name]
-        known = truth is not None or name != OURS
-        error = float(np.abs(own - base).max() / np.abs(base).max()) if known else None
+        attributions = answers[name]
+        is_checkable = truth is not None or name != OURS
+        error = float(np.abs(attributions - base).max() / np.abs(base).max()) if is_checkable else None
         if sums is None:
             return error, None
-        missing = own.reshape(len(sums), -1).sum(1, dtype=np.float64) - sums
+        missing = attributions.reshape(len(sums), -1).sum(1, dtype=np.float64) - sums
         return error, float(np.abs(missing).max() / np.abs(sums).max())
 
     return {system.name: of(system.name) for system in systems}

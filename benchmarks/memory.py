@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.cases import (
     MODULES,
     OURS,
-    Case,
+    BenchmarkCase,
     choose_cases,
     names,
     numbers,
@@ -41,7 +41,7 @@ ROWS, REFERENCES, NETWORK = "rows.npy", "references.npy", "network.pt"
 Run = Callable[[], object]
 
 
-def prepared(case: Case, folder: Path, threads: int, budget: int) -> str:
+def prepared(case: BenchmarkCase, folder: Path, threads: int, budget: int) -> str:
     """Write the files that the systems load; return a sentence about memory, chunks and compile time."""
     import torch
 
@@ -103,27 +103,29 @@ def weighed(name: str, folder: Path, threads: int) -> tuple[int, float]:
     return max(seen) - before, statistics.median(itertools.chain(*times))
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each system and number of references."""
     parser = parser_of(__doc__)
     parser.add_argument("--references", type=numbers, default=[], help="K, by commas (10, credit 100)")
     parser.add_argument("--size", type=positive, help="pixels of an image's edge")
     parser.add_argument("--budget", default=AMPLE, help=f"of memory, for the compile ({AMPLE})")
     parser.add_argument("--peers", type=names(tuple(MODULES)), default=list(MODULES), help="by commas (all)")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(argv)
     with reporting_errors():
-        budget = parse_bytes(asked.budget)
-        case = choose_cases([asked.model], size=asked.size)[0]
-        for count in asked.references or [case.references]:
-            (sized,) = choose_cases([asked.model], [count], [1], asked.size)
+        budget = parse_bytes(options.budget)
+        case = choose_cases([options.model], size=options.size)[0]
+        for count in options.references or [case.references]:
+            (sized,) = choose_cases([options.model], [count], [1], options.size)
             print(sized.label)
             with tempfile.TemporaryDirectory() as folder:
-                how = in_a_process(prepared, sized, Path(folder), asked.threads, budget)
-                for name in (OURS, *asked.peers):
-                    peak, seconds = in_a_process(weighed, name, Path(folder), asked.threads)
+                how = in_a_process(prepared, sized, Path(folder), options.threads, budget)
+                for name in (OURS, *options.peers):
+                    peak, seconds = in_a_process(weighed, name, Path(folder), options.threads)
                     ms = 1e3 * seconds
-                    told = f"   {ms:.3g} ms, {ms / count:.3g} ms a reference; {how}" if name == OURS else ""
-                    print(f"{name:10}{in_words(peak):>10}{told}", flush=True)
+                    details = (
+                        f"   {ms:.3g} ms, {ms / count:.3g} ms a reference; {how}" if name == OURS else ""
+                    )
+                    print(f"{name:10}{in_words(peak):>10}{details}", flush=True)
 
 
 if __name__ == "__main__":

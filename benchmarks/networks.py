@@ -41,9 +41,9 @@ def vision(name: str, size: int) -> nn.Module:
     """
     network: Any = getattr(import_torchvision().models, name)(weights=None)
     if name.startswith("vgg") and size != 224:
-        left = size // 32
+        side = size // 32
         network.avgpool = nn.Identity()
-        network.classifier[0] = nn.Linear(512 * left * left, 4096)
+        network.classifier[0] = nn.Linear(512 * side * side, 4096)
     module: nn.Module = network
     return module
 
@@ -101,8 +101,8 @@ def scale_and_mean(y: Tensor, *, recentred: bool) -> tuple[float, Tensor]:
     The means are zeros if the layer is not `recentred`, or has too few values to estimate them.
     """
     axes = [0, *range(2, y.ndim)]
-    known = recentred and y[:, 0].numel() >= SAMPLES
-    mean = y.mean(axes) if known else y.new_zeros(y.shape[1])
+    has_samples = recentred and y[:, 0].numel() >= SAMPLES
+    mean = y.mean(axes) if has_samples else y.new_zeros(y.shape[1])
     centred = y - mean.reshape([1, -1, *(1 for _ in axes[1:])])
     return 1 / max(float(centred.std()), GAIN * float(y.std())), mean
 
@@ -181,8 +181,8 @@ def separated(network: nn.Module) -> fx.GraphModule:
 def _own_module(traced: fx.GraphModule, node: fx.Node, module: nn.Module) -> None:
     traced.add_module(node.name, module)
     with traced.graph.inserting_before(node):
-        own = traced.graph.call_module(node.name, (node.args[0],))
-    node.replace_all_uses_with(own)
+        module_node = traced.graph.call_module(node.name, (node.args[0],))
+    node.replace_all_uses_with(module_node)
     traced.graph.erase_node(node)
 
 

@@ -29,11 +29,11 @@ from rationale import DeepShap, Deployment, Gradient, compile_model
 def feeds(session: ort.InferenceSession, *, explain: bool) -> dict[str, np.ndarray]:
     """Return a row for each input, and the gate's value if the graph has a gate."""
     random, fed = np.random.default_rng(1), {}
-    for given in session.get_inputs():
-        shape = (1, *given.shape[1:])
-        is_gate = given.type == "tensor(bool)"
+    for graph_input in session.get_inputs():
+        shape = (1, *graph_input.shape[1:])
+        is_gate = graph_input.type == "tensor(bool)"
         x = np.full(shape, explain) if is_gate else random.standard_normal(shape)
-        fed[given.name] = x.astype(np.float32) if given.type == "tensor(float)" else x
+        fed[graph_input.name] = x.astype(np.float32) if graph_input.type == "tensor(float)" else x
     return fed
 
 
@@ -61,11 +61,11 @@ def measure(path: Path, *, references: int, threads: int, rounds: int) -> None:
             compile_model(model, method, deployment=deployment).write(folder, name)
         files = {name: Path(folder) / name / "1" / "model.onnx" for name in ("two", "two_explain", "one")}
         plain, combined, gated = (session_of(file, threads) for file in files.values())
-        answer, own = [v.name for v in plain.get_outputs()], feeds(plain, explain=False)
+        answer, inputs = [v.name for v in plain.get_outputs()], feeds(plain, explain=False)
         systems = [
-            System("plain", partial(plain.run, answer, own)),
+            System("plain", partial(plain.run, answer, inputs)),
             System("explain=false", partial(gated.run, answer, feeds(gated, explain=False))),
-            System("explain graph", partial(combined.run, None, own)),
+            System("explain graph", partial(combined.run, None, inputs)),
             System("explain=true", partial(gated.run, None, feeds(gated, explain=True))),
         ]
         clock = time.thread_time if threads == 1 else time.perf_counter
@@ -75,15 +75,16 @@ def measure(path: Path, *, references: int, threads: int, rounds: int) -> None:
             calls = [1e3 * seconds for seconds in chain(*each)]
             print(f"  {name}: median {statistics.median(calls):.3f} ms, least {min(calls):.3f}")
         for name, to in (("explain=false", "plain"), ("explain=true", "explain graph")):
-            found = ratio(times[name], times[to])
-            print(f"  {name}: {found.median:.3f} of {to} (quartiles {found.low:.3f} to {found.high:.3f})")
+            quotient = ratio(times[name], times[to])
+            quartiles = f"quartiles {quotient.low:.3f} to {quotient.high:.3f}"
+            print(f"  {name}: {quotient.median:.3f} of {to} ({quartiles})")
         sizes = {name: file.stat().st_size / 1e6 for name, file in files.items()}
         print(f"  file: {sizes['one']:.1f} MB; two: {sizes['two']:.1f} + {sizes['two_explain']:.1f}")
-        both = resident(files["two"], files["two_explain"])
-        print(f"  memory: {resident(files['one'])} MB; of two entries {both}")
+        sizes_of_two = resident(files["two"], files["two_explain"])
+        print(f"  memory: {resident(files['one'])} MB; of two entries {sizes_of_two}")
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for each model."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -92,9 +93,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--references", type=int, default=10, help="of DeepSHAP; 0 for the gradient (10)")
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--rounds", type=positive, default=60)
-    asked = parser.parse_args(given)
-    for path in asked.models:
-        measure(path, references=asked.references, threads=asked.threads, rounds=asked.rounds)
+    options = parser.parse_args(argv)
+    for path in options.models:
+        measure(path, references=options.references, threads=options.threads, rounds=options.rounds)
 
 
 if __name__ == "__main__":

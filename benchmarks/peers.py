@@ -27,9 +27,9 @@ def shap_explainer(network: nn.Module, references: Tensor) -> Explain:
 
     def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
         del targets  # it finds the largest itself
-        asked = rows.to(references.device)
+        on_device = rows.to(references.device)
         with quietly():
-            values, _ = explainer.shap_values(asked, ranked_outputs=1, check_additivity=False)
+            values, _ = explainer.shap_values(on_device, ranked_outputs=1, check_additivity=False)
         return np.asarray(values)[..., 0]
 
     return explain
@@ -47,12 +47,12 @@ def captum_explainer(network: nn.Module, references: Tensor) -> Explain:
         explainer = captum.attr.DeepLiftShap(model)
 
     def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
-        asked = rows.to(references.device)
+        on_device = rows.to(references.device)
         with quietly():
             if targets is None:
                 with torch.no_grad():
-                    targets = model(asked).argmax(dim=1)
-            attributions: Tensor = explainer.attribute(asked, references, target=targets)
+                    targets = model(on_device).argmax(dim=1)
+            attributions: Tensor = explainer.attribute(on_device, references, target=targets)
         return attributions.detach().cpu().numpy()
 
     return explain
@@ -68,11 +68,11 @@ def kernel_explainer(network: nn.Module, references: Tensor) -> Explain:
     """Return `shap.KernelExplainer` of a table's predicted output, with its own number of coalitions."""
     if references.ndim != 2:
         raise NotImplementedError("it explains tables alone")
-    own = copy.deepcopy(network).cpu()
+    on_cpu = copy.deepcopy(network).cpu()
 
     @torch.inference_mode()
     def predict(x: np.ndarray) -> np.ndarray:
-        y: Tensor = own(torch.from_numpy(x.astype(np.float32)))
+        y: Tensor = on_cpu(torch.from_numpy(x.astype(np.float32)))
         return y.numpy()
 
     with quietly():
@@ -92,15 +92,15 @@ EXPLAINERS = {WALK: walk_explainer, **LIBRARIES, KERNEL: kernel_explainer}
 
 def misses(network: nn.Module) -> list[str]:
     """Return the rules that SHAP and captum lack for this network."""
-    found = []
+    missing = []
     if any(isinstance(m, nn.SiLU) for m in network.modules()):
-        found.append("takes the plain gradient of SiLU, and of products")
+        missing.append("takes the plain gradient of SiLU, and of products")
     if any(isinstance(m, nn.LayerNorm) for m in network.modules()):
-        found.append("takes the plain gradient of GELU, LayerNorm and the products of attention")
+        missing.append("takes the plain gradient of GELU, LayerNorm and the products of attention")
     pools = [m for m in network.modules() if isinstance(m, nn.MaxPool2d)]
     if any(_first(m.kernel_size) > _first(m.stride) for m in pools):
-        found.append("loses what overlapping windows of a max pool share")
-    return found
+        missing.append("loses what overlapping windows of a max pool share")
+    return missing
 
 
 def _first(value: int | tuple[int, ...]) -> int:

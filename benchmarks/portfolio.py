@@ -44,7 +44,7 @@ WORKERS = 2
 Explain = Callable[[Path, Path, Path], object]  # an entry, files of rows, and where the answers go
 
 
-def write_rows(folder: Path, names: list[str], known: np.ndarray, rows: int) -> None:
+def write_rows(folder: Path, names: list[str], rows_to_draw: np.ndarray, rows: int) -> None:
     """Write rows drawn from known ones, and moved a little, as files."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -52,7 +52,7 @@ def write_rows(folder: Path, names: list[str], known: np.ndarray, rows: int) -> 
     folder.mkdir()
     random = np.random.default_rng(0)
     for i in range(FILES):
-        x = known[random.integers(0, len(known), rows // FILES)]
+        x = rows_to_draw[random.integers(0, len(rows_to_draw), rows // FILES)]
         x = (x * random.uniform(0.9, 1.1, x.shape)).astype(np.float32)
         table = pa.table({"id": np.arange(len(x)) + i * len(x), **dict(zip(names, x.T, strict=True))})
         parquet.write_table(table, folder / f"part-{i}.parquet")
@@ -68,11 +68,11 @@ def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> No
     from pyarrow import parquet
 
     session = session_of(compiled.model.SerializeToString(), 1, on_cpu=True)
-    (given,) = session.get_inputs()
+    (graph_input,) = session.get_inputs()
 
     def run(batch: Any) -> None:
         x = np.stack([column.to_numpy(zero_copy_only=False) for column in batch.columns], axis=1)
-        session.run(None, {given.name: x})
+        session.run(None, {graph_input.name: x})
 
     with ThreadPoolExecutor(available_cores()) as pool:
         for file in sorted(folder.glob("*.parquet")):
@@ -89,8 +89,8 @@ def times_of(run: Callable[[], object]) -> tuple[float, float]:
 
 
 def _cpu_s() -> float:
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    this_process = psutil.Process()
+    times = [process.cpu_times() for process in (this_process, *this_process.children(recursive=True))]
     return float(sum(t.user + t.system + t.children_user + t.children_system for t in times))
 
 
@@ -153,20 +153,20 @@ def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain |
     """Return a line about a model. Raises AssertionError if an engine's explanation of a row differs."""
     compiled, instances = SUBJECTS[name]()
     names = list(instances[0])
-    known = known_rows(instances)
+    seeds = known_rows(instances)
     with tempfile.TemporaryDirectory() as there:
         folder = Path(there)
         entry = compiled.write(folder / "models", name).parent / name
-        write_rows(folder / "few", names, known, max(rows // 10, FILES * ROWS))
-        write_rows(folder / "all", names, known, rows)
+        write_rows(folder / "few", names, seeds, max(rows // 10, FILES * ROWS))
+        write_rows(folder / "all", names, seeds, rows)
 
-        def explained(what: str, to: str) -> None:
-            explain_portfolio(entry, str(folder / what), str(folder / to), ["id"])
+        def explained(source: str, to: str) -> None:
+            explain_portfolio(entry, str(folder / source), str(folder / to), ["id"])
 
         peaks = []
-        for what in ("few", "all"):
+        for folder_name in ("few", "all"):
             with memory_watched() as memory:
-                explained(what, "warm")
+                explained(folder_name, "warm")
             peaks.append(max(memory))
         grown = max(peaks[1] - peaks[0], 0) >> 20
         ways: list[Callable[[int], object]] = [
@@ -174,36 +174,36 @@ def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain |
             lambda i: explained("all", f"own-{i}"),
         ]
         if engine is not None:
-            its = engine
-            its(entry, folder / "few", folder / "its-warm")
-            ways.append(lambda i: its(entry, folder / "all", folder / f"its-{i}"))
-        taken = np.array([[times_of(partial(way, i)) for way in ways] for i in range(turns)])
+            run_engine = engine
+            run_engine(entry, folder / "few", folder / "its-warm")
+            ways.append(lambda i: run_engine(entry, folder / "all", folder / f"its-{i}"))
+        seconds = np.array([[times_of(partial(way, i)) for way in ways] for i in range(turns)])
         if engine is not None:
-            due, found = answers(folder / "own-0"), answers(folder / "its-0")
-            for column in due.column_names:
-                np.testing.assert_allclose(found[column], due[column], rtol=1e-5, atol=1e-6)
-    speeds = "".join(f"{speed:14,.0f}" for speed in rows / np.median(taken[:, :, 0], axis=0))
-    ratios = np.median(taken[:, :1] / taken, axis=0)[1:]  # [way, clock and CPU]
+            expected, actual = answers(folder / "own-0"), answers(folder / "its-0")
+            for column in expected.column_names:
+                np.testing.assert_allclose(actual[column], expected[column], rtol=1e-5, atol=1e-6)
+    speeds = "".join(f"{speed:14,.0f}" for speed in rows / np.median(seconds[:, :, 0], axis=0))
+    ratios = np.median(seconds[:, :1] / seconds, axis=0)[1:]  # [way, clock and CPU]
     shown = "".join(f"{clock:10.2f}{f'({cpu:.2f})':>8}" for clock, cpu in ratios)
     return f"{name:8}{speeds}{shown}{grown:9} MB"
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--engine", choices=tuple(ENGINES), help="beside `rationale explain`")
     parser.add_argument("--rows", type=positive, default=1_000_000, help="of each model (1,000,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of each way (3)")
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
-    asked = parser.parse_args(given)
-    ways = ["rationale", *filter(None, [asked.engine])]
+    options = parser.parse_args(argv)
+    ways = ["rationale", *filter(None, [options.engine])]
     chosen: AbstractContextManager[Explain | None] = (
-        ENGINES[asked.engine]() if asked.engine else nullcontext()
+        ENGINES[options.engine]() if options.engine else nullcontext()
     )
     with reporting_errors(), chosen as engine:
         heads = "".join(f"{way:>14}" for way in ("bare", *ways)) + "".join(f"{way:>18}" for way in ways)
         print(f"rows/s  {heads}{'memory +':>12}")
-        for name in asked.models or SUBJECTS:
-            print(measured(name, asked.rows, asked.turns, asked.bare_rows, engine), flush=True)
+        for name in options.models or SUBJECTS:
+            print(measured(name, options.rows, options.turns, options.bare_rows, engine), flush=True)
 
 
 if __name__ == "__main__":

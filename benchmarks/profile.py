@@ -68,18 +68,18 @@ def show(model: str, forward: Nodes, explain: Nodes, nodes: int) -> None:
         print(f"{milliseconds:8.2f} ms  {operator:18} {name}")
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table of a network."""
     parser = parser_of(__doc__)
     parser.add_argument("--references", type=positive, help="K (10, credit 100)")
     parser.add_argument("--nodes", type=positive, default=12, help="how many of the longest nodes to name")
-    asked = parser.parse_args(given)
-    case = choose_cases([asked.model], [asked.references] if asked.references else [])[0]
+    options = parser.parse_args(argv)
+    case = choose_cases([options.model], [options.references] if options.references else [])[0]
     subject = make_subject(case)
-    compiled = compile_ours(subject, asked.threads)
+    compiled = compile_ours(subject, options.threads)
     rows, references = subject.rows.numpy(), subject.references.numpy()
-    forward = node_times(subject.model, np.concatenate([rows, references]), asked.threads)
-    show(case.label, forward, node_times(compiled.model, rows, asked.threads), asked.nodes)
+    forward = node_times(subject.model, np.concatenate([rows, references]), options.threads)
+    show(case.label, forward, node_times(compiled.model, rows, options.threads), options.nodes)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import Case
+from benchmarks.cases import BenchmarkCase
 from benchmarks.networks import Encoder, keep_signal, perceptron, vision
 from benchmarks.runtime import provider
 from benchmarks.timing import System, alternate, quietly
@@ -51,7 +51,7 @@ def on_device(moved: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchmarkNetwork:
     """A network to explain.
 
     Attributes:
@@ -65,7 +65,7 @@ class Subject:
     references: Tensor
 
 
-def make_subject(case: Case, seed: int = 0) -> Subject:
+def make_subject(case: BenchmarkCase, seed: int = 0) -> BenchmarkNetwork:
     """Return weights, rows and references from `seed`; torch's own random state is kept."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -73,7 +73,7 @@ def make_subject(case: Case, seed: int = 0) -> Subject:
         count = SIGNAL_ROWS[len(case.shape)]
         keep_signal(network, torch.cat([torch.randn(count, *case.shape), _references(count, case.shape)]))
         rows, references = torch.randn(case.rows, *case.shape), _references(case.references, case.shape)
-    return Subject(network, export(network, rows), rows, references)
+    return BenchmarkNetwork(network, export(network, rows), rows, references)
 
 
 def _references(count: int, shape: Sequence[int]) -> Tensor:
@@ -91,7 +91,7 @@ def export(network: nn.Module, rows: Tensor) -> onnx.ModelProto:
         return onnx.load(path)
 
 
-def compile_ours(subject: Subject, threads: int, memory_budget: int | None = None) -> Compiled:
+def compile_ours(subject: BenchmarkNetwork, threads: int, memory_budget: int | None = None) -> Compiled:
     """Compile for the device of this machine; above the budget references are walked in chunks."""
     deployment = Deployment(provider(), threads, memory_budget or DEFAULT_BUDGET)
     method = DeepShap(subject.references.numpy())
@@ -99,7 +99,7 @@ def compile_ours(subject: Subject, threads: int, memory_budget: int | None = Non
 
 
 def best_threads(
-    make: Callable[[], Callable[[], Any]], subject: Subject, threads: int
+    make: Callable[[], Callable[[], Any]], subject: BenchmarkNetwork, threads: int
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return a system of PyTorch and how to set its threads: all, or one for tables if that is faster.
 
@@ -112,12 +112,12 @@ def best_threads(
         run = make()
         times = alternate([System("trial", run)], TRIALS)["trial"] if len(counts) > 1 else [[0.0]]
         tried.append((statistics.median(t for turn in times for t in turn), count, run))
-    _, count, run = min(tried, key=lambda one: one[0])
+    _, count, run = min(tried, key=lambda trial: trial[0])
     return run, partial(torch.set_num_threads, count)
 
 
 @torch.inference_mode()
-def due(subject: Subject) -> np.ndarray:
+def expected_sums(subject: BenchmarkNetwork) -> np.ndarray:
     """Return the sum that each row's attributions must have, [N], in float64.
 
     It is the row's largest output less the mean of the references' same one.

@@ -72,10 +72,10 @@ def alternate(
     """Return the seconds of each call by system and round; the order turns: A B C, B C A, C A B."""
     times: dict[str, Times] = {system.name: [] for system in systems}
     calls = {system.name: _calls(system, clock) for system in systems}
-    for done in range(rounds):
+    for round_number in range(rounds):
         for i in range(len(systems)):
-            system = systems[(i + done) % len(systems)]
-            tell(done * len(systems) + i, rounds * len(systems))
+            system = systems[(i + round_number) % len(systems)]
+            tell(round_number * len(systems) + i, rounds * len(systems))
             times[system.name].append(_turn(system, calls[system.name], clock))
     return times
 
@@ -149,10 +149,10 @@ def memory_with_children(pid: int) -> int:
 @contextmanager
 def memory_watched(pid: int | None = None, every_s: float = 0.05) -> Iterator[list[int]]:
     """Fill the list with a process's resident bytes while the block runs."""
-    seen, done = [memory_bytes(pid)], threading.Event()
+    seen, is_over = [memory_bytes(pid)], threading.Event()
 
     def watch() -> None:
-        while not done.wait(every_s):
+        while not is_over.wait(every_s):
             seen.append(memory_bytes(pid))
 
     thread = threading.Thread(target=watch)
@@ -160,7 +160,7 @@ def memory_watched(pid: int | None = None, every_s: float = 0.05) -> Iterator[li
     try:
         yield seen
     finally:
-        done.set()
+        is_over.set()
         thread.join()
         seen.append(memory_bytes(pid))
 
@@ -168,7 +168,7 @@ def memory_watched(pid: int | None = None, every_s: float = 0.05) -> Iterator[li
 # -- processes -----------------------------------------------------------------------------------------
 
 _TUNABLES = "GLIBC_TUNABLES"
-_KEPT = {
+_MALLOC_TUNABLES = {
     "glibc.malloc.mmap_max": 0,
     "glibc.malloc.trim_threshold": 2**31 - 1,
     "glibc.malloc.hugetlb": 1,
@@ -187,9 +187,9 @@ def memory_kept(environment: Mapping[str, str]) -> dict[str, str]:
     of its own. Servers of PyTorch on CPU replace malloc or set these. Other systems ignore them, and
     settings that the environment already has stay.
     """
-    given = environment.get(_TUNABLES, "")
-    wanted = [f"{name}={value}" for name, value in _KEPT.items() if name not in given]
-    return {_TUNABLES: ":".join(filter(None, [given, *wanted]))}
+    present = environment.get(_TUNABLES, "")
+    missing = [f"{name}={value}" for name, value in _MALLOC_TUNABLES.items() if name not in present]
+    return {_TUNABLES: ":".join(filter(None, [present, *missing]))}
 
 
 def in_a_process(function: Callable[..., T], *arguments: object) -> T:
@@ -217,19 +217,19 @@ MACHINE = "cpu_model_name cpu_count cpu_freq cpu_affinity platform python_versio
 
 def machine() -> dict[str, Any]:
     """Return pyperf's description of the machine, without its name; the load is that of now: ask first."""
-    found = pyperf.Run([1.0]).get_metadata()
-    return {name: found[name] for name in MACHINE if name in found}
+    metadata = pyperf.Run([1.0]).get_metadata()
+    return {name: metadata[name] for name in MACHINE if name in metadata}
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of the packages that are installed."""
-    found = {}
+    installed = {}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def as_benchmark(name: str, times: Times, about: Mapping[str, Any]) -> pyperf.Benchmark:

@@ -10,13 +10,13 @@ from benchmarks.cases import BOOSTERS
 from benchmarks.timing import quietly
 
 TREES, DEPTH, FEATURES, MISSING = 300, 6, 50, 0.02
-TRAINED, KEPT = 4000, 2000
+TRAINED, REFERENCE_ROWS = 4000, 2000
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rows and labels to train with, and other rows."""
     random = np.random.default_rng(0)
-    x = random.standard_normal((TRAINED + KEPT, FEATURES)).astype(np.float32)
+    x = random.standard_normal((TRAINED + REFERENCE_ROWS, FEATURES)).astype(np.float32)
     score = x @ random.standard_normal(FEATURES) / 2 + np.sin(3 * x[:, 0]) * x[:, 1] + (x[:, 2] > 0) * x[:, 3]
     label = score + random.standard_normal(len(x)) > 0
     x[random.random(x.shape) < MISSING] = np.nan

@@ -23,38 +23,38 @@ from benchmarks.timing import ProcessDiedError, in_a_process, machine
 from loadtests.load.measure import Result, measure
 from loadtests.load.prepare import prepare
 from loadtests.load.questions import WrongAnswerError
-from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile
-from loadtests.report import PAGES, About, compare, write_report
+from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, LoadProfile
+from loadtests.report import PAGES, ReportFacts, compare, write_report
 from loadtests.systems.process import restrict
 
 
-def arguments(given: Sequence[str]) -> argparse.Namespace:
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Return the command line's arguments; invalid ones end the command, as with argparse."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    workloads, scenarios = ([one.name for one in table] for table in (WORKLOADS, SCENARIOS))
+    workloads, scenarios = ([row.name for row in table] for table in (WORKLOADS, SCENARIOS))
     parser.add_argument("--profile", choices=PROFILES, default="short")
     parser.add_argument("--workload", nargs="+", choices=workloads, help="default: those of the profile")
     parser.add_argument("--system", nargs="+", choices=ALL_SYSTEMS, help="default: those of the profile")
     parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: those of the profile")
     parser.add_argument("--cores", type=int, default=2, help="for the server and the load generator together")
     parser.add_argument("--out", type=Path, default=Path("loadtests/results"), metavar="FOLDER")
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
-def profile_of(asked: argparse.Namespace) -> Profile:
+def profile_of(options: argparse.Namespace) -> LoadProfile:
     """Return the named profile, with the workloads, scenarios and systems of the command line if given."""
-    profile = PROFILES[asked.profile]
+    profile = PROFILES[options.profile]
     return replace(
         profile,
-        workloads=tuple(asked.workload or profile.workloads),
-        scenarios=tuple(asked.scenario or profile.scenarios),
-        systems=tuple(asked.system or profile.systems),
+        workloads=tuple(options.workload or profile.workloads),
+        scenarios=tuple(options.scenario or profile.scenarios),
+        systems=tuple(options.system or profile.systems),
     )
 
 
-def run(profile: Profile, cores: int, pages: Path, tell: Callable[[str], None]) -> Iterator[Result]:
+def run(profile: LoadProfile, cores: int, pages: Path, tell: Callable[[str], None]) -> Iterator[Result]:
     """Measure each system on each workload, one after the other.
 
     Raises:
@@ -75,8 +75,8 @@ def run(profile: Profile, cores: int, pages: Path, tell: Callable[[str], None]) 
 
 def main() -> int:
     """Return the exit status: 1 after a wrong answer, 2 after another failure."""
-    asked = arguments(sys.argv[1:])
-    restrict(asked.cores)
+    options = arguments(sys.argv[1:])
+    restrict(options.cores)
     began_s = time.monotonic()
 
     def tell(line: str) -> None:
@@ -84,19 +84,19 @@ def main() -> int:
 
     results: list[Result] = []
     try:
-        profile = profile_of(asked)
+        profile = profile_of(options)
         command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
-        about = About(command, profile, asked.cores, machine())
-        for result in run(profile, asked.cores, asked.out / PAGES, tell):
+        about = ReportFacts(command, profile, options.cores, machine())
+        for result in run(profile, options.cores, options.out / PAGES, tell):
             results.append(result)
-            write_report(results, about, asked.out, finished=False)  # what comes next may fail
+            write_report(results, about, options.out, finished=False)  # what comes next may fail
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1
     except (ProcessDiedError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for path in write_report(results, about, asked.out):
+    for path in write_report(results, about, options.out):
         tell(f"wrote {path}")
     print(*compare(results), sep="\n")
     return 0

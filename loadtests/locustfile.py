@@ -44,8 +44,8 @@ from loadtests.load.questions import (
     PREDICT,
     ROUTES,
     SUFFIX,
+    ModelTensor,
     Question,
-    Tensor,
     WrongAnswerError,
 )
 
@@ -99,8 +99,8 @@ def _chosen(models: str, ready: set[str]) -> list[str]:
     return sorted(named or ready)
 
 
-def _tensors(described: list[dict[str, Any]]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(each["name"], each["datatype"], tuple(each["shape"])) for each in described)
+def _tensors(described: list[dict[str, Any]]) -> tuple[ModelTensor, ...]:
+    return tuple(ModelTensor(each["name"], each["datatype"], tuple(each["shape"])) for each in described)
 
 
 @functools.cache
@@ -316,9 +316,9 @@ def add_options(parser: LocustArgumentParser) -> None:
 
 def leave_out_grpc(environment: Environment, **_: Any) -> None:
     """Remove the gRPC user if there is no --grpc address and there are other users."""
-    others = [each for each in environment.user_classes if each is not GrpcUser]
-    if others and not getattr(environment.parsed_options, "grpc", ""):
-        environment.user_classes[:] = others
+    other_users = [each for each in environment.user_classes if each is not GrpcUser]
+    if other_users and not getattr(environment.parsed_options, "grpc", ""):
+        environment.user_classes[:] = other_users
 
 
 def set_clock(**_: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.timing import versions
-from loadtests.load.measure import Result, Run
-from loadtests.load.workloads import WORKLOADS, Profile
+from loadtests.load.measure import LoadRun, Result
+from loadtests.load.workloads import WORKLOADS, LoadProfile
 from loadtests.systems.variants import OURS
 from rationale.distribution import NAME
 
@@ -32,54 +32,54 @@ CLAIMS = {  # of explanations of one row over REST: at least so many times bette
 
 
 @dataclass(frozen=True)
-class About:
+class ReportFacts:
     """A load test's command, profile, cores, and the state of the machine before it."""
 
     command: str
-    profile: Profile
+    profile: LoadProfile
     cores: int
     machine: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The ratio of our figure to a peer's, if both have one; `asked` is the claimed ratio."""
+class PeerRatio:
+    """The ratio of our figure to a peer's, if both have one; `claim` is the claimed ratio."""
 
     workload: str
     peer: str
-    what: str
+    figure: str
     ratio: float | None
-    asked: float | None
+    claim: float | None
 
     @property
     def verdict(self) -> str:
         """The verdict on the claim; empty if there is none."""
-        if self.asked is None:
+        if self.claim is None:
             return ""
         if self.ratio is None:
             return "not measured"
-        return "met" if self.ratio >= self.asked else "missed"
+        return "met" if self.ratio >= self.claim else "missed"
 
     def __str__(self) -> str:
         ratio = "—" if self.ratio is None else f"{self.ratio:.3g}"
-        asked = "" if self.asked is None else f" (asked {self.asked:g}: {self.verdict})"
-        return f"{self.workload}, beside {self.peer}, {self.what}: {ratio}{asked}"
+        claim = "" if self.claim is None else f" (asked {self.claim:g}: {self.verdict})"
+        return f"{self.workload}, beside {self.peer}, {self.figure}: {ratio}{claim}"
 
 
-def compare(results: Sequence[Result]) -> list[Comparison]:
+def compare(results: Sequence[Result]) -> list[PeerRatio]:
     """Compare us with each peer on each workload that both were measured on; above 1 is in our favour."""
     ours = {result.workload: result for result in results if result.system == OURS}
     return [
-        Comparison(
+        PeerRatio(
             theirs.workload,
             theirs.system,
-            what,
+            figure,
             over / under if over and under else None,
-            CLAIMS.get((theirs.workload, what)) if theirs.system == PEER else None,
+            CLAIMS.get((theirs.workload, figure)) if theirs.system == PEER else None,
         )
         for theirs in results
         if theirs.system != OURS and (mine := ours.get(theirs.workload))
-        for what, over, under in (
+        for figure, over, under in (
             (RATE, mine.sustainable, theirs.sustainable),
             (MEDIAN, theirs.alone.seen.p50_ms, mine.alone.seen.p50_ms),
             ("memory after eight callers", theirs.crowd.memory_bytes, mine.crowd.memory_bytes),
@@ -88,7 +88,7 @@ def compare(results: Sequence[Result]) -> list[Comparison]:
 
 
 def write_report(
-    results: Sequence[Result], about: About, folder: Path, *, finished: bool = True
+    results: Sequence[Result], about: ReportFacts, folder: Path, *, finished: bool = True
 ) -> list[Path]:
     """Write both files and return them; an unfinished report says so."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def write_report(
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         commit=commit(),
         facts=about.machine | {"cores that were used": about.cores} | versions(PACKAGES),
-        limits_s={one.name: one.p99_s for one in WORKLOADS},
+        limits_s={workload.name: workload.p99_s for workload in WORKLOADS},
         comparisons=compare(results),
         results=results,
         pages=PAGES,
@@ -115,13 +115,13 @@ def commit() -> str | None:
     """Return the checkout's commit; None outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]  # the local git
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (ours)
+        process = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (ours)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
-def as_csv(runs: Sequence[Run]) -> str:
+def as_csv(runs: Sequence[LoadRun]) -> str:
     """Return CSV with a line for each run."""
     lines = []
     for run in runs:

@@ -50,8 +50,8 @@ def about(package: str) -> str:
 def flows() -> Iterator[tuple[str, str]]:
     """Yield each stage with its result."""
     for name, module in STAGES.items():
-        given = signature(attrgetter(name)(import_module(f"rationale.{module}"))).return_annotation
-        yield name, getattr(given, "__name__", str(given))
+        result = signature(attrgetter(name)(import_module(f"rationale.{module}"))).return_annotation
+        yield name, getattr(result, "__name__", str(result))
 
 
 def picture() -> str:
@@ -68,13 +68,13 @@ def picture() -> str:
         _text(RIGHT, 30, "title", "compiler/rationale/"),
         _text(RIGHT, 50, "about", "each package imports those below it alone"),
     ]
-    for i, (name, given) in enumerate(flows()):
+    for i, (name, result) in enumerate(flows()):
         y = top + 2 * ROW * i
         parts += [
             f'<rect class="stage" x="{LEFT}" y="{y}" width="170" height="{ROW - 3}" rx="4"/>',
             _text(LEFT + 10, y + 17, "name", name),
             f'<line x1="{LEFT + 20}" x2="{LEFT + 20}" y1="{y + ROW - 3}" y2="{y + 2 * ROW}"/>',
-            _text(LEFT + 30, y + 43, "flow", given),
+            _text(LEFT + 30, y + 43, "flow", result),
         ]
     parts.append(_text(LEFT, top + 2 * ROW * len(STAGES) + 18, "flow", "Compiled: write it, or explain rows"))
     wide = WIDTH - RIGHT - 20

@@ -95,10 +95,10 @@ def make_environment(name: str, root: Path) -> Path:
 
 def check_python() -> None:
     if sys.version_info < LEAST_PYTHON:
-        wanted = ".".join(str(part) for part in LEAST_PYTHON)
+        least = ".".join(str(number) for number in LEAST_PYTHON)
         raise SetUpError(
-            f"Python {wanted} or newer is needed, and this is {platform.python_version()}: "
-            f"name one with `make PYTHON=python{wanted} …`."
+            f"Python {least} or newer is needed, and this is {platform.python_version()}: "
+            f"name one with `make PYTHON=python{least} …`."
         )
 
 
@@ -121,15 +121,15 @@ def inputs_digest(root: Path, extra: str) -> str:
 
 def requirements(project: dict[str, Any], extra: str) -> list[str]:
     """Return the requirements of an extra; `NAME[bench,docker]` among them stands for these extras."""
-    found: list[str] = []
+    collected: list[str] = []
     for requirement in project["optional-dependencies"][extra]:
         nested = re.fullmatch(rf"{project['name']}\[([\w, -]+)\]", requirement)
         if nested is None:
-            found.append(requirement)
+            collected.append(requirement)
         else:
             for inner in nested.group(1).split(","):
-                found += requirements(project, inner.strip())
-    return found
+                collected += requirements(project, inner.strip())
+    return collected
 
 
 def is_complete(folder: Path, digest: str) -> bool:

@@ -57,14 +57,14 @@ class Tracer:
 
         A request that meets another one, or a busy machine, passes through more.
         """
-        found = []
+        runs = []
         for _ in range(WARM + times):
             self._files.clear()
             self._is_counting = True
             run()
             self._is_counting = False
-            found.append(sorted(self._files))
-        return min(found[WARM:], key=len)
+            runs.append(sorted(self._files))
+        return min(runs[WARM:], key=len)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
@@ -132,8 +132,8 @@ def counted() -> dict[str, list[str]]:
     files = {"compile": tracer.passed(lambda: compile_model(perceptron(), references()), COMPILES)}
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
-        made = compile_model(perceptron(), references(), feature_names=NAMES, decision=PROFILE)
-        made.write(repository, "credit")
+        compiled = compile_model(perceptron(), references(), feature_names=NAMES, decision=PROFILE)
+        compiled.write(repository, "credit")
         with serving(repository) as client:
             for verb in ("explain", "decide"):
                 files[verb] = tracer.passed(partial(ask, client, verb), REQUESTS)
@@ -146,11 +146,11 @@ def main() -> None:
     parser.add_argument("--list", choices=("compile", "explain", "decide"), help="print these files too")
     listed = parser.parse_args().list
     logging.disable()
-    found = counted()
-    for file in found.get(listed, ()):
+    files_by_verb = counted()
+    for file in files_by_verb.get(listed, ()):
         print(file)
-    for what, files in found.items():
-        print(f"{len(files):4} {what}")
+    for verb, files in files_by_verb.items():
+        print(f"{len(files):4} {verb}")
 
 
 if __name__ == "__main__":

@@ -42,12 +42,12 @@ Result = dict[str, Any]
 
 def tests_beside(paths: Iterable[str]) -> list[str]:
     """Return the places of tests of these packages or modules; none is named twice, or within another."""
-    found = set[str]()
+    places = set[str]()
     for path in paths:
         parts = Path(path).parts
         beginnings = ("/".join(parts[:i]) for i in range(len(parts), 0, -1))
-        found.update(next(TESTS[each] for each in beginnings if each in TESTS))
-    return sorted(t for t in found if not any(str(parent) in found for parent in Path(t).parents))
+        places.update(next(TESTS[each] for each in beginnings if each in TESTS))
+    return sorted(t for t in places if not any(str(parent) in places for parent in Path(t).parents))
 
 
 def words_shared(*paths: str) -> int:

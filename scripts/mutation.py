@@ -47,7 +47,7 @@ SECONDS = 300  # default limit for the tests of a mutant
 OUTCOMES = {int(pytest.ExitCode.OK): "survived", int(pytest.ExitCode.NO_TESTS_COLLECTED): "untested"}
 LIBRARIES = "numpy onnx onnx.reference onnxruntime onnx_ir torch scipy.stats pydantic typer"
 PAIRS = [("Add", "Sub"), ("Mul", "Div"), ("Max", "Min"), ("Greater", "Less"), ("And", "Or"), ("Exp", "Log")]
-OTHERS = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
+SWAPPED = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
 # Type annotations have |, and a dataclass or a rule without its decorator is noticed by the first import.
 LEFT_OUT = ("BitOr", "RemoveDecorator", "ExceptionReplacer")
 
@@ -57,11 +57,11 @@ class EmitsAnother(Operator):
 
     def mutation_positions(self, node):
         before = node.get_previous_leaf() if node.type == "name" else None
-        if before is not None and before.value == "." and node.value in OTHERS:
+        if before is not None and before.value == "." and node.value in SWAPPED:
             yield node.start_pos, node.end_pos
 
     def mutate(self, node, _index):
-        node.value = OTHERS[node.value]
+        node.value = SWAPPED[node.value]
         return node
 
     @classmethod
@@ -71,15 +71,17 @@ class EmitsAnother(Operator):
 
 def possible(folders: list[str]) -> Iterator[MutationSpec]:
     """Yield every mutant: those of `cosmic-ray init`, whose walks and database take minutes more."""
-    names = [n for n in cosmic_ray.plugins.operator_names() if not any(left in n for left in LEFT_OUT)]
+    names = [
+        n for n in cosmic_ray.plugins.operator_names() if not any(excluded in n for excluded in LEFT_OUT)
+    ]
     operators = {name: cosmic_ray.plugins.get_operator(name) for name in names}
     for path in find_modules([Path(folder) for folder in folders]):
         nodes = list(ast_nodes(get_ast_from_path(path)))
         for name, operator in operators.items():
             if operator.arguments():  # useless without
                 continue
-            found = ((node, *places) for node in nodes for places in operator().mutation_positions(node))
-            for occurrence, (node, start, end) in enumerate(found):
+            positions = ((node, *places) for node in nodes for places in operator().mutation_positions(node))
+            for occurrence, (node, start, end) in enumerate(positions):
                 definition = ASTQuery(node).get_definition_name()
                 yield MutationSpec(path, name, occurrence, start, end, definition_name=definition)
 
@@ -101,8 +103,8 @@ def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]
     """
     file = next((f for f in data.measured_files() if f.endswith(str(mutation.module_path))), "")
     contexts = {n: set(names) - {""} for n, names in data.contexts_by_lineno(file).items()}
-    found = contexts.get(mutation.start_pos[0]) or set().union(*contexts.values())
-    tests = sorted({context.rpartition("|")[0] for context in found})
+    contexts_of_line = contexts.get(mutation.start_pos[0]) or set().union(*contexts.values())
+    tests = sorted({context.rpartition("|")[0] for context in contexts_of_line})
     random.shuffle(tests)
     functions: dict[str, list[str]] = {}
     for test in tests:
@@ -225,11 +227,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant ({SECONDS})")
     parser.add_argument("--only", nargs="+", default=[""], help="of those drawn, whose path begins so")
     parser.add_argument("--tests", nargs="+", help="where they are looked for; by default beside the folders")
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.chdir(ROOT)
-    tests_there = given.tests or tests_beside(given.folders)
-    random.seed(given.seed)
-    data, mutants = covered(tests_there), drawn(given.folders, given.mutants)
+    tests_there = options.tests or tests_beside(options.folders)
+    random.seed(options.seed)
+    data, mutants = covered(tests_there), drawn(options.folders, options.mutants)
     before = (
         [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
         if RESULTS.exists()
@@ -238,15 +240,15 @@ def main() -> None:
     state = state_of(tests_there)
     names = {name(m) for m in mutants}
     results = [r for r in before if r["mutant"] in names and r.get("state") == state]
-    known = {r["mutant"] for r in results}
+    names_done = {r["mutant"] for r in results}
     with tempfile.TemporaryDirectory() as copy:
         prepare(copy, tests_there)
-        chosen = [(m, tests_of(data, m, given.most)) for m in mutants]
+        chosen = [(m, tests_of(data, m, options.most)) for m in mutants]
         sound: set[str] = set()
         for mutation, tests in chosen:
-            if name(mutation) in known or not name(mutation).startswith(tuple(given.only)):
+            if name(mutation) in names_done or not name(mutation).startswith(tuple(options.only)):
                 continue
-            results.append({**judged(mutation, tests, sound, given.seconds), "state": state})
+            results.append({**judged(mutation, tests, sound, options.seconds), "state": state})
             print(f"{results[-1]['outcome']}: {name(mutation)}, {len(tests)} tests", flush=True)
             if results[-1]["outcome"] != "killed":
                 print(results[-1]["change"], flush=True)

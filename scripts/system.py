@@ -30,7 +30,7 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @dataclass(frozen=True)
-class Need:
+class Tool:
     """A requirement of tests.
 
     Attributes:
@@ -63,33 +63,33 @@ class Need:
 
 
 NEEDS = (
-    Need("venv", ("import ensurepip",), (f"python{VERSION}-venv",), "the environment of the tests", TARGETS),
-    Need("git", ("git",), ("git",), "the list of the project's files"),
-    Need("curl", ("curl",), ("curl",), "the requests of the pages"),
-    Need("OpenSSL", ("openssl",), ("openssl",), "keys that sign heads of the audit trail"),
-    Need("Node.js", ("node",), ("nodejs",), "the pages' pure functions, the decisions of exported pages"),
-    Need("npm", ("npm",), ("npm",), "ONNX Runtime for browsers, gRPC's client for JavaScript"),
-    Need("Chromium", ("chromium", "google-chrome"), ("chromium",), "the console, reports and exported pages"),
-    Need("Java", ("java",), ("default-jre-headless",), "Spark"),
-    Need("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres",), ("postgresql",), "the audit trail, replicas"),
-    Need("Redis", ("redis-server",), ("redis-server",), "rate limits that workers share"),
-    Need("haproxy", ("haproxy",), ("haproxy",), "replicas behind a proxy"),
-    Need("Prometheus", ("promtool",), ("prometheus",), "the alerts and the dashboard"),
-    Need("OpenGL", ("libGL.so.1",), ("libgl1",), "Quantus"),
-    Need("GLib", ("libgthread-2.0.so.0",), ("libglib2.0-0",), "Quantus"),
-    Need("expat", ("libexpat.so.1",), ("libexpat1",), "Triton"),
-    Need("zlib", ("libz.so.1",), ("zlib1g",), "Triton"),
-    Need("libstdc++", ("libstdc++.so.6",), ("libstdc++6",), "Triton"),
+    Tool("venv", ("import ensurepip",), (f"python{VERSION}-venv",), "the environment of the tests", TARGETS),
+    Tool("git", ("git",), ("git",), "the list of the project's files"),
+    Tool("curl", ("curl",), ("curl",), "the requests of the pages"),
+    Tool("OpenSSL", ("openssl",), ("openssl",), "keys that sign heads of the audit trail"),
+    Tool("Node.js", ("node",), ("nodejs",), "the pages' pure functions, the decisions of exported pages"),
+    Tool("npm", ("npm",), ("npm",), "ONNX Runtime for browsers, gRPC's client for JavaScript"),
+    Tool("Chromium", ("chromium", "google-chrome"), ("chromium",), "the console, reports and exported pages"),
+    Tool("Java", ("java",), ("default-jre-headless",), "Spark"),
+    Tool("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres",), ("postgresql",), "the audit trail, replicas"),
+    Tool("Redis", ("redis-server",), ("redis-server",), "rate limits that workers share"),
+    Tool("haproxy", ("haproxy",), ("haproxy",), "replicas behind a proxy"),
+    Tool("Prometheus", ("promtool",), ("prometheus",), "the alerts and the dashboard"),
+    Tool("OpenGL", ("libGL.so.1",), ("libgl1",), "Quantus"),
+    Tool("GLib", ("libgthread-2.0.so.0",), ("libglib2.0-0",), "Quantus"),
+    Tool("expat", ("libexpat.so.1",), ("libexpat1",), "Triton"),
+    Tool("zlib", ("libz.so.1",), ("zlib1g",), "Triton"),
+    Tool("libstdc++", ("libstdc++.so.6",), ("libstdc++6",), "Triton"),
     *(
         # Triton comes for these Pythons alone.
-        Need("libpython", (f"libpython{one}.so.1.0",), (f"libpython{one}",), "Triton")
-        for one in PYTHONS
-        if one == VERSION
+        Tool("libpython", (f"libpython{version}.so.1.0",), (f"libpython{version}",), "Triton")
+        for version in PYTHONS
+        if version == VERSION
     ),
-    Need("Docker", ("dockerd",), ("docker.io", "iptables"), "`rationale triton`, the images", TARGETS),
-    Need("busybox", ("busybox",), ("busybox-static",), "an image that stands for Triton's", TARGETS),
-    Need("docker-compose", ("docker-compose",), ("docker-compose",), "the compose file", ("docker",)),
-    Need("mmdebstrap", ("mmdebstrap",), ("mmdebstrap",), "images where no registry is in reach", ("docker",)),
+    Tool("Docker", ("dockerd",), ("docker.io", "iptables"), "`rationale triton`, the images", TARGETS),
+    Tool("busybox", ("busybox",), ("busybox-static",), "an image that stands for Triton's", TARGETS),
+    Tool("docker-compose", ("docker-compose",), ("docker-compose",), "the compose file", ("docker",)),
+    Tool("mmdebstrap", ("mmdebstrap",), ("mmdebstrap",), "images where no registry is in reach", ("docker",)),
 )
 
 
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def missing_needs(target: str) -> list[Need]:
+def missing_needs(target: str) -> list[Tool]:
     return [need for need in NEEDS if target in need.targets and need.find() is None]
 
 
@@ -132,8 +132,8 @@ def _apt_get(log: IO[bytes], *arguments: str) -> bool:
     options = ("--yes", "--no-install-recommends", "--option=DPkg::Lock::Timeout=300")
     command = ["apt-get", *options, *arguments]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
-    return done.returncode == 0
+    process = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+    return process.returncode == 0
 
 
 def _place(found_as: str) -> str | None:
@@ -152,10 +152,10 @@ def _place(found_as: str) -> str | None:
 def _libraries() -> dict[str, str]:
     """Return the libraries that the loader knows, with their paths."""
     try:
-        done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+        process = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return {}
-    entries = [line.split(" => ") for line in done.stdout.splitlines() if " => " in line]
+    entries = [line.split(" => ") for line in process.stdout.splitlines() if " => " in line]
     return {name.split()[0]: path for name, path in entries}
 
 

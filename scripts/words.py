@@ -31,13 +31,13 @@ def faults(path: Path) -> Iterator[tuple[int, str]]:
         line = getattr(node, "lineno", 1)
         if not is_published(node) and (FRAGMENT.match(first) or RIDDLE.search(first)):
             yield line, first
-        yield from ((line, found.group().strip()) for found in ARGUMENT.finditer(text))
+        yield from ((line, match.group().strip()) for match in ARGUMENT.finditer(text))
 
 
 def is_published(node: ast.AST) -> bool:
     """Tell whether a docstring is text of the API or the command line: of a model, a route or a command."""
-    decorators = [ast.unparse(one) for one in getattr(node, "decorator_list", ())]
-    bases = [ast.unparse(one) for one in getattr(node, "bases", ())]
+    decorators = [ast.unparse(expression) for expression in getattr(node, "decorator_list", ())]
+    bases = [ast.unparse(expression) for expression in getattr(node, "bases", ())]
     called = any(
         re.search(r"router\.|app\.(command|callback)|\.(get|put|post|delete)\(", d) for d in decorators
     )
@@ -47,9 +47,9 @@ def is_published(node: ast.AST) -> bool:
 def main() -> int:
     """Print every fault; return 1 if there is one."""
     files = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-    found = [f"{path.relative_to(ROOT)}:{line}: {text}" for path in files for line, text in faults(path)]
-    print("\n".join(found) or f"{len(files)} files: no riddles in docstrings")
-    return bool(found)
+    lines = [f"{path.relative_to(ROOT)}:{line}: {text}" for path in files for line, text in faults(path)]
+    print("\n".join(lines) or f"{len(files)} files: no riddles in docstrings")
+    return bool(lines)
 
 
 if __name__ == "__main__":

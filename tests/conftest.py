@@ -59,7 +59,8 @@ providers._get_local_constants = lambda: providers._local_constants
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    return min(available_cores(), MOST_WORKERS)
+    """Return one worker more than there are cores: tests of servers wait for them, and leave a core idle."""
+    return min(available_cores() + 1, MOST_WORKERS)
 
 
 @pytest.fixture(scope="session", autouse=True)

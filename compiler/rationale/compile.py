@@ -26,9 +26,9 @@ from rationale.errors import (
     UnsupportedModelError,
 )
 from rationale.graph.memory.fit import fit
-from rationale.graph.runtime.kernels import found
+from rationale.graph.runtime.kernels import library_paths
 from rationale.graph.runtime.session import kernels_of
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered, lower, plain_model_for
 from rationale.lowering.inference import Span, span_of
 from rationale.methods.engine import Method, MethodChoice, combine, request_of
@@ -165,7 +165,7 @@ def compile_request(
         parity: the difference between the ONNX model and the fitted model, if it was converted earlier.
     """
     progress, method = progress or silent, with_frames(method)
-    libraries = () if request.custom_ops == () else found(request.custom_ops)
+    libraries = () if request.custom_ops == () else library_paths(request.custom_ops)
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
     rules = None if decision is None else as_profile(decision)
@@ -204,9 +204,9 @@ class CompileContext:
     @cached_property
     def lowered(self) -> Lowered:
         """The model before an output is chosen; it is lowered once."""
-        return self.at({})
+        return self.lowered_at({})
 
-    def at(self, sizes: Mapping[str, int]) -> Lowered:
+    def lowered_at(self, sizes: Mapping[str, int]) -> Lowered:
         """Return the lowered model with more fixed lengths than the request has."""
         fixed, _ = span_of(self.request.sizes)
         return with_batch(lower(self.model, {**fixed, **sizes}, shapes_of(self.method.reference_set)))
@@ -284,15 +284,17 @@ def _compile(
     provenance: Provenance,
 ) -> Compiled:
     """Run the eight stages for one method."""
-    method, deployment, variants = choice.method, request.deployment, Variants(request.deployment)
+    method, deployment, variants = choice.method, request.deployment, VariantChoices(request.deployment)
     context.check(method)
     if choice.why:
-        own = request_of(method)
-        request = request.model_copy(update={"method": own.method, "options": own.options})
+        method_request = request_of(method)
+        request = request.model_copy(
+            update={"method": method_request.method, "options": method_request.options}
+        )
 
     def at_length(sizes: Mapping[str, int]) -> ir.Model:
         """Return the graph for one of the lengths that stay open."""
-        selection = method.engine.select(provenance.scored(context.at(sizes)), method, request)
+        selection = method.engine.select(provenance.scored(context.lowered_at(sizes)), method, request)
         plan = combine(selection, prepare_references(selection).set, variants, silent)
         return fit(plan, deployment, silent).model
 
@@ -335,23 +337,23 @@ def _compile(
 def _compared(
     context: CompileContext,
     provenance: Provenance,
-    own: Compiled,
+    original: Compiled,
     comparisons: Comparisons,
     progress: Progress,
 ) -> tuple[CompiledComparison, ...]:
     """Compile the same model with other references."""
     profile = provenance.profile
     assert profile is not None
-    request = profile.request.model_copy(update={"features": own.manifest.given_names})
-    others, compared = list(comparisons.methods(profile.method)), list[CompiledComparison]()
-    for i, (name, kind, other) in enumerate(others, start=1):
-        where = f"{name} ({i} of {len(others)})"
+    request = profile.request.model_copy(update={"features": original.manifest.given_names})
+    comparison_methods, compared = list(comparisons.methods(profile.method)), list[CompiledComparison]()
+    for i, (name, kind, other) in enumerate(comparison_methods, start=1):
+        where = f"{name} ({i} of {len(comparison_methods)})"
 
-        def report(stage: str, done: int, total: int, where: str = where) -> None:
-            progress(f"{where}: {stage}", done, total)
+        def report(stage: str, finished: int, total: int, where: str = where) -> None:
+            progress(f"{where}: {stage}", finished, total)
 
         compiled = _first_that_compiles(context, profile.alike(other), request, report, Provenance())
-        demand_alike(name, own.manifest, compiled.manifest)
+        demand_alike(name, original.manifest, compiled.manifest)
         compared.append(
             CompiledComparison(
                 name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes

@@ -73,7 +73,7 @@ threading.Event().wait()
 
 
 @dataclass
-class Running:
+class RunningDependency:
     """A dependency that is up, and a gateway's settings to use it.
 
     Attributes:
@@ -105,13 +105,13 @@ class Dependency:
     """
 
     name: str
-    run: Callable[[Path, contextlib.ExitStack], Running]
+    run: Callable[[Path, contextlib.ExitStack], RunningDependency]
     metric: str
     survives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Row:
+class FaultReport:
     dependency: str
     fault: str
     server: str
@@ -156,13 +156,13 @@ def _listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _audit_in_postgres(_: Path, stack: contextlib.ExitStack) -> Running:
+def _audit_in_postgres(_: Path, stack: contextlib.ExitStack) -> RunningDependency:
     (port,) = spare_ports(1)
     server = stack.enter_context(postgres(port))
-    return Running({"RATIONALE_AUDIT": server.new_schema()}, port, server.processes)
+    return RunningDependency({"RATIONALE_AUDIT": server.new_schema()}, port, server.processes)
 
 
-def _state_in_postgres(folder: Path, stack: contextlib.ExitStack) -> Running:
+def _state_in_postgres(folder: Path, stack: contextlib.ExitStack) -> RunningDependency:
     (port,) = spare_ports(1)
     server = stack.enter_context(postgres(port))
     settings = {
@@ -170,10 +170,10 @@ def _state_in_postgres(folder: Path, stack: contextlib.ExitStack) -> Running:
         "RATIONALE_ARTIFACTS": f"file://{folder}/artifacts",
         "RATIONALE_AUDIT": f"sqlite:///{folder}/audit.sqlite3",
     }
-    return Running(settings, port, server.processes)
+    return RunningDependency(settings, port, server.processes)
 
 
-def _audit_in_sqlite(folder: Path, stack: contextlib.ExitStack) -> Running:
+def _audit_in_sqlite(folder: Path, stack: contextlib.ExitStack) -> RunningDependency:
     """Let another process hold the lock, which ends with that process; cut off: the folder is gone."""
     trail, aside = folder / "trail", folder / "aside"
     file = trail / "audit.sqlite3"
@@ -186,10 +186,10 @@ def _audit_in_sqlite(folder: Path, stack: contextlib.ExitStack) -> Running:
         trail.write_text("in the way")
         return lambda: None
 
-    return Running({"RATIONALE_AUDIT": f"sqlite:///{file}"}, None, holder, cut_off=cut_off)
+    return RunningDependency({"RATIONALE_AUDIT": f"sqlite:///{file}"}, None, holder, cut_off=cut_off)
 
 
-def _redis(folder: Path, stack: contextlib.ExitStack) -> Running:
+def _redis(folder: Path, stack: contextlib.ExitStack) -> RunningDependency:
     (port,) = spare_ports(1)
     server = _process(
         stack, need("Redis"), "--port", str(port), "--save", "", "--dir", str(folder), port=port
@@ -198,7 +198,7 @@ def _redis(folder: Path, stack: contextlib.ExitStack) -> Running:
         "RATIONALE_RATE_LIMIT_PER_S": "1000",
         "RATIONALE_RATE_LIMIT_STORAGE": f"redis://127.0.0.1:{port}",
     }
-    return Running(settings, port, lambda: [server])
+    return RunningDependency(settings, port, lambda: [server])
 
 
 def _bucket(stack: contextlib.ExitStack) -> tuple[int, psutil.Process, S3]:
@@ -209,7 +209,7 @@ def _bucket(stack: contextlib.ExitStack) -> tuple[int, psutil.Process, S3]:
     return port, server, storage
 
 
-def _artifacts_in_a_bucket(_: Path, stack: contextlib.ExitStack) -> Running:
+def _artifacts_in_a_bucket(_: Path, stack: contextlib.ExitStack) -> RunningDependency:
     port, server, storage = _bucket(stack)
     numbers = itertools.count()
 
@@ -221,10 +221,10 @@ def _artifacts_in_a_bucket(_: Path, stack: contextlib.ExitStack) -> Running:
         httpx.put(address, content=table, headers=headers, timeout=_PATIENCE_S)  # noqa: TID251 (it has a timeout)
 
     settings = {"RATIONALE_ARTIFACTS": f"s3://{BUCKET}/artifacts", **storage.environment}
-    return Running(settings, port, lambda: [server], use=put)
+    return RunningDependency(settings, port, lambda: [server], use=put)
 
 
-def _repository_in_a_bucket(folder: Path, stack: contextlib.ExitStack) -> Running:
+def _repository_in_a_bucket(folder: Path, stack: contextlib.ExitStack) -> RunningDependency:
     port, server, storage = _bucket(stack)
     models = folder / "models"
     for file in models.rglob("*"):
@@ -233,16 +233,16 @@ def _repository_in_a_bucket(folder: Path, stack: contextlib.ExitStack) -> Runnin
             storage.client().put_object(Bucket=BUCKET, Key=name, Body=file.read_bytes())
     settings = {"RATIONALE_STATE": str(folder / "state"), **storage.environment}
     repository = f"s3://{BUCKET}/models"
-    return Running(settings, port, lambda: [server], repository, ("--watch", "1"))
+    return RunningDependency(settings, port, lambda: [server], repository, ("--watch", "1"))
 
 
-def _token_keys(folder: Path, stack: contextlib.ExitStack) -> Running:
+def _token_keys(folder: Path, stack: contextlib.ExitStack) -> RunningDependency:
     """Send tokens with a known key; one request has another key, and the gateway asks the provider for it."""
     (port,) = spare_ports(1)
     key = rsa.generate_private_key(65537, 2048)
-    known = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    public_key = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
     (folder / "keys").mkdir()
-    keys = {"keys": [{**known, "kid": "known", "use": "sig"}]}
+    keys = {"keys": [{**public_key, "kid": "known", "use": "sig"}]}
     (folder / "keys" / "jwks.json").write_text(json.dumps(keys))
     server = _process(
         stack, sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory",
@@ -264,23 +264,25 @@ def _token_keys(folder: Path, stack: contextlib.ExitStack) -> Running:
         "RATIONALE_JWT_AUDIENCE": "rationale",
         "RATIONALE_JWT_KEYS": f"http://127.0.0.1:{port}/jwks.json",
     }
-    return Running(settings, port, lambda: [server], sent=bearer("known"), use=use)
+    return RunningDependency(settings, port, lambda: [server], sent=bearer("known"), use=use)
 
 
-def _collector(_: Path, stack: contextlib.ExitStack) -> Running:
+def _collector(_: Path, stack: contextlib.ExitStack) -> RunningDependency:
     (port,) = spare_ports(1)
     server = _process(stack, sys.executable, "-c", COLLECTOR, str(port), port=port)
-    return Running({"RATIONALE_TRACE_ENDPOINT": f"http://127.0.0.1:{port}"}, port, lambda: [server])
+    return RunningDependency({"RATIONALE_TRACE_ENDPOINT": f"http://127.0.0.1:{port}"}, port, lambda: [server])
 
 
-def _triton(folder: Path, stack: contextlib.ExitStack) -> Running:
-    at = stack.enter_context(run_triton(folder / "models", timeout_s=5 * _PATIENCE_S))
-    server, port = psutil.Process(at.pid), int(at.grpc.rpartition(":")[2])
+def _triton(folder: Path, stack: contextlib.ExitStack) -> RunningDependency:
+    triton = stack.enter_context(run_triton(folder / "models", timeout_s=5 * _PATIENCE_S))
+    server, port = psutil.Process(triton.pid), int(triton.grpc.rpartition(":")[2])
 
     def processes() -> Sequence[psutil.Process]:
         return [server, *server.children(recursive=True)]
 
-    return Running({"RATIONALE_TRITON": at.grpc}, port, processes, use=lambda url: _status(url + _READY))
+    return RunningDependency(
+        {"RATIONALE_TRITON": triton.grpc}, port, processes, use=lambda url: _status(url + _READY)
+    )
 
 
 def _failures(name: str) -> str:
@@ -304,7 +306,7 @@ DEPENDENCIES = (
 
 
 @contextlib.contextmanager
-def befallen(running: Running, fault: str) -> Iterator[None]:
+def befallen(running: RunningDependency, fault: str) -> Iterator[None]:
     with contextlib.ExitStack() as undone:
         if fault == "cut off":
             undo = _dropped(running.port) if running.cut_off is None else running.cut_off()
@@ -337,7 +339,7 @@ def _dropped(port: int | None) -> Callable[[], object]:
 # --- a row ------------------------------------------------------------------------------------------------
 
 
-def measure(dependency: Dependency, fault: str) -> Row:
+def measure(dependency: Dependency, fault: str) -> FaultReport:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="depends-")))
         made.write_score(folder / "models")
@@ -356,20 +358,20 @@ def measure(dependency: Dependency, fault: str) -> Row:
         running.use(url)
         scrapes = [_scrape(url)] * 2
         with befallen(running, fault):
-            found = _observed(url, running, callers, scrapes, dependency.metric)
+            observed = _observed(url, running, callers, scrapes, dependency.metric)
             stop_s = _stopped(child, url, running, callers)
         alerts = fired(scrapes)
-    is_told = found["metric"] != "" and bool(alerts)
+    is_told = observed["metric"] != "" and bool(alerts)
     is_good = (fault in dependency.survives or is_told) and stop_s <= PROMISED_S
     name = re.sub(r'\{dependency="(.*)"\}', r"{\1}", dependency.metric)
-    metric = f"{name} after {found['metric']} s" if found["metric"] else "none"
-    return Row(
+    metric = f"{name} after {observed['metric']} s" if observed["metric"] else "none"
+    return FaultReport(
         dependency.name,
         fault,
-        found["server"],
-        found["model"],
-        found["predict"],
-        found["decide"],
+        observed["server"],
+        observed["model"],
+        observed["predict"],
+        observed["decide"],
         metric,
         ", ".join(sorted(alerts)) or "none",
         stop_s,
@@ -378,7 +380,11 @@ def measure(dependency: Dependency, fault: str) -> Row:
 
 
 def _observed(
-    url: str, running: Running, callers: ThreadPoolExecutor, scrapes: list[dict[str, float]], metric: str
+    url: str,
+    running: RunningDependency,
+    callers: ThreadPoolExecutor,
+    scrapes: list[dict[str, float]],
+    metric: str,
 ) -> dict[str, str]:
     """Send requests for a while; return the last answers, and the seconds until the metric rose."""
     began_s, before, risen = time.monotonic(), scrapes[0].get(metric, 0.0), ""
@@ -389,11 +395,11 @@ def _observed(
         if number % 4 == 0:
             callers.submit(running.use, url)
         number += 1
-        found = _scrape(url)
-        if not risen and found.get(metric, 0.0) > before:
+        samples = _scrape(url)
+        if not risen and samples.get(metric, 0.0) > before:
             risen = f"{past_s:.1f}"
         if past_s > (len(scrapes) - 2) * OBSERVED_S / _SCRAPES:
-            scrapes.append(found)
+            scrapes.append(samples)
         time.sleep(_EVERY_S)
     answers = {verb: " in ".join(_ask(url, verb, running.sent)) for verb in ("predict", "decide")}
     ready = {
@@ -403,7 +409,7 @@ def _observed(
     return {**answers, **ready, "metric": risen}
 
 
-def _stopped(child: Child, url: str, running: Running, callers: ThreadPoolExecutor) -> float:
+def _stopped(child: Child, url: str, running: RunningDependency, callers: ThreadPoolExecutor) -> float:
     """Stop the gateway while requests are in progress; return the seconds that this took."""
     for verb in ("predict", "decide"):
         callers.submit(_ask, url, verb, running.sent)
@@ -437,9 +443,9 @@ def _scrape(url: str) -> dict[str, float]:
     page = httpx.get(f"{url}/metrics", timeout=_PATIENCE_S).text  # noqa: TID251 (it has a timeout)
     samples = (each for family in text_string_to_metric_families(page) for each in family.samples)
     return {
-        one.name + _labelled(one.labels): one.value
-        for one in samples
-        if one.name.startswith("rationale_") and not one.name.endswith("_created")
+        sample.name + _labelled(sample.labels): sample.value
+        for sample in samples
+        if sample.name.startswith("rationale_") and not sample.name.endswith("_created")
     }
 
 
@@ -470,18 +476,18 @@ def fired(scrapes: Sequence[Mapping[str, float]]) -> set[str]:
         content = {"rule_files": [ALERTS.name], "evaluation_interval": "1m", "tests": [test]}
         file.write_text(yaml.safe_dump(content))
         command = [need("Prometheus"), "test", "rules", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603 (ours)
-    said = done.stdout + done.stderr
-    found = set(re.findall(r'alertname="(\w+)"', said))
-    if done.returncode and not found:
-        raise RuntimeError(said)
-    return found
+        process = subprocess.run(command, capture_output=True, text=True)  # noqa: S603 (ours)
+    output = process.stdout + process.stderr
+    alerts = set(re.findall(r'alertname="(\w+)"', output))
+    if process.returncode and not alerts:
+        raise RuntimeError(output)
+    return alerts
 
 
 # --- all of them ------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[FaultReport]) -> str:
     lines = [HEAD, ("---",) * len(HEAD), *(row.cells() for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -491,12 +497,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--only", default="", help="what begins the names of the dependencies")
     parser.add_argument("--at-once", type=int, default=4)
-    given = parser.parse_args(arguments)
-    if "cut off" in given.faults and os.geteuid() != 0:
+    options = parser.parse_args(arguments)
+    if "cut off" in options.faults and os.geteuid() != 0:
         raise SystemExit("cut off needs root, for iptables: leave it out with --faults killed frozen")
-    chosen: list[Any] = [one for one in DEPENDENCIES if one.name.startswith(given.only)]
-    with ThreadPoolExecutor(given.at_once) as pool:
-        rows = list(pool.map(lambda pair: measure(*pair), itertools.product(chosen, given.faults)))
+    chosen: list[Any] = [
+        dependency for dependency in DEPENDENCIES if dependency.name.startswith(options.only)
+    ]
+    with ThreadPoolExecutor(options.at_once) as pool:
+        rows = list(pool.map(lambda pair: measure(*pair), itertools.product(chosen, options.faults)))
     print(table(rows))
     bad = [f"{row.dependency}, {row.fault}" for row in rows if not row.is_good]
     if bad:

@@ -36,7 +36,7 @@ Ask = Callable[[int], list[float]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class RequestKind:
     """`ask(n)` sends n requests to `server`, one after the other, and returns the seconds that each took."""
 
     server: Server
@@ -44,7 +44,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Round:
+class RequestCost:
     """A round's CPU µs of a request on average, and its milliseconds at the median."""
 
     cpu_us: float
@@ -60,24 +60,24 @@ def timed(ask: Callable[[], object], count: int) -> list[float]:
     return took_s
 
 
-def over_http(server: Server, path: str, body: bytes, headers: dict[str, str]) -> Kind:
+def over_http(server: Server, path: str, body: bytes, headers: dict[str, str]) -> RequestKind:
     def ask(count: int) -> list[float]:
         with httpx.Client(base_url=f"http://{server.http}", timeout=_TIMEOUT_S) as client:
             return timed(lambda: client.post(path, content=body, headers=headers).raise_for_status(), count)
 
-    return Kind(server, ask)
+    return RequestKind(server, ask)
 
 
-def over_grpc(server: Server, question: Question) -> Kind:
+def over_grpc(server: Server, question: Question) -> RequestKind:
     def ask(count: int) -> list[float]:
         with grpc.insecure_channel(server.grpc) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             return timed(lambda: stub.ModelInfer(question.as_message), count)
 
-    return Kind(server, ask)
+    return RequestKind(server, ask)
 
 
-def of_gateway(server: Server, question: Question) -> dict[str, Kind]:
+def of_gateway(server: Server, question: Question) -> dict[str, RequestKind]:
     """Return all three forms of a request, by name."""
     return {
         f"json {question.label}": over_http(server, question.path, *question.as_json),
@@ -91,40 +91,40 @@ def least(module: str, argument: str) -> contextlib.AbstractContextManager[Serve
 
 
 @contextlib.contextmanager
-def kinds() -> Iterator[dict[str, Kind]]:
+def kinds() -> Iterator[dict[str, RequestKind]]:
     """Yield every kind of request, its servers running; the minimal servers run one entry each."""
     with contextlib.ExitStack() as servers:
         ours = servers.enter_context(gateway(REPOSITORY))
-        found = {}
+        kinds_by_name = {}
         for verb in (PREDICT, EXPLAIN):
             question = models.question(models.CREDIT, verb)
             graph = str(REPOSITORY / question.entry / "1/model.onnx")
             minimal, bare = (servers.enter_context(least(name, graph)) for name in ("minimal", "bare_grpc"))
-            found[f"minimal {verb}"] = over_http(minimal, "/infer", *question.as_json)
-            found[f"bare grpc {verb}"] = over_grpc(bare, question)
-            found |= of_gateway(ours, question)
-        yield found
+            kinds_by_name[f"minimal {verb}"] = over_http(minimal, "/infer", *question.as_json)
+            kinds_by_name[f"bare grpc {verb}"] = over_grpc(bare, question)
+            kinds_by_name |= of_gateway(ours, question)
+        yield kinds_by_name
 
 
 @contextlib.contextmanager
-def kinds_before_triton() -> Iterator[dict[str, Kind]]:
+def kinds_before_triton() -> Iterator[dict[str, RequestKind]]:
     """Yield Triton, a proxy before it and the gateway before it, on one model of 24 features."""
     question = models.question(models.NETWORK, PREDICT)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         models.write_network(Path(folder), width=64, references=20)
-        at = servers.enter_context(run_triton(Path(folder)))
-        proxy = servers.enter_context(least("bare_grpc", at.grpc))
-        ours = servers.enter_context(gateway(Path(folder), "--triton", at.grpc))
+        triton = servers.enter_context(run_triton(Path(folder)))
+        proxy = servers.enter_context(least("bare_grpc", triton.grpc))
+        ours = servers.enter_context(gateway(Path(folder), "--triton", triton.grpc))
         yield {
-            TRITON: over_grpc(Server(at.pid, at.http, at.grpc), question),
+            TRITON: over_grpc(Server(triton.pid, triton.http, triton.grpc), question),
             "bare proxy": over_grpc(proxy, question),
             **of_gateway(ours, question),
         }
 
 
-def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, list[Round]]:
+def measure(chosen: dict[str, RequestKind], requests: int, rounds: int) -> dict[str, list[RequestCost]]:
     """Return the rounds of each kind."""
-    found: dict[str, list[Round]] = {name: [] for name in chosen}
+    rounds_by_kind: dict[str, list[RequestCost]] = {name: [] for name in chosen}
     for kind in chosen.values():
         kind.ask(max(requests // 20, 20))
     each = requests // rounds
@@ -133,16 +133,16 @@ def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, li
             began_s = kind.server.cpu_s()
             took_s = kind.ask(each)
             used_s = kind.server.cpu_s() - began_s
-            found[name].append(Round(used_s / each * 1e6, median(took_s) * 1e3))
-    return found
+            rounds_by_kind[name].append(RequestCost(used_s / each * 1e6, median(took_s) * 1e3))
+    return rounds_by_kind
 
 
-def report(found: dict[str, list[Round]]) -> None:
+def report(rounds_by_kind: dict[str, list[RequestCost]]) -> None:
     """Print medians, also of the comparison with the round's own yardstick, which a busy machine spares."""
-    for name, rounds in found.items():
-        yardstick = yardstick_of(name, found)
-        cpu_us, took_ms = ([getattr(each, what) for each in rounds] for what in ("cpu_us", "took_ms"))
-        pairs = list(zip(rounds, found[yardstick], strict=True))
+    for name, rounds in rounds_by_kind.items():
+        yardstick = yardstick_of(name, rounds_by_kind)
+        cpu_us, took_ms = ([getattr(each, figure) for each in rounds] for figure in ("cpu_us", "took_ms"))
+        pairs = list(zip(rounds, rounds_by_kind[yardstick], strict=True))
         times = median(a.cpu_us / b.cpu_us for a, b in pairs)
         added_ms = median(a.took_ms - b.took_ms for a, b in pairs)
         print(
@@ -152,11 +152,11 @@ def report(found: dict[str, list[Round]]) -> None:
         )
 
 
-def yardstick_of(name: str, found: Container[str]) -> str:
+def yardstick_of(name: str, measured: Container[str]) -> str:
     """Return Triton's name if it is measured, else the minimal server's for that form and verb."""
     form, _, verb = name.rpartition(" ")
-    least = TRITON if TRITON in found else f"{LEAST.get(form, form)} {verb}"
-    return least if least in found else name
+    least = TRITON if TRITON in measured else f"{LEAST.get(form, form)} {verb}"
+    return least if least in measured else name
 
 
 def main() -> None:
@@ -165,10 +165,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", nargs="*", help="names of kinds")
     parser.add_argument("--triton", action="store_true", help="before a Triton")
-    given = parser.parse_args()
-    with kinds_before_triton() if given.triton else kinds() as every:
-        chosen = {name: kind for name, kind in every.items() if not given.only or name in given.only}
-        report(measure(chosen, given.requests, given.rounds))
+    options = parser.parse_args()
+    with kinds_before_triton() if options.triton else kinds() as every:
+        chosen = {name: kind for name, kind in every.items() if not options.only or name in options.only}
+        report(measure(chosen, options.requests, options.rounds))
 
 
 if __name__ == "__main__":

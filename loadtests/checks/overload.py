@@ -30,15 +30,15 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.timing import System, alternate, memory_watched, round_quartiles
-from loadtests.load.drive import OK, Drive, Tally, drive
+from loadtests.load.drive import OK, Drive, DriveTally, drive
 from loadtests.load.questions import EXPLAIN, Arrays, Question
 from loadtests.systems import models
 from loadtests.systems.process import Server, gateway
-from loadtests.systems.variants import OURS, Variant, configure
+from loadtests.systems.variants import OURS, SystemSettings, configure
 
 
 @dataclass(frozen=True)
-class Profile:
+class OverloadProfile:
     """Seconds of each sustained load and of each overload, and the number of alternations."""
 
     sustained_s: float
@@ -46,7 +46,7 @@ class Profile:
     rounds: int
 
 
-PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 60.0, 2)}
+PROFILES = {"short": OverloadProfile(2.5, 5.0, 2), "full": OverloadProfile(10.0, 60.0, 2)}
 SUSTAINED = (8, 32)  # connections of each process
 LEAST_COMPUTE_MS = 5.0  # per row: limits apply from here on
 LEAST_KEPT, MOST_REFUSAL_MS, MOST_GROWTH = 0.85, 50.0, 200 << 20
@@ -55,7 +55,7 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Alone:
+class BareRuntime:
     """ONNX Runtime by itself, on the same row."""
 
     session: ort.InferenceSession
@@ -68,24 +68,24 @@ class Alone:
 
     def is_right(self, body: bytes) -> bool:
         """Tell whether an answer in OIP JSON is right for the same row."""
-        given = {
+        outputs = {
             each["name"]: np.reshape(each["data"], each["shape"]) for each in json.loads(body)["outputs"]
         }
         names = [output.name for output in self.session.get_outputs()]
         return all(
             name.endswith("_gap")  # a difference of nearly equal numbers
-            or bool(np.abs(given[name] - due).max() <= TOLERANCE * max(np.abs(due).max(), 1))
-            for name, due in zip(names, self.session.run(None, self.inputs), strict=True)
+            or bool(np.abs(outputs[name] - expected).max() <= TOLERANCE * max(np.abs(expected).max(), 1))
+            for name, expected in zip(names, self.session.run(None, self.inputs), strict=True)
         )
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OverloadResult:
     """Answers per second of the sustained loads, and of the overloads between these."""
 
     peaks: list[float]
     overloads: list[float]
-    tally: Tally  # the overloads' tally
+    tally: DriveTally  # the overloads' tally
     wrong: int
     memory_before: int
     memory_most: int
@@ -103,41 +103,43 @@ class Outcome:
         ]
 
     @property
-    def kept(self) -> float:
+    def kept_share(self) -> float:
         return float(np.mean(self.overloads)) / self.peak
 
     def faults(self, compute_ms: float) -> list[str]:
         """Return violations of the limits."""
         tally = self.tally
-        others = {status: len(took) for status, took in tally.took_s.items() if status not in (200, 429, 504)}
-        found = {
-            f"{self.wrong} of {len(tally.kept)} answers that were compared are wrong": self.wrong,
+        other_statuses = {
+            status: len(took) for status, took in tally.took_s.items() if status not in (200, 429, 504)
+        }
+        violations = {
+            f"{self.wrong} of {len(tally.sampled)} answers that were compared are wrong": self.wrong,
             f"{tally.broken} connections broke": tally.broken,
-            f"other answers: {others}": others,
+            f"other answers: {other_statuses}": other_statuses,
         }
         if compute_ms >= LEAST_COMPUTE_MS:
-            found[f"less than {LEAST_KEPT:.0%} was kept"] = self.kept < LEAST_KEPT
-            found["refusals are late"] = tally.percentile_ms(429, 99) >= MOST_REFUSAL_MS
-            found["memory grew"] = self.memory_most - self.memory_before >= MOST_GROWTH
-        return [fault for fault, is_so in found.items() if is_so]
+            violations[f"less than {LEAST_KEPT:.0%} was kept"] = self.kept_share < LEAST_KEPT
+            violations["refusals are late"] = tally.percentile_ms(429, 99) >= MOST_REFUSAL_MS
+            violations["memory grew"] = self.memory_most - self.memory_before >= MOST_GROWTH
+        return [fault for fault, is_so in violations.items() if is_so]
 
 
 def measure(
     server: Server,
-    alone: Alone,
+    alone: BareRuntime,
     question: Question,
     *,
-    profile: Profile,
+    profile: OverloadProfile,
     factor: float,
     deadline_s: float,
     processes: int,
     connections: int,
-) -> Outcome:
+) -> OverloadResult:
     """Alternate sustained load and overload; `connections` are each process's under overload."""
     body, headers = question.as_json
     hurried = headers | {"x-request-timeout-ms": str(round(deadline_s * 1e3))}
     load = partial(Drive, server.http, question.path, body)
-    total, overloads = Tally(), []
+    total, overloads = DriveTally(), []
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         run = partial(_run, pool, processes)
         run(load(headers, 1, 4))  # the processes start; estimates are made
@@ -151,20 +153,20 @@ def measure(
                 overloads.append(answered)
                 total += tally
                 peaks.append(run(best)[0])
-    wrong = sum(not alone.is_right(body) for body in total.kept)
-    return Outcome(peaks, overloads, total, wrong, memory[0], max(memory))
+    wrong = sum(not alone.is_right(body) for body in total.sampled)
+    return OverloadResult(peaks, overloads, total, wrong, memory[0], max(memory))
 
 
-def _run(pool: ProcessPoolExecutor, processes: int, what: Drive) -> tuple[float, Tally]:
+def _run(pool: ProcessPoolExecutor, processes: int, load: Drive) -> tuple[float, DriveTally]:
     """Run a drive in several processes at once; return the answers per second and the tally."""
-    total = Tally()
-    for tally in pool.map(drive, [what] * processes):
+    total = DriveTally()
+    for tally in pool.map(drive, [load] * processes):
         total += tally
-    return total.count(OK) / what.seconds, total
+    return total.count(OK) / load.seconds, total
 
 
 @contextmanager
-def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
+def served(model: str, width: int) -> Iterator[tuple[Server, Question, BareRuntime]]:
     """Yield the gateway with the model under load."""
     with tempfile.TemporaryDirectory() as folder:
         repository, question = Path("model_repository"), models.question(model, EXPLAIN)
@@ -172,31 +174,31 @@ def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
             repository = Path(folder)
             models.write_network(repository, width=width, references=250)
             # One computation on each core: this gives the most requests a second.
-            configure(repository, Variant(OURS, threads=1, workers=os.cpu_count() or 1))
+            configure(repository, SystemSettings(OURS, threads=1, workers=os.cpu_count() or 1))
         with gateway(repository, "--grpc-port", "off") as server:
-            yield server, question, Alone(models.session(repository, question.entry), question.inputs)
+            yield server, question, BareRuntime(models.session(repository, question.entry), question.inputs)
 
 
-def report(outcome: Outcome, deadline_s: float, factor: float) -> None:
+def report(outcome: OverloadResult, deadline_s: float, factor: float) -> None:
     """Print the outcome of the requests, and the memory."""
     tally = outcome.tally
     peaks = ", ".join(f"{rate:.0f}" for rate in outcome.peaks)
-    kept = ", ".join(f"{each:.0%}" for each in outcome.kept_each)
+    shares = ", ".join(f"{each:.0%}" for each in outcome.kept_each)
     print(
         f"sustained {outcome.peak:.0f} answers/s ({peaks}, closed load); "
         f"{factor:g} times as many requests (open load):"
     )
     print(
-        f"  answered  {np.mean(outcome.overloads):.0f}/s, {outcome.kept:.0%} of the sustained rate ({kept}); "
-        f"p50 {tally.percentile_ms(200, 50):.1f} ms, p99 {tally.percentile_ms(200, 99):.1f} ms of "
-        f"{deadline_s * 1e3:.0f} ms"
+        f"  answered  {np.mean(outcome.overloads):.0f}/s, {outcome.kept_share:.0%} of the sustained rate "
+        f"({shares}); p50 {tally.percentile_ms(200, 50):.1f} ms, p99 {tally.percentile_ms(200, 99):.1f} ms "
+        f"of {deadline_s * 1e3:.0f} ms"
     )
     print(
         f"  refused   {tally.count(429)} with 429: p50 {tally.percentile_ms(429, 50):.1f} ms, "
         f"p99 {tally.percentile_ms(429, 99):.1f} ms; {tally.count(504)} were late (504)"
     )
     print(
-        f"  compared  {len(tally.kept)} answers, {outcome.wrong} wrong; unsent {tally.unsent}, "
+        f"  compared  {len(tally.sampled)} answers, {outcome.wrong} wrong; unsent {tally.unsent}, "
         f"broken {tally.broken}; the clients used {tally.cpu_s:.1f} s of CPU"
     )
     print(f"  memory    {outcome.memory_before >> 20} MiB before, {outcome.memory_most >> 20} MiB at most")
@@ -211,23 +213,23 @@ def main() -> int:
     parser.add_argument("--deadline-ms", type=float, default=250)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4))
     parser.add_argument("--connections", type=int, default=512, help="of each process, under overload")
-    given = parser.parse_args()
+    options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # each connection is a file; children inherit it
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with served(given.model, given.width) as (server, question, alone):
+    with served(options.model, options.width) as (server, question, alone):
         compute_ms = alone.row_ms()
         print(f"{compute_ms:.1f} ms of one core for each request")
         outcome = measure(
             server,
             alone,
             question,
-            profile=PROFILES[given.profile],
-            factor=given.factor,
-            deadline_s=given.deadline_ms / 1e3,
-            processes=given.processes,
-            connections=given.connections,
+            profile=PROFILES[options.profile],
+            factor=options.factor,
+            deadline_s=options.deadline_ms / 1e3,
+            processes=options.processes,
+            connections=options.connections,
         )
-    report(outcome, given.deadline_ms / 1e3, given.factor)
+    report(outcome, options.deadline_ms / 1e3, options.factor)
     faults = outcome.faults(compute_ms)
     print(f"failed: {'; '.join(faults)}" if faults else "passed")
     return int(bool(faults))

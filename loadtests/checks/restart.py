@@ -39,7 +39,7 @@ Ask = Callable[[], np.ndarray]
 
 
 @dataclass
-class Tally:
+class RestartTally:
     """Answers, lost calls, wrong answers and the longest time of a call, by kind."""
 
     answered: Counter[str] = field(default_factory=Counter)
@@ -64,8 +64,8 @@ def by_http(address: str, clients: contextlib.ExitStack) -> Ask:
             time.sleep(PAUSE_S)
         if reply.is_error:
             raise RuntimeError(f"{reply.status_code}: {reply.text[:300]}")
-        (given,) = (each for each in reply.json()["outputs"] if each["name"] == ATTRIBUTIONS)
-        return np.reshape(given["data"], given["shape"])
+        (output,) = (each for each in reply.json()["outputs"] if each["name"] == ATTRIBUTIONS)
+        return np.reshape(output["data"], output["shape"])
 
     return ask
 
@@ -82,12 +82,12 @@ def by_grpc(address: str, clients: contextlib.ExitStack) -> Ask:
     return ask
 
 
-def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Event) -> None:
+def go_on(kind: str, ask: Ask, expected: np.ndarray, tally: RestartTally, over: threading.Event) -> None:
     """Send one call after the other until it is over."""
     while not over.is_set():
         began_s = time.perf_counter()
         try:
-            tally.wrong += not np.allclose(ask(), due, rtol=0, atol=1e-4)
+            tally.wrong += not np.allclose(ask(), expected, rtol=0, atol=1e-4)
             tally.answered[kind] += 1
         except grpc.RpcError as error:
             tally.lost[f"{kind}: {error.code().name}, {error.details()}"] += 1
@@ -97,10 +97,10 @@ def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Ev
         tally.longest_s[kind] = max(tally.longest_s.get(kind, 0.0), took_s)
 
 
-def measure(repository: Path, restarts: int) -> Tally:
+def measure(repository: Path, restarts: int) -> RestartTally:
     """Run the load from the first start to the end of the last one."""
     answers = models.session(repository, QUESTION.entry).run([ATTRIBUTIONS], QUESTION.inputs)
-    tally, over, ports = Tally(), threading.Event(), free_ports()
+    tally, over, ports = RestartTally(), threading.Event(), free_ports()
     http, grpc_ = (f"127.0.0.1:{port}" for port in ports)
     callers = [("HTTP", by_http, http), ("gRPC", by_grpc, grpc_)] * CALLERS
     with (
@@ -122,17 +122,17 @@ def measure(repository: Path, restarts: int) -> Tally:
 
 def free_ports() -> list[int]:
     """Return two ports that were free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return [each.getsockname()[1] for each in (one, other)]
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as other:
+        return [each.getsockname()[1] for each in (first, other)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--restarts", type=int, default=10)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         models.write_network(Path(folder), width=64, references=20)
-        tally = measure(Path(folder), given.restarts)
+        tally = measure(Path(folder), options.restarts)
     for kind, count in tally.answered.items():
         print(f"{kind}: {count} answers, the longest after {tally.longest_s[kind]:.1f} s")
     print(f"wrong: {tally.wrong}; lost: {sum(tally.lost.values())}", *tally.lost.items(), sep="\n  ")

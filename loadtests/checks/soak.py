@@ -4,7 +4,7 @@
 
 locust sends predictions and explanations, as JSON, binary and over gRPC, at a fixed rate regardless of
 answers (open load); every few seconds a reference set is uploaded, baked, asked and deleted with all its
-explainers. Every answer is checked. The gateway's memory is read each second. Writes soak.json and soak.png;
+explainers. Every answer is checked. The gateway's memory is read each second. Writes soak.json;
 ends with 1 if an answer was wrong, a request got no answer, or the memory of the last third lies above that
 of the middle one.
 """
@@ -27,21 +27,21 @@ import numpy as np
 
 from benchmarks.timing import memory_bytes
 from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, INPUT, OUTPUT, write_expected
-from loadtests.load.locust import Load, run_locust
+from loadtests.load.locust import LocustSummary, run_locust
 from loadtests.systems.models import FEATURES, NETWORK, session, write_network
 from loadtests.systems.process import Server, gateway
 
 WIDTH, REFERENCES = 128, 50
 RATE_HZ = 60.0
 FORMS = ("JsonUser", "BinaryUser", "GrpcUser")
-KEPT = 2  # explainers beside the compiled one; more are dropped again
+KEPT_EXPLAINERS = 2  # explainers beside the compiled one; more are dropped again
 BETWEEN_S = 5.0
 TOLERANCE = 2e-4  # for the sum of a float32 explanation
 GROWTH = 0.03  # of the memory in the last third over that in the middle one
 
 
 @dataclass(frozen=True)
-class Report:
+class SoakReport:
     """The results of a soak; `growth` is that of the memory in the last third over that in the middle one."""
 
     minutes: float
@@ -84,10 +84,10 @@ class Publisher:
         while time.monotonic() < end_s:
             try:
                 self._publish(f"soak-{number}", number)
-                if len(self._names) > KEPT:
+                if len(self._names) > KEPT_EXPLAINERS:
                     oldest = self._names.pop(0)
-                    self._told("DELETE", f"/v2/models/{NETWORK}/explainers/{oldest}")
-                    self._told("DELETE", f"/v2/reference-sets/{oldest}")
+                    self._request("DELETE", f"/v2/models/{NETWORK}/explainers/{oldest}")
+                    self._request("DELETE", f"/v2/reference-sets/{oldest}")
             except (httpx.HTTPError, RuntimeError) as error:
                 self.faults.append(f"soak-{number}: {error!r}"[:300])
             number += 1
@@ -99,43 +99,43 @@ class Publisher:
         np.savez(file, x=rows.astype(np.float32))
         headers = {"Content-Type": "application/x-npz"}
         path = f"/v2/reference-sets/{name}?model={NETWORK}"
-        self._told("PUT", path, content=file.getvalue(), headers=headers)
+        self._request("PUT", path, content=file.getvalue(), headers=headers)
         path = f"/v2/models/{NETWORK}/explainers/{name}"
         spec = {"method": "deepshap", "reference_set": name, "default": number % 2 == 0}
-        self._told("PUT", path, json=spec)
-        while (made := self._told("GET", path))["state"] not in ("ready", "failed"):
+        self._request("PUT", path, json=spec)
+        while (status := self._request("GET", path))["state"] not in ("ready", "failed"):
             time.sleep(0.1)
-        if made["state"] == "failed":
-            raise RuntimeError(str(made["error"]))
+        if status["state"] == "failed":
+            raise RuntimeError(str(status["error"]))
         self._names.append(name)
         self.published += 1
         self._explain(name)
 
     def _explain(self, name: str) -> None:
         tensor = {"name": INPUT, "datatype": "FP32", "shape": [1, FEATURES], "data": [0.5] * FEATURES}
-        asked = {"inputs": [tensor], "parameters": {"explainer": name}}
-        answer = self._told("POST", f"/v2/models/{NETWORK}/explain", json=asked)
-        given = {each["name"]: np.reshape(each["data"], each["shape"]) for each in answer["outputs"]}
-        total = given[BASE] + given[ATTRIBUTIONS].sum(axis=-1)
-        if not np.allclose(total, given[EXPLAINED], rtol=0, atol=TOLERANCE):
-            raise RuntimeError(f"attributions end at {total}, not at {given[EXPLAINED]}")
+        request = {"inputs": [tensor], "parameters": {"explainer": name}}
+        answer = self._request("POST", f"/v2/models/{NETWORK}/explain", json=request)
+        outputs = {each["name"]: np.reshape(each["data"], each["shape"]) for each in answer["outputs"]}
+        total = outputs[BASE] + outputs[ATTRIBUTIONS].sum(axis=-1)
+        if not np.allclose(total, outputs[EXPLAINED], rtol=0, atol=TOLERANCE):
+            raise RuntimeError(f"attributions end at {total}, not at {outputs[EXPLAINED]}")
 
-    def _told(self, method: str, path: str, **asked: Any) -> Any:
-        response = self._client.request(method, path, **asked)
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        response = self._client.request(method, path, **options)
         if response.status_code >= httpx.codes.BAD_REQUEST:
             raise RuntimeError(f"{method} {path}: {response.text[:200]}")
         return response.json() if response.content else None
 
 
-def soak(server: Server, folder: Path, minutes: float) -> Report:
+def soak(server: Server, folder: Path, minutes: float) -> SoakReport:
     """Run the load and the publisher side by side; read the memory every second."""
     begun_s = time.monotonic()
     end_s, memory = begun_s + minutes * 60, [memory_bytes(server.pid)]
-    asked = {"--rate": RATE_HZ, "--run-time": round(minutes * 60), "--users": len(FORMS)}
+    options = {"--rate": RATE_HZ, "--run-time": round(minutes * 60), "--users": len(FORMS)}
     publisher = Publisher(server.http)
     with ThreadPoolExecutor(2) as threads:
         seen, published = (
-            threads.submit(run_locust, server, folder / EXPECTED, asked, *FORMS),
+            threads.submit(run_locust, server, folder / EXPECTED, options, *FORMS),
             threads.submit(publisher.run, end_s),
         )
         while (now_s := time.monotonic()) < end_s:
@@ -147,11 +147,13 @@ def soak(server: Server, folder: Path, minutes: float) -> Report:
         return report(minutes, seen.result(), publisher, [round(value / (1 << 20), 1) for value in memory])
 
 
-def report(minutes: float, seen: Load, publisher: Publisher, memory_mb: Sequence[float]) -> Report:
+def report(
+    minutes: float, seen: LocustSummary, publisher: Publisher, memory_mb: Sequence[float]
+) -> SoakReport:
     """Return all results, as plain values."""
     thirds = len(memory_mb) // 3
     middle, last = (statistics.median(memory_mb[i * thirds : (i + 1) * thirds]) for i in (1, 2))
-    return Report(
+    return SoakReport(
         minutes=minutes,
         requests=seen.requests,
         errors=seen.errors,
@@ -164,20 +166,6 @@ def report(minutes: float, seen: Load, publisher: Publisher, memory_mb: Sequence
     )
 
 
-def plot(result: Report, path: Path) -> None:
-    """Plot memory over time."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axes = figure.subplots()
-    minutes = np.linspace(0, result.minutes, len(result.memory_mb))
-    axes.plot(minutes, result.memory_mb, color="#1f5f8b", linewidth=1.2)
-    axes.set(xlabel="minutes", ylabel="resident memory of the gateway [MiB]", ylim=(0, None))
-    axes.set_title(f"{result.requests:,} requests, {result.published} explainers published", loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-
-
 def say(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
@@ -186,17 +174,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10, help="how long (default: 10)")
     parser.add_argument("--out", type=Path, default=Path("loadtests/results/soak"), help="folder to write")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_workload(Path(name))
         with gateway(Path(name) / "repository") as server:
-            result = soak(server, Path(name), given.minutes)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "soak.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
-    plot(result, given.out / "soak.png")
+            result = soak(server, Path(name), options.minutes)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "soak.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
     shown = {name: value for name, value in asdict(result).items() if name != "memory_mb"}
     print(json.dumps(shown, indent=1))
-    print(f"{'failed' if result.failed else 'passed'}; written to {given.out}")
+    print(f"{'failed' if result.failed else 'passed'}; written to {options.out}")
     return int(result.failed)
 
 

@@ -34,7 +34,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from starlette.routing import Route
 from tritonclient.grpc import service_pb2
 
-from loadtests.load.bodies import BODIES, MB, MESSAGES, ROW, TENSOR, Body, field_of, many
+from loadtests.load.bodies import BODIES, MB, MESSAGES, ROW, TENSOR, ApiBody, field_of, many
 from loadtests.load.bodies import members as few_members
 from loadtests.systems.process import Server, announced
 from rationale_service.app import create_app, create_backend
@@ -48,7 +48,7 @@ _TIMEOUT_S = 120
 _TRIES = 3
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 _DEPTH = 4  # levels of members in the documented bodies, and of fields in messages
-_KNOWN: dict[str, Any] = {  # valid values for the model, in place of the document's examples
+_VALID_VALUES: dict[str, Any] = {  # valid values for the model, in place of the document's examples
     "instances": [{"income": 24500}],
     "references": [{"income": 24500}],
     "inputs": [json.loads(TENSOR)],
@@ -77,7 +77,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-class Watch:
+class LoopWatch:
     """The longest time between two turns of the event loop that calls `beat`."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def serve(arguments: Mapping[str, Any]) -> None:
     from rationale_service.configuration import load_settings
     from rationale_service.server import run_server
 
-    watch = Watch()
+    watch = LoopWatch()
     beating: list[asyncio.Task[None]] = []
 
     def announce(line: str) -> None:
@@ -118,7 +118,7 @@ def serve(arguments: Mapping[str, Any]) -> None:
 
 
 @dataclass
-class Gateway:
+class WatchedGateway:
     """A gateway with a watch, in a process of its own."""
 
     server: Server
@@ -132,7 +132,7 @@ class Gateway:
         print(file=asks, flush=True)
         return float(answers.readline())
 
-    def ask(self, body: Body, content: bytes) -> bytes:
+    def ask(self, body: ApiBody, content: bytes) -> bytes:
         """Return the answer; it may come, and the connection close, before the whole body is there."""
         url = f"http://{self.server.http}{body.path}"
         with contextlib.suppress(httpx.TransportError):
@@ -153,34 +153,34 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def watched(repository: Path, state: Path) -> Iterator[Gateway]:
+def watched(repository: Path, state: Path) -> Iterator[WatchedGateway]:
     command = [sys.executable, "-m", "loadtests.checks.stalls", "--serve", str(repository)]
     settings = {"RATIONALE_STATE": str(state), "RATIONALE_REQUEST_TIMEOUT_S": str(_TIMEOUT_S)}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     child = subprocess.Popen(command, text=True, env={**os.environ, **settings}, **pipes)  # noqa: S603 (ours)
     try:
-        yield Gateway(announced(child), child)
+        yield WatchedGateway(announced(child), child)
     finally:
         child.kill()
         child.communicate()
 
 
 @dataclass(frozen=True)
-class Case:
+class StallCase:
     """A request to a route, by its name in the table."""
 
     route: str
-    what: str
-    send: Callable[[Gateway], object]
+    label: str
+    send: Callable[[WatchedGateway], object]
 
 
 def routes(app: FastAPI) -> dict[str, set[str]]:
     """Return the paths that an application registers, each with the methods that may bring a body."""
-    found: dict[str, set[str]] = {}
+    methods_by_path: dict[str, set[str]] = {}
     for route in app.routes:
         if isinstance(route, Route) and (methods := (route.methods or set()) - {"GET", "HEAD"}):
-            found.setdefault(route.path, set()).update(methods)
-    return found
+            methods_by_path.setdefault(route.path, set()).update(methods)
+    return methods_by_path
 
 
 def sample(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = _DEPTH) -> Any:
@@ -193,7 +193,10 @@ def sample(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = _
     match schema.get("type"):
         case "object" if depth:
             members = schema.get("properties", {}).items()
-            return {n: _KNOWN[n] if n in _KNOWN else sample(s, schemas, depth - 1) for n, s in members}
+            return {
+                n: _VALID_VALUES[n] if n in _VALID_VALUES else sample(s, schemas, depth - 1)
+                for n, s in members
+            }
         case "array" if depth:
             return [sample(schema.get("items", {}), schemas, depth - 1)]
         case "number" | "integer":
@@ -231,7 +234,7 @@ def documented(app: FastAPI) -> dict[tuple[str, str], Any]:
     }
 
 
-def http_cases(app: FastAPI, named: Mapping[str, str]) -> Iterator[Case]:
+def http_cases(app: FastAPI, named: Mapping[str, str]) -> Iterator[StallCase]:
     """Yield every route with every hostile value at every member of its body.
 
     Args:
@@ -245,39 +248,39 @@ def http_cases(app: FastAPI, named: Mapping[str, str]) -> Iterator[Case]:
         query = "?model=credit" if "reference-sets" in path else ""
         for method in sorted(methods):
             body = bodies.get((path, method), {})
-            route = Body(filled + query, bytes, method=method)
-            for (what, make), each in itertools.product(HOSTILE.items(), marked(body)):
+            route = ApiBody(filled + query, bytes, method=method)
+            for (label, make), each in itertools.product(HOSTILE.items(), marked(body)):
                 before, _, after = json.dumps(each, ensure_ascii=False).partition(f'"{_MARK}"')
                 where = f" behind {before[-25:]}" if before else ""
                 send = partial(send_between, route, before.encode(), make, after.encode())
-                yield Case(f"{method} {path}", f"{what}{where}", send)
+                yield StallCase(f"{method} {path}", f"{label}{where}", send)
 
 
 def send_between(
-    route: Body, before: bytes, make: Callable[[], bytes], after: bytes, gateway: Gateway
+    route: ApiBody, before: bytes, make: Callable[[], bytes], after: bytes, gateway: WatchedGateway
 ) -> None:
     gateway.ask(route, before + make() + after)
 
 
-def known_cases() -> Iterator[Case]:
+def known_cases() -> Iterator[StallCase]:
     """Yield the bodies that are known to cause stalls, at their routes."""
-    for what, body in BODIES.items():
+    for label, body in BODIES.items():
         path = body.path.partition("?")[0].replace("/models/credit", "/models/{model}")
         path = path.replace("/explainers/e", "/explainers/{name}").replace("-sets/r", "-sets/{name}")
-        yield Case(f"{body.method} {path}", what, partial(send_between, body, b"", body.make, b""))
+        yield StallCase(f"{body.method} {path}", label, partial(send_between, body, b"", body.make, b""))
 
 
-def message_cases() -> Iterator[Case]:
+def message_cases() -> Iterator[StallCase]:
     """Yield every gRPC method of the inference service, with messages of every field of its own."""
     for method in SERVICE.methods:
         path = f"/{SERVICE.full_name}/{method.name}"
-        made = {f"many {name}": make for name, make in messages(method.input_type)}
-        own = {**made, **(MESSAGES if method.input_type.name == "ModelInferRequest" else {})}
-        for what, make in own.items():
-            yield Case(f"gRPC {method.name}", what, partial(send_message, path, make))
+        cases = {f"many {name}": make for name, make in messages(method.input_type)}
+        bodies = {**cases, **(MESSAGES if method.input_type.name == "ModelInferRequest" else {})}
+        for label, make in bodies.items():
+            yield StallCase(f"gRPC {method.name}", label, partial(send_message, path, make))
 
 
-def send_message(method: str, make: Callable[[], bytes], gateway: Gateway) -> None:
+def send_message(method: str, make: Callable[[], bytes], gateway: WatchedGateway) -> None:
     gateway.call(method, make())
 
 
@@ -286,18 +289,18 @@ def messages(kind: Descriptor | None, depth: int = _DEPTH) -> Iterator[tuple[str
     for field in () if kind is None else kind.fields:
         number = field.number
         if field.type == FieldDescriptor.TYPE_MESSAGE and depth:
-            yield f"{field.name} (1 MB)", partial(again, number, b"", 0, MB // 2)
+            yield f"{field.name} (1 MB)", partial(repeated, number, b"", 0, MB // 2)
             for name, make in messages(field.message_type, depth - 1):
                 yield f"{field.name}.{name}", partial(within, number, make)
         elif field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-            yield f"{field.name} (1 MB)", partial(again, number, b"", 0, MB // 2)
-            yield f"{field.name} (4 MB)", partial(again, number, b"x", 4 * MB, 1)
+            yield f"{field.name} (1 MB)", partial(repeated, number, b"", 0, MB // 2)
+            yield f"{field.name} (4 MB)", partial(repeated, number, b"x", 4 * MB, 1)
         else:
-            yield f"{field.name} (1 MB)", partial(again, number, b"\1", MB, 1)
-            yield f"{field.name} (4 MB)", partial(again, number, b"\0", 4 * MB, 1)
+            yield f"{field.name} (1 MB)", partial(repeated, number, b"\1", MB, 1)
+            yield f"{field.name} (4 MB)", partial(repeated, number, b"\0", 4 * MB, 1)
 
 
-def again(number: int, content: bytes, size: int, count: int) -> bytes:
+def repeated(number: int, content: bytes, size: int, count: int) -> bytes:
     """Return a field as often as `count` says, each with `size` times the content."""
     return field_of(number, content * size) * count
 
@@ -306,7 +309,7 @@ def within(number: int, make: Callable[[], bytes]) -> bytes:
     return field_of(number, make())
 
 
-def longest(gateway: Gateway, case: Case, most_ms: float) -> float:
+def longest(gateway: WatchedGateway, case: StallCase, most_ms: float) -> float:
     """Return the milliseconds of its longest stall; if it is too long, the shortest of a few tries."""
     found_ms = float("inf")
     for _ in range(_TRIES):
@@ -319,12 +322,12 @@ def longest(gateway: Gateway, case: Case, most_ms: float) -> float:
 
 
 @contextlib.contextmanager
-def credit_gateway() -> Iterator[tuple[Gateway, list[Case]]]:
+def credit_gateway() -> Iterator[tuple[WatchedGateway, list[StallCase]]]:
     """Yield a gateway of the credit example with its decision profile, and all cases for it."""
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
-        given = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}
-        options = [str(each) for name, file in given.items() for each in (name, CREDIT / file)]
+        files = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}
+        options = [str(each) for name, file in files.items() for each in (name, CREDIT / file)]
         command = [sys.executable, "-m", "rationale_service.cli", "compile", str(CREDIT / "credit.onnx")]
         subprocess.run(  # noqa: S603 (ours)
             [*command, "--name", "credit", *options, "--repository", str(repository)],
@@ -334,7 +337,7 @@ def credit_gateway() -> Iterator[tuple[Gateway, list[Case]]]:
         settings = Settings(repository=repository)
         app = create_app(settings, create_backend(settings))
         with watched(repository, Path(folder) / "state") as gateway:
-            decided = Body("/v1/models/credit:decide", bytes)
+            decided = ApiBody("/v1/models/credit:decide", bytes)
             decision = json.loads(gateway.ask(decided, b'{"instances":[' + ROW + b"]}"))["decisions"][0]["id"]
             named = {"model": "credit", "name": "e", "version": "1", "decision": decision}
             yield gateway, [*http_cases(app, named), *known_cases(), *message_cases()]
@@ -347,21 +350,23 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of routes, or of bodies")
     parser.add_argument("--most-ms", type=float, default=MOST_MS)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve is not None:
-        serve({"repository": given.serve, "port": 0})
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve({"repository": options.serve, "port": 0})
         return 0
     worst_ms = 0.0
     print("| route | bodies | longest stall, ms | by |\n|---|---|---|---|")
     with credit_gateway() as (gateway, cases):
-        chosen = [each for each in cases if any(part in f"{each.route} {each.what}" for part in given.only)]
+        chosen = [
+            each for each in cases if any(text in f"{each.route} {each.label}" for text in options.only)
+        ]
         by_route = itertools.groupby(sorted(chosen, key=lambda each: each.route), key=lambda each: each.route)
         for route, of_route in by_route:
-            found = [(longest(gateway, case, given.most_ms), case.what) for case in of_route]
-            stall_ms, what = max(found)
-            print(f"| `{route}` | {len(found)} | {stall_ms:.0f} | {what} |", flush=True)
+            stalls = [(longest(gateway, case, options.most_ms), case.label) for case in of_route]
+            stall_ms, label = max(stalls)
+            print(f"| `{route}` | {len(stalls)} | {stall_ms:.0f} | {label} |", flush=True)
             worst_ms = max(worst_ms, stall_ms)
-    return int(worst_ms > given.most_ms)
+    return int(worst_ms > options.most_ms)
 
 
 if __name__ == "__main__":

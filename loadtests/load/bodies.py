@@ -59,7 +59,7 @@ def claimed() -> bytes:
 
 
 @dataclass(frozen=True)
-class Body:
+class ApiBody:
     """A request body, its path, and the right statuses of the answer."""
 
     path: str
@@ -71,75 +71,75 @@ class Body:
 
 MB = 1_000_000
 BODIES = {
-    "a million empty inputs": Body(INFER, lambda: inputs(many(b"{}", 3 * MB))),
-    "5 million empty inputs": Body(INFER, lambda: inputs(many(b"{}", 15 * MB))),
-    "15 million empty inputs": Body(INFER, lambda: inputs(many(b"{}", 45 * MB))),
-    "a million empty outputs": Body(
+    "a million empty inputs": ApiBody(INFER, lambda: inputs(many(b"{}", 3 * MB))),
+    "5 million empty inputs": ApiBody(INFER, lambda: inputs(many(b"{}", 15 * MB))),
+    "15 million empty inputs": ApiBody(INFER, lambda: inputs(many(b"{}", 45 * MB))),
+    "a million empty outputs": ApiBody(
         EXPLAIN, lambda: inputs(b"[" + TENSOR + b"]", b',"outputs":' + many(b"{}", 3 * MB))
     ),
-    "300,000 empty inputs": Body(INFER, lambda: inputs(many(b"{}", MB)), (400,)),
-    "a million parameters": Body(
+    "300,000 empty inputs": ApiBody(INFER, lambda: inputs(many(b"{}", MB)), (400,)),
+    "a million parameters": ApiBody(
         INFER, lambda: inputs(b"[" + TENSOR + b"]", b',"parameters":' + members(10 * MB))
     ),
-    "a million unknown members": Body(INFER, lambda: members(14 * MB), (400, 413)),
-    "a shape of a million axes": Body(
+    "a million unknown members": ApiBody(INFER, lambda: members(14 * MB), (400, 413)),
+    "a shape of a million axes": ApiBody(
         INFER,
         lambda: inputs(
             b'[{"name":"applicant","datatype":"FP32","shape":' + many(b"1", 2 * MB) + b',"data":[1]}]'
         ),
         (422,),
     ),
-    "two million numbers too many": Body(
+    "two million numbers too many": ApiBody(
         INFER, lambda: inputs(b"[" + TENSOR[:-2] + b"," + many(b"0.1", 8 * MB, b"") + b"}]"), (422,)
     ),
-    "lists in lists": Body(
+    "lists in lists": ApiBody(
         INFER, lambda: inputs(b"[" + TENSOR[:-22] + many(b"[0.1]", 3 * MB) + b"}]"), (422,)
     ),
-    "deep lists": Body(INFER, lambda: b"[" * (15 * MB), (413,)),
-    "JSON that ends early": Body(PREDICT, lambda: instances(many(ROW, 15 * MB, after=b"")), (400,)),
-    "a million empty instances": Body(PREDICT, lambda: instances(many(b"{}", 3 * MB))),
-    "300,000 empty instances": Body(REASONS, lambda: instances(many(b"{}", MB))),
-    "instances that are numbers": Body(PREDICT, lambda: instances(many(b"1", 3 * MB))),
-    "an instance of a million features": Body(PREDICT, lambda: instances(b"[" + members(14 * MB) + b"]")),
-    "4 million features": Body(REASONS, lambda: instances(b"[" + members(45 * MB) + b"]")),
-    "a feature given a million times": Body(
+    "deep lists": ApiBody(INFER, lambda: b"[" * (15 * MB), (413,)),
+    "JSON that ends early": ApiBody(PREDICT, lambda: instances(many(ROW, 15 * MB, after=b"")), (400,)),
+    "a million empty instances": ApiBody(PREDICT, lambda: instances(many(b"{}", 3 * MB))),
+    "300,000 empty instances": ApiBody(REASONS, lambda: instances(many(b"{}", MB))),
+    "instances that are numbers": ApiBody(PREDICT, lambda: instances(many(b"1", 3 * MB))),
+    "an instance of a million features": ApiBody(PREDICT, lambda: instances(b"[" + members(14 * MB) + b"]")),
+    "4 million features": ApiBody(REASONS, lambda: instances(b"[" + members(45 * MB) + b"]")),
+    "a feature given a million times": ApiBody(
         REASONS, lambda: instances(b"[" + many(b'"income":1', 11 * MB, b"{", b"}") + b"]")
     ),
-    "a feature of two million numbers": Body(
+    "a feature of two million numbers": ApiBody(
         REASONS, lambda: instances(b'[{"income":' + many(b"0.1", 7 * MB) + b"}]"), (422,)
     ),
-    "45 MB of instances": Body(PREDICT, lambda: instances(many(ROW, 45 * MB))),
-    "16 MB of instances, predicted": Body(PREDICT, lambda: instances(many(ROW, 16 * MB)), (200,)),
-    "16 MB of instances, explained": Body(REASONS, lambda: instances(many(ROW, 16 * MB)), (200, 504)),
-    "16 MB of instances, within 60 ms": Body(
+    "45 MB of instances": ApiBody(PREDICT, lambda: instances(many(ROW, 45 * MB))),
+    "16 MB of instances, predicted": ApiBody(PREDICT, lambda: instances(many(ROW, 16 * MB)), (200,)),
+    "16 MB of instances, explained": ApiBody(REASONS, lambda: instances(many(ROW, 16 * MB)), (200, 504)),
+    "16 MB of instances, within 60 ms": ApiBody(
         PREDICT,
         lambda: instances(many(ROW, 16 * MB)),
         (408, 504),
         headers={**JSON, "x-request-timeout-ms": "60"},
     ),
-    "16 MB of references": Body(
+    "16 MB of references": ApiBody(
         REASONS, lambda: instances(b"[" + ROW + b"]", b',"references":' + many(ROW, 16 * MB)), (422,)
     ),
-    "decisions on 16 MB": Body(DECIDE, lambda: instances(many(ROW, 16 * MB))),
-    "decisions on 9,000 applicants": Body(DECIDE, lambda: instances(many(ROW, 9000 * 200)), (200, 504)),
-    "decisions on a million features": Body(DECIDE, lambda: instances(b"[" + members(14 * MB) + b"]")),
-    "an explainer of a million options": Body(EXPLAINER, lambda: members(MB), (422,), "PUT"),
-    "an explainer of many groups": Body(
+    "decisions on 16 MB": ApiBody(DECIDE, lambda: instances(many(ROW, 16 * MB))),
+    "decisions on 9,000 applicants": ApiBody(DECIDE, lambda: instances(many(ROW, 9000 * 200)), (200, 504)),
+    "decisions on a million features": ApiBody(DECIDE, lambda: instances(b"[" + members(14 * MB) + b"]")),
+    "an explainer of a million options": ApiBody(EXPLAINER, lambda: members(MB), (422,), "PUT"),
+    "an explainer of many groups": ApiBody(
         EXPLAINER, lambda: b'{"groups":' + members(MB - 100) + b"}", (422,), "PUT"
     ),
-    "an explainer of wrong names": Body(
+    "an explainer of wrong names": ApiBody(
         EXPLAINER, lambda: b'{"features":' + many(b"1", MB - 100) + b"}", (422,), "PUT"
     ),
-    "an explainer of 64 MB": Body(EXPLAINER, lambda: members(64 * MB), (413,), "PUT"),
-    "references: empty rows": Body(SET, lambda: many(b"{}", 2 * MB), (413,), "PUT"),
-    "references: 2 MB of rows": Body(SET, lambda: many(ROW, 2 * MB), (201, 200), "PUT"),
-    "references: commas": Body(SET, lambda: b"," * (60 * MB), (413, 422), "PUT", CSV),
-    "references: short lines": Body(SET, lambda: b"1\n" * (30 * MB), (413, 422), "PUT", CSV),
-    "references: a packed array": Body(SET, archive, (200, 201), "PUT", NPZ),
-    "references: an array of 40 TB": Body(SET, claimed, (413, 422), "PUT", NPY),
-    "an index of a million": Body(INDEX, lambda: members(14 * MB)),
-    "a load of many parameters": Body(LOAD, lambda: b'{"parameters":' + members(MB - 100) + b"}", (501,)),
-    "gzip of 45 MB": Body(
+    "an explainer of 64 MB": ApiBody(EXPLAINER, lambda: members(64 * MB), (413,), "PUT"),
+    "references: empty rows": ApiBody(SET, lambda: many(b"{}", 2 * MB), (413,), "PUT"),
+    "references: 2 MB of rows": ApiBody(SET, lambda: many(ROW, 2 * MB), (201, 200), "PUT"),
+    "references: commas": ApiBody(SET, lambda: b"," * (60 * MB), (413, 422), "PUT", CSV),
+    "references: short lines": ApiBody(SET, lambda: b"1\n" * (30 * MB), (413, 422), "PUT", CSV),
+    "references: a packed array": ApiBody(SET, archive, (200, 201), "PUT", NPZ),
+    "references: an array of 40 TB": ApiBody(SET, claimed, (413, 422), "PUT", NPY),
+    "an index of a million": ApiBody(INDEX, lambda: members(14 * MB)),
+    "a load of many parameters": ApiBody(LOAD, lambda: b'{"parameters":' + members(MB - 100) + b"}", (501,)),
+    "gzip of 45 MB": ApiBody(
         PREDICT,
         lambda: gzip.compress(instances(many(ROW, 45 * MB))),
         (413,),
@@ -150,8 +150,8 @@ BODIES = {
 
 def _number(value: int) -> bytes:
     """Return a number as a protobuf varint."""
-    low, rest = value & 127, value >> 7
-    return bytes([low | 128]) + _number(rest) if rest else bytes([low])
+    low, high = value & 127, value >> 7
+    return bytes([low | 128]) + _number(high) if high else bytes([low])
 
 
 def field_of(number: int, content: bytes) -> bytes:

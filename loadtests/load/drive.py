@@ -12,7 +12,7 @@ import numpy as np
 from geventhttpclient import HTTPClient
 
 _GRACE_S = 5.0  # for the last answers
-_KEPT = 16  # keep one in 16 answers, for a comparison after the load
+_SAMPLED = 16  # keep one in 16 answers, for a comparison after the load
 OK = 200
 
 
@@ -30,19 +30,19 @@ class Drive:
 
 
 @dataclass
-class Tally:
+class DriveTally:
     """The answers: seconds by status, some of them whole; `unsent` requests found no free connection."""
 
     took_s: dict[int, list[float]] = field(default_factory=dict)
-    kept: list[bytes] = field(default_factory=list)
+    sampled: list[bytes] = field(default_factory=list)
     unsent: int = 0
     broken: int = 0
     cpu_s: float = 0.0
 
-    def __iadd__(self, other: "Tally") -> "Tally":
+    def __iadd__(self, other: "DriveTally") -> "DriveTally":
         for status, took_s in other.took_s.items():
             self.took_s.setdefault(status, []).extend(took_s)
-        for name in ("kept", "unsent", "broken", "cpu_s"):
+        for name in ("sampled", "unsent", "broken", "cpu_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
@@ -54,15 +54,15 @@ class Tally:
         return float(np.percentile(took_s, percent)) * 1e3 if took_s else float("nan")
 
 
-def drive(what: Drive) -> Tally:
+def drive(load: Drive) -> DriveTally:
     """Put the load on the server."""
-    tally, used_s = Tally(), time.process_time()
-    host, _, port = what.address.rpartition(":")
-    patience_s = what.seconds + _GRACE_S
+    tally, used_s = DriveTally(), time.process_time()
+    host, _, port = load.address.rpartition(":")
+    patience_s = load.seconds + _GRACE_S
     client = HTTPClient(
         host,
         int(port),
-        concurrency=what.connections,
+        concurrency=load.connections,
         connection_timeout=patience_s,
         network_timeout=patience_s,
     )
@@ -70,28 +70,28 @@ def drive(what: Drive) -> Tally:
     def ask() -> None:
         began_s = time.perf_counter()
         try:
-            answer = client.post(what.path, body=what.body, headers=what.headers)
+            answer = client.post(load.path, body=load.body, headers=load.headers)
             status, body = answer.status_code, bytes(answer.read())
         except OSError:
             tally.broken += 1
             return
         took_s = tally.took_s.setdefault(status, [])
         took_s.append(time.perf_counter() - began_s)
-        if status == OK and len(took_s) % _KEPT == 1:
-            tally.kept.append(body)
+        if status == OK and len(took_s) % _SAMPLED == 1:
+            tally.sampled.append(body)
 
-    pool, began_s = gevent.pool.Pool(what.connections), time.perf_counter()
+    pool, began_s = gevent.pool.Pool(load.connections), time.perf_counter()
 
     def ask_again() -> None:
-        while time.perf_counter() - began_s < what.seconds:
+        while time.perf_counter() - began_s < load.seconds:
             ask()
 
-    if what.rate is None:
-        for _ in range(what.connections):
+    if load.rate is None:
+        for _ in range(load.connections):
             pool.spawn(ask_again)
     else:
-        for number in range(int(what.rate * what.seconds)):
-            due_s = began_s + number / what.rate - time.perf_counter()
+        for number in range(int(load.rate * load.seconds)):
+            due_s = began_s + number / load.rate - time.perf_counter()
             gevent.sleep(max(due_s, 0))
             if pool.full():
                 tally.unsent += 1

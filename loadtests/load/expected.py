@@ -19,39 +19,39 @@ REFERENCES, EXPECTED = "references.npy", "expected.npz"
 
 
 @dataclass(frozen=True)
-class Compared(Question):
+class ComparedQuestion(Question):
     """A question with its expected answers and their tolerances.
 
     Where no attributions are due, because explainers change, they must add up to the explained value.
     """
 
-    due: Arrays = field(default_factory=dict)
+    expected: Arrays = field(default_factory=dict)
     tolerance: dict[str, float] = field(default_factory=dict)
 
     def check(self, output: Callable[[str], np.ndarray | None]) -> None:
-        for name, due in self.due.items():
-            given = _given(output, name)
-            if given.shape != due.shape:
+        for name, expected in self.expected.items():
+            actual = _output_of(output, name)
+            if actual.shape != expected.shape:
                 raise WrongAnswerError(f"{name} has another shape")
-            if not np.abs(given - due).max() <= self.tolerance[name]:
+            if not np.abs(actual - expected).max() <= self.tolerance[name]:
                 raise WrongAnswerError(f"{name} differs")
-        if self.label.startswith(EXPLAIN) and ATTRIBUTIONS not in self.due:
-            base, added, explained = (_given(output, name) for name in (BASE, ATTRIBUTIONS, EXPLAINED))
+        if self.label.startswith(EXPLAIN) and ATTRIBUTIONS not in self.expected:
+            base, added, explained = (_output_of(output, name) for name in (BASE, ATTRIBUTIONS, EXPLAINED))
             total = base + added.sum(axis=tuple(range(2, added.ndim)))
             if not np.abs(total - explained).max() <= self.tolerance[OUTPUT]:
                 raise WrongAnswerError(f"{ATTRIBUTIONS} do not add up")
 
 
-def _given(output: Callable[[str], np.ndarray | None], name: str) -> np.ndarray:
-    given = output(name)
-    if given is None:
+def _output_of(output: Callable[[str], np.ndarray | None], name: str) -> np.ndarray:
+    array = output(name)
+    if array is None:
         raise WrongAnswerError(f"{name} is missing")
-    return given
+    return array
 
 
-def write_expected(path: Path, rows: np.ndarray, due: Arrays, tolerance: float) -> None:
+def write_expected(path: Path, rows: np.ndarray, outputs: Arrays, tolerance: float) -> None:
     """Write rows and their expected answers; `tolerance` is a share of the largest value."""
-    arrays: dict[str, Any] = {INPUT: rows, TOLERANCE: np.float64(tolerance), **due}
+    arrays: dict[str, Any] = {INPUT: rows, TOLERANCE: np.float64(tolerance), **outputs}
     np.savez(path, **arrays)
 
 
@@ -61,15 +61,17 @@ def compared(path: str | Path, model: str, rows: int) -> dict[str, list[Question
     `write_expected` writes the file: rows, answers, and the tolerance as a share of the largest answer.
     """
     with np.load(path) as file:
-        inputs, due = file[INPUT], {name: file[name] for name in (OUTPUT, ATTRIBUTIONS) if name in file}
-        tolerance = {name: float(file[TOLERANCE] * np.abs(values).max()) for name, values in due.items()}
-    found: dict[str, list[Question]] = {PREDICT: [], EXPLAIN: []}
+        inputs, outputs = file[INPUT], {name: file[name] for name in (OUTPUT, ATTRIBUTIONS) if name in file}
+        tolerance = {name: float(file[TOLERANCE] * np.abs(values).max()) for name, values in outputs.items()}
+    questions: dict[str, list[Question]] = {PREDICT: [], EXPLAIN: []}
     for first in range(len(inputs)):
-        at = (first + np.arange(rows)) % len(inputs)
-        for verb, entry, names in ((PREDICT, model, {OUTPUT}), (EXPLAIN, model + SUFFIX, due.keys())):
-            own = {name: due[name][at] for name in due if name in names}
+        row_numbers = (first + np.arange(rows)) % len(inputs)
+        for verb, entry, names in ((PREDICT, model, {OUTPUT}), (EXPLAIN, model + SUFFIX, outputs.keys())):
+            expected = {name: outputs[name][row_numbers] for name in outputs if name in names}
             path_ = f"/v2/models/{model}/{ROUTES[verb]}"
-            found[verb].append(
-                Compared(f"{verb} {model}", path_, entry, {INPUT: inputs[at]}, (), own, tolerance)
+            questions[verb].append(
+                ComparedQuestion(
+                    f"{verb} {model}", path_, entry, {INPUT: inputs[row_numbers]}, (), expected, tolerance
+                )
             )
-    return found
+    return questions

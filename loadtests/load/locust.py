@@ -17,7 +17,7 @@ _STATUSES = (0, 1)  # of locust: 1 where there were failures
 
 
 @dataclass(frozen=True)
-class Load:
+class LocustSummary:
     """Locust's figures for a run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Load:
         return f"{self.answers_per_s:.3g} answers/s, {times}{faults}"
 
 
-def run_locust(server: Server, expected: Path, options: Mapping[str, object], *users: str) -> Load:
+def run_locust(server: Server, expected: Path, options: Mapping[str, object], *users: str) -> LocustSummary:
     """Put a load on a server of the network.
 
     Args:
@@ -58,7 +58,7 @@ def run_locust(server: Server, expected: Path, options: Mapping[str, object], *u
     Raises:
         RuntimeError: if locust fails.
     """
-    given = {
+    command_options = {
         "--host": f"http://{server.http}",
         "--grpc": server.grpc or "",
         "--models": MODEL,
@@ -68,10 +68,10 @@ def run_locust(server: Server, expected: Path, options: Mapping[str, object], *u
         **options,
     }
     with tempfile.TemporaryDirectory() as name:
-        given["--summary"] = summary = Path(name) / "summary.json"
+        command_options["--summary"] = summary = Path(name) / "summary.json"
         command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"]
-        command += [*users, *(str(each) for pair in given.items() for each in pair)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
-        if done.returncode not in _STATUSES:
-            raise RuntimeError(f"locust failed:\n{done.stderr.strip()}")
-        return Load(**json.loads(summary.read_text(encoding="utf-8")))
+        command += [*users, *(str(each) for pair in command_options.items() for each in pair)]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+        if process.returncode not in _STATUSES:
+            raise RuntimeError(f"locust failed:\n{process.stderr.strip()}")
+        return LocustSummary(**json.loads(summary.read_text(encoding="utf-8")))

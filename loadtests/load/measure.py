@@ -7,11 +7,11 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from benchmarks.timing import memory_with_children
-from loadtests.load.locust import Load, run_locust
+from loadtests.load.locust import LocustSummary, run_locust
 from loadtests.load.questions import WrongAnswerError
-from loadtests.load.workloads import ALONE, CROWD, SCENARIOS, Profile, Scenario, Workload
+from loadtests.load.workloads import ALONE, CROWD, SCENARIOS, LoadProfile, Scenario, Workload
 from loadtests.systems.process import Server
-from loadtests.systems.variants import Variant, expected_of, serving, variants
+from loadtests.systems.variants import SystemSettings, expected_of, serving, variants
 
 _DRAIN_S = 600
 _STEP = 1.4  # factor between rates to try; the next factor is its square
@@ -19,7 +19,7 @@ _LEAST = 0.02  # requests a second; a system that fails here sustains nothing
 
 
 @dataclass(frozen=True)
-class Run:
+class LoadRun:
     """One load on one system.
 
     Attributes:
@@ -29,10 +29,10 @@ class Run:
     """
 
     workload: str
-    variant: Variant
+    variant: SystemSettings
     load: str
     is_open: bool
-    seen: Load
+    seen: LocustSummary
     memory_bytes: int
 
     def __str__(self) -> str:
@@ -52,11 +52,11 @@ class Result:
 
     workload: str
     system: str
-    best: Variant
-    alone: Run
-    crowd: Run
+    best: SystemSettings
+    alone: LoadRun
+    crowd: LoadRun
     sustainable: float = 0.0
-    runs: list[Run] = field(default_factory=list)
+    runs: list[LoadRun] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,20 @@ class Bench:
 
     workload: Workload
     folder: Path
-    profile: Profile
+    profile: LoadProfile
     tell: Callable[[str], None]
     pages: Path
-    variant: Variant
+    variant: SystemSettings
     server: Server
 
-    def by_rate(self, rate: float) -> Run:
+    def by_rate(self, rate: float) -> LoadRun:
         """Run explanations of one row at this rate, long enough for the percentiles."""
         seconds = min(self.profile.at_least / rate, self.profile.longest_s)
         return self.run(Scenario(f"{rate:.3g} per s", shares=(rate,)), 1.0, seconds)
 
     def run(
         self, scenario: Scenario, sustainable: float = 0.0, seconds: float = 0, timeout_s: float = 0
-    ) -> Run:
+    ) -> LoadRun:
         """Put one load on the server; its shares are of `sustainable`, in requests a second.
 
         Raises:
@@ -98,11 +98,13 @@ class Bench:
         expected = self.folder / expected_of(self.variant.system, self.folder)
         seen = run_locust(self.server, expected, options, scenario.form)
         memory = memory_with_children(self.server.pid)
-        found = Run(self.workload.name, self.variant, scenario.name, bool(scenario.shares), seen, memory)
-        self.tell(str(found))
+        measured_run = LoadRun(
+            self.workload.name, self.variant, scenario.name, bool(scenario.shares), seen, memory
+        )
+        self.tell(str(measured_run))
         if seen.wrong:
-            raise WrongAnswerError(f"{seen.wrong} wrong answers: {found}")
-        return found
+            raise WrongAnswerError(f"{seen.wrong} wrong answers: {measured_run}")
+        return measured_run
 
     def drain(self) -> None:
         """Wait until the queue of an overload is empty: one more caller gets its answer after all others.
@@ -113,7 +115,7 @@ class Bench:
         if not self.run(Scenario("drain"), timeout_s=_DRAIN_S).seen.faultless:
             raise RuntimeError(f"{self.variant.label} answers nothing {_DRAIN_S} s after an overload")
 
-    def holds(self, runs: list[Run], rate: float) -> bool:
+    def holds(self, runs: list[LoadRun], rate: float) -> bool:
         """Run a rate, add the run to `runs`, and tell whether it had no error and a p99 within the limit."""
         run = self.by_rate(rate)
         runs.append(run)
@@ -127,7 +129,7 @@ def measure(
     workload: Workload,
     system: str,
     cores: int,
-    profile: Profile,
+    profile: LoadProfile,
     *,
     folder: Path,
     pages: Path,
@@ -140,7 +142,7 @@ def measure(
         RuntimeError: if a server does not start or stops answering, or locust fails.
     """
 
-    def benches(tried: list[Variant]) -> Iterator[Bench]:
+    def benches(tried: list[SystemSettings]) -> Iterator[Bench]:
         for variant in tried:
             with serving(variant, folder) as server:
                 bench = Bench(workload, folder, profile, tell, pages, variant, server)
@@ -152,7 +154,7 @@ def measure(
         for bench in benches(variants(system, cores)[: profile.variants])
     ]
     alone = min((alone for _, alone, _ in tried), key=lambda run: run.seen.p50_ms)
-    best, _, crowd = max(tried, key=lambda one: one[2].seen.answers_per_s)
+    best, _, crowd = max(tried, key=lambda trial: trial[2].seen.answers_per_s)
     runs = [run for _, *pair in tried for run in pair]
     result = Result(workload.name, system, best, alone, crowd, runs=runs)
     for bench in benches([best]):

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.exact import exact
 from benchmarks.peers import LIBRARIES, misses
-from benchmarks.subjects import Subject, compile_ours, make_subject
+from benchmarks.subjects import BenchmarkNetwork, compile_ours, make_subject
 from loadtests.load.expected import (
     ATTRIBUTIONS,
     EXPECTED,
@@ -46,14 +46,14 @@ def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTE
             _save(folder / f"expected-{name}.npz", subject, predictions, attributions)
 
 
-def _predictions(subject: Subject) -> np.ndarray:
+def _predictions(subject: BenchmarkNetwork) -> np.ndarray:
     with torch.inference_mode():
         y: torch.Tensor = subject.network.double()(subject.rows.double())
         subject.network.float()
     return y.numpy()
 
 
-def _save(path: Path, subject: Subject, predictions: np.ndarray, attributions: np.ndarray) -> None:
+def _save(path: Path, subject: BenchmarkNetwork, predictions: np.ndarray, attributions: np.ndarray) -> None:
     """Save expected answers; `attributions` [N, …] are those of the largest output, one target: [N, 1, …]."""
-    due = {OUTPUT: predictions.astype(np.float32), ATTRIBUTIONS: attributions[:, None].astype(np.float32)}
-    write_expected(path, subject.rows.numpy(), due, TOLERANCE)
+    outputs = {OUTPUT: predictions.astype(np.float32), ATTRIBUTIONS: attributions[:, None].astype(np.float32)}
+    write_expected(path, subject.rows.numpy(), outputs, TOLERANCE)

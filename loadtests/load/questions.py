@@ -24,7 +24,7 @@ class WrongAnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ModelTensor:
     """A tensor as a model's metadata describe it; -1 in `shape` is any length."""
 
     name: str
@@ -44,9 +44,9 @@ class Tensor:
         """Check a tensor of an answer. Raises WrongAnswerError."""
         if array is None:
             raise WrongAnswerError(f"{self.name} is missing")
-        wanted = [rows if i == 0 and n < 0 else n for i, n in enumerate(self.shape)]
-        if len(wanted) != array.ndim or any(
-            n not in (-1, got) for n, got in zip(wanted, array.shape, strict=True)
+        shape = [rows if i == 0 and n < 0 else n for i, n in enumerate(self.shape)]
+        if len(shape) != array.ndim or any(
+            n not in (-1, got) for n, got in zip(shape, array.shape, strict=True)
         ):
             raise WrongAnswerError(f"{self.name} has another shape")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -66,7 +66,7 @@ class Question:
     path: str
     entry: str
     inputs: Arrays
-    outputs: tuple[Tensor, ...] = ()
+    outputs: tuple[ModelTensor, ...] = ()
 
     @property
     def rows(self) -> int:

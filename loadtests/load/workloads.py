@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks.cases import Case
+from benchmarks.cases import BenchmarkCase
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Workload:
     """
 
     name: str
-    case: Case
+    case: BenchmarkCase
     p99_s: float
     batch: int = 16
 
@@ -27,9 +27,9 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("credit-100", Case("credit", (24,), 100, 128), p99_s=0.1),
-    Workload("credit-1000", Case("credit", (24,), 1000, 128), p99_s=0.25),
-    Workload("resnet50", Case("resnet50", (3, 112, 112), 10, 4), p99_s=5.0, batch=2),
+    Workload("credit-100", BenchmarkCase("credit", (24,), 100, 128), p99_s=0.1),
+    Workload("credit-1000", BenchmarkCase("credit", (24,), 1000, 128), p99_s=0.25),
+    Workload("resnet50", BenchmarkCase("resnet50", (3, 112, 112), 10, 4), p99_s=5.0, batch=2),
 )
 ALL_SYSTEMS = ("rationale", "shap", "captum")
 
@@ -65,7 +65,7 @@ SCENARIOS = (
 
 
 @dataclass(frozen=True)
-class Profile:
+class LoadProfile:
     """The length and scope of a measurement.
 
     Attributes:
@@ -89,8 +89,8 @@ class Profile:
 _ALL_SCENARIOS = tuple(scenario.name for scenario in SCENARIOS)
 _ALL_WORKLOADS = tuple(workload.name for workload in WORKLOADS)
 PROFILES = {
-    "tiny": Profile(1, 1, 1, 4.0, 1, ("credit-100",), ("mix",)),
-    "short": Profile(3, 100, 10, 1.25, 2, ("credit-100",), _ALL_SCENARIOS),
-    "claim": Profile(6, 60, 30, 1.1, 3, _ALL_WORKLOADS, (), ("rationale", "shap")),
-    "full": Profile(20, 400, 120, 1.05, 3, _ALL_WORKLOADS, _ALL_SCENARIOS),
+    "tiny": LoadProfile(1, 1, 1, 4.0, 1, ("credit-100",), ("mix",)),
+    "short": LoadProfile(3, 100, 10, 1.25, 2, ("credit-100",), _ALL_SCENARIOS),
+    "claim": LoadProfile(6, 60, 30, 1.1, 3, _ALL_WORKLOADS, (), ("rationale", "shap")),
+    "full": LoadProfile(20, 400, 120, 1.05, 3, _ALL_WORKLOADS, _ALL_SCENARIOS),
 }

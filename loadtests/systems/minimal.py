@@ -18,10 +18,10 @@ from rationale_service.process.listening import address_of, listen
 
 def main() -> None:
     session = session_of(sys.argv[1], 1, on_cpu=True)
-    (given,), names = session.get_inputs(), [output.name for output in session.get_outputs()]
+    (graph_input,), names = session.get_inputs(), [output.name for output in session.get_outputs()]
 
     async def ask(_: str, x: np.ndarray) -> Arrays:
-        return dict(zip(names, session.run(names, {given.name: x}), strict=True))
+        return dict(zip(names, session.run(names, {graph_input.name: x}), strict=True))
 
     listener = listen("127.0.0.1", 0)
     print(f"ready on http://{address_of(listener)}", flush=True)

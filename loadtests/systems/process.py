@@ -70,7 +70,7 @@ def announced(child: subprocess.Popen[str]) -> Server:
     for line in child.stdout or ():
         if line.startswith("gRPC on "):
             grpc = line.removeprefix("gRPC on ").strip()
-        found = re.match(r"ready on http://(\S+)", line)
-        if found:
-            return Server(child.pid, found[1], grpc)
+        match = re.match(r"ready on http://(\S+)", line)
+        if match:
+            return Server(child.pid, match[1], grpc)
     raise RuntimeError(f"the server ended with status {child.wait()} before it was ready")

@@ -16,7 +16,7 @@ OURS = "rationale"
 
 
 @dataclass(frozen=True)
-class Variant:
+class SystemSettings:
     """Settings of a system: `threads` of a computation, and `workers`, the number that run at a time."""
 
     system: str
@@ -33,14 +33,14 @@ class Variant:
         return f"{self.workers} × {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-def variants(system: str, cores: int) -> list[Variant]:
+def variants(system: str, cores: int) -> list[SystemSettings]:
     """Return the settings to try: one computation on each core, one on all cores, and one core alone."""
     shapes = dict.fromkeys([(1, cores), (cores, 1), (1, 1)])
-    return [Variant(system, threads, workers) for threads, workers in shapes]
+    return [SystemSettings(system, threads, workers) for threads, workers in shapes]
 
 
 @contextlib.contextmanager
-def serving(variant: Variant, folder: Path) -> Iterator[Server]:
+def serving(variant: SystemSettings, folder: Path) -> Iterator[Server]:
     """Yield the system on a prepared workload, ready for requests."""
     if variant.system == OURS:
         configure(folder / REPOSITORY, variant)
@@ -55,11 +55,11 @@ def serving(variant: Variant, folder: Path) -> Iterator[Server]:
 
 def expected_of(system: str, folder: Path) -> str:
     """Return the file with this system's expected answers."""
-    own = f"expected-{system}.npz"
-    return own if (folder / own).exists() else EXPECTED
+    file = f"expected-{system}.npz"
+    return file if (folder / file).exists() else EXPECTED
 
 
-def configure(repository: Path, variant: Variant) -> None:
+def configure(repository: Path, variant: SystemSettings) -> None:
     """Set the threads and instances of every entry, like an operator."""
     for path in repository.glob("*/config.pbtxt"):
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())

@@ -56,10 +56,10 @@ def say(text: str) -> None:
 
 def run(command: Sequence[str | Path], problem: str, environment: dict[str, str] | None = None) -> str:
     """Return the command's output. Raise FetchError with `problem` and the end of the output."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode == 0:
-        return done.stdout
-    lines = (done.stderr + done.stdout).strip().splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if process.returncode == 0:
+        return process.stdout
+    lines = (process.stderr + process.stdout).strip().splitlines()
     lines = [line for line in lines if line.startswith("ERROR")] or lines  # pip's warnings would bury it
     raise FetchError("\n".join([problem, *(f"    {line}" for line in lines[-8:])]))
 
@@ -75,8 +75,8 @@ def check_platform() -> None:
             "\nUse the official container instead: `rationale triton start`, or `docker compose up`."
         )
     name, version = platform.libc_ver()
-    found = tuple(int(part) for part in version.split(".")[:2]) if name == "glibc" else (0, 0)
-    if found < LEAST_GLIBC:
+    version_numbers = tuple(int(number) for number in version.split(".")[:2]) if name == "glibc" else (0, 0)
+    if version_numbers < LEAST_GLIBC:
         raise FetchError(
             f"the server's binary needs glibc 2.35 or newer, and this is {name or 'another libc'} {version}."
             "\nUse the official container (`rationale triton start`), or a newer system:"
@@ -91,21 +91,21 @@ def describe(python: str) -> tuple[str, str] | None:
     """
     code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        process = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    if done.returncode != 0:
+    if process.returncode != 0:
         return None
-    path, version = done.stdout.splitlines()
+    path, version = process.stdout.splitlines()
     return os.path.realpath(path), version
 
 
 def find_python() -> tuple[str, str]:
     """Return the interpreter to build on and its version: this one, else one on PATH."""
     for name in (sys.executable, *(f"python{version}" for version in PYTHONS)):
-        found = describe(name)
-        if found and found[1].rpartition(".")[0] in PYTHONS:
-            return found
+        interpreter = describe(name)
+        if interpreter and interpreter[1].rpartition(".")[0] in PYTHONS:
+            return interpreter
     raise FetchError(
         f"Python {' or '.join(PYTHONS)} is needed, and this is {platform.python_version()}."
         "\nInstall one, so that `python3.11` is on PATH"
@@ -234,13 +234,13 @@ def fetch(folder: Path = DEFAULT_FOLDER) -> bool:
     """
     check_platform()
     python, version = find_python()
-    wanted = inputs(python, version)
+    expected = inputs(python, version)
     with locked(folder):
         stamp = read_stamp(folder)
         whole = (folder / stamp.get("server", "venv") / "bin/tritonserver").exists()
-        if whole and all(stamp.get(key) == value for key, value in wanted.items()):
+        if whole and all(stamp.get(key) == value for key, value in expected.items()):
             return False
-        if whole and stamp.get("environment") == wanted["environment"]:
+        if whole and stamp.get("environment") == expected["environment"]:
             remove(folder, ("stamp.json",))
         else:
             remove(folder, PARTS)
@@ -249,7 +249,7 @@ def fetch(folder: Path = DEFAULT_FOLDER) -> bool:
         make_backends(folder, version)
         check_libraries(folder)
         server = next(folder.glob(f"venv/lib/python*/site-packages/{SERVER}"))
-        write_stamp(folder, {**wanted, "python": version, "server": str(server.relative_to(folder))})
+        write_stamp(folder, {**expected, "python": version, "server": str(server.relative_to(folder))})
     return True
 
 
@@ -258,14 +258,14 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=DEFAULT_FOLDER, help="the folder (default: .triton)")
     folder = parser.parse_args().into.resolve()
     try:
-        made = fetch(folder)
+        is_new = fetch(folder)
     except (FetchError, OSError) as error:  # OSError: a full disk, a folder without rights
         print(f"triton: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("triton: interrupted; the next run begins again", file=sys.stderr)
         return 130
-    say(f"{'ready' if made else 'already there'}: {folder}")
+    say(f"{'ready' if is_new else 'already there'}: {folder}")
     return 0
 
 

@@ -106,10 +106,10 @@ def environment(folder: Path) -> dict[str, str]:
     Under numpy 2 the stub answers zeros, without an error. ONNX Runtime sends no usage events
     (docs/security.md).
     """
-    others = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
-    path = os.pathsep.join([str(folder / "venv/bin"), others.get("PATH", os.defpath)])
+    inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
+    path = os.pathsep.join([str(folder / "venv/bin"), inherited.get("PATH", os.defpath)])
     return {
-        **others,
+        **inherited,
         "PATH": path,
         "LD_LIBRARY_PATH": str(folder / "lib"),
         "PYTHONNOUSERSITE": "1",
@@ -265,19 +265,19 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = options()
+    command_line = options()
     # SIGTERM should leave the block below just as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    ports = {end: getattr(given, f"{end}_port") for end in ENDS}
+    ports = {end: getattr(command_line, f"{end}_port") for end in ENDS}
     try:
         with run_triton(
-            given.repository,
-            control_mode=given.control_mode,
-            load=given.load or ALL,
-            host=given.host,
+            command_line.repository,
+            control_mode=command_line.control_mode,
+            load=command_line.load or ALL,
+            host=command_line.host,
             ports=ports,
-            log=given.log,
-            folder=given.triton.resolve(),
+            log=command_line.log,
+            folder=command_line.triton.resolve(),
         ) as triton:
             print(f"Triton is ready: http {triton.http}, grpc {triton.grpc}, metrics {triton.metrics}")
             print(f"Its log: {triton.log}. Ctrl-C stops it.", flush=True)

@@ -34,16 +34,16 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
     try:
         return Settings(**chosen)
     except ValidationError as error:
-        raise InvalidOptionError(_told(error, flags)) from error
+        raise InvalidOptionError(describe_fault(error, flags)) from error
 
 
 def unknown_variables() -> list[str]:
     """Return a warning for each variable RATIONALE_… that is no setting: probably misspelt."""
-    known = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
+    names = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
-        f"{name} is not a setting{_nearest(name.upper(), known)}"
+        f"{name} is not a setting{_nearest(name.upper(), names)}"
         for name in _variables()
-        if name.upper() not in known
+        if name.upper() not in names
     ]
 
 
@@ -66,17 +66,17 @@ def _read(config: Path) -> dict[str, Any]:
     return values
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
     return f": did you mean {near[0]}?" if near else "; docs/settings.md lists them"
 
 
-def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
+def describe_fault(error: ValidationError, flags: Mapping[str, Any]) -> str:
     first = error.errors(include_input=False)[0]
     fault = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # a fault of several settings together
         return f"settings: {fault}"
     name = str(first["loc"][0])
     flag, value = name.removesuffix("_s").replace("_", "-"), flags.get(name)
-    given = "" if value is None or repr(value) in fault else f" (--{flag} {value})"
-    return f"setting {name} ({PREFIX}{name.upper()}): {fault}{given}"
+    option = "" if value is None or repr(value) in fault else f" (--{flag} {value})"
+    return f"setting {name} ({PREFIX}{name.upper()}): {fault}{option}"

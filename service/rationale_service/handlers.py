@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 from rationale.schema.manifest import Manifest
 from rationale_service.engine.checks import tell_all
 from rationale_service.engine.dataplane import DataPlane
-from rationale_service.engine.request import Answer, InferenceRequest
+from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import InvalidInputError
-from rationale_service.models.references.resolver import Chosen, ReferenceResolver
+from rationale_service.models.references.resolver import AnsweringEntry, ReferenceResolver
 from rationale_service.observability.context import current
 from rationale_service.observability.metrics import CANARY, DEFAULT
 from rationale_service.repository.entry import Entry
@@ -30,7 +30,7 @@ _WARNED = 10  # rows that an answer warns about
 T = TypeVar("T")
 
 
-class Read(Protocol):
+class BodyReader(Protocol):
     """Function that reads and decodes a body until a deadline (event loop's clock) and applies `then` to it.
 
     One thread does all of this for a large body: nothing large is kept between two steps.
@@ -53,13 +53,13 @@ class Verb:
 
     find: Callable[[ModelRegistry, str, str | None], Entry]
     inputs: Callable[[ModelRegistry, Entry, InferenceRequest], Tensors]
-    choose: Callable[[ModelRegistry, "Call", Entry, InferenceRequest], Entry] | None = None
+    choose: Callable[[ModelRegistry, "InferenceCall", Entry, InferenceRequest], Entry] | None = None
     scopes: Scopes | None = None
     keeps_instances: bool = False
 
 
 @dataclass(frozen=True)
-class Call:
+class InferenceCall:
     """A request before its body is read.
 
     Attributes:
@@ -73,7 +73,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Admitted:
+class AdmittedRequest:
     """An admitted request, ready to run.
 
     Attributes:
@@ -88,7 +88,7 @@ class Admitted:
     deadline_s: float
 
 
-async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
+async def open_request(plane: DataPlane, call: InferenceCall, read: BodyReader) -> AdmittedRequest:
     """Wait until the models are loaded, admit the request, then read it.
 
     The body is read only if the entry that will probably answer has room in its queue.
@@ -103,7 +103,7 @@ async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
     likely = verb.find(registry, call.model, call.version)
     plane.admit(likely, deadline_s)
 
-    def understood(request: InferenceRequest) -> Admitted:
+    def understood(request: InferenceRequest) -> AdmittedRequest:
         entry = likely if verb.choose is None else verb.choose(registry, call, likely, request)
         note(entry, 0 if request.instances is None else len(request.instances.rows), verb.scopes)
         inputs = verb.inputs(registry, entry, request)
@@ -112,19 +112,19 @@ async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
             end_s = min(end_s, plane.deadline(request.timeout_s))
         if not verb.keeps_instances:
             request = replace(request, instances=None)
-        return Admitted(request, entry, inputs, end_s)
+        return AdmittedRequest(request, entry, inputs, end_s)
 
     return await read(deadline_s, understood)
 
 
-class Handler:
+class InferenceHandler:
     """Handler of requests for predictions and explanations."""
 
     def __init__(self, plane: DataPlane, references: ReferenceResolver) -> None:
         self.plane = plane
         self._references = references
 
-    async def answer(self, call: Call, read: Read) -> Answer:
+    async def answer(self, call: InferenceCall, read: BodyReader) -> InferenceAnswer:
         """Run a request on the entry that it names, or on that entry with the request's references.
 
         Raises:
@@ -142,7 +142,7 @@ class Handler:
         drift = self.plane.backend.drift(entry)
         manifest = self.plane.repository.manifest_of(entry)
         warnings = () if manifest is None else _warnings(manifest, chosen.inputs)
-        return Answer(
+        return InferenceAnswer(
             request,
             call.model,
             version,
@@ -155,10 +155,10 @@ class Handler:
             warnings,
         )
 
-    async def _chosen(self, admitted: Admitted) -> Chosen:
+    async def _chosen(self, admitted: AdmittedRequest) -> AnsweringEntry:
         entry, inputs, name = admitted.entry, admitted.inputs, admitted.request.reference_set
         if name is None and not _may_bring_references(entry, inputs):
-            return Chosen(entry, inputs)
+            return AnsweringEntry(entry, inputs)
         return await self._references.choose(self.plane, entry, inputs, name, admitted.deadline_s)
 
 
@@ -180,7 +180,7 @@ def _explaining(registry: ModelRegistry, model: str, version: str | None) -> Ent
     return registry.default_explainer(entry) or entry
 
 
-def _infers(registry: ModelRegistry, call: Call, named: Entry, request: InferenceRequest) -> Entry:
+def _infers(registry: ModelRegistry, call: InferenceCall, named: Entry, request: InferenceRequest) -> Entry:
     """Return the named entry, or the explainer that the request chooses if the entry explains.
 
     Raises:
@@ -198,7 +198,9 @@ def _infers(registry: ModelRegistry, call: Call, named: Entry, request: Inferenc
     return named
 
 
-def _explains(registry: ModelRegistry, call: Call, default: Entry, request: InferenceRequest) -> Entry:
+def _explains(
+    registry: ModelRegistry, call: InferenceCall, default: Entry, request: InferenceRequest
+) -> Entry:
     """Return the explainer that the request chooses.
 
     Raises:
@@ -206,17 +208,19 @@ def _explains(registry: ModelRegistry, call: Call, default: Entry, request: Infe
         UnknownResourceError: if the model has no such explainer.
     """
     if default.manifest is not None and request.explainer is None:
-        split = registry.split(call.model, default)
-        return default if split is None else _drawn(split, default, request)
+        canary_and_entry = registry.canary(call.model, default)
+        return default if canary_and_entry is None else _draw_explainer(canary_and_entry, default, request)
     return registry.explainer(call.model, call.version, request.explainer)
 
 
-def _drawn(split: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
+def _draw_explainer(
+    canary_and_entry: tuple[Canary, Entry], default: Entry, request: InferenceRequest
+) -> Entry:
     """Return the default or the canary; a repeated request gets the same one again.
 
     The id in its body identifies a request, or else the header x-request-id.
     """
-    context, (canary, entry) = current(), split
+    context, (canary, entry) = current(), canary_and_entry
     key = request.id or (secrets.token_hex(8) if context is None else context.request_id)
     model = default.name if default.manifest is None else default.manifest.model
     takes = canary.takes(model, key)

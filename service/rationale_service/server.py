@@ -26,7 +26,7 @@ from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.protocols.rest.server import HttpServer
 from rationale_service.security.keys import is_loopback, read_keys
 from rationale_service.security.tls import ServerTls, server_tls
-from rationale_service.security.watch import Watched, watch, watched_files
+from rationale_service.security.watch import WatchedSource, watch, watched_files
 from rationale_service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _Listeners = dict[str, socket.socket]  # sockets by the flag of their port
 
 
 @dataclass(frozen=True)
-class _Ends:
+class _Servers:
     public: HttpServer
     admin: HttpServer | None
     grpc: GrpcServer | None
@@ -150,7 +150,7 @@ async def _serve(
 ) -> None:
     sys.setswitchinterval(_SWITCH_S)
     gateway: Gateway = app.state.gateway
-    watched = _watched(gateway, tls)
+    watched = _watched_sources(gateway, tls)
     tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
@@ -179,7 +179,7 @@ async def _serve(
         await _stop(gateway.plane, ends, signals, settings)
 
 
-async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
+async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Servers:
     """Start all servers at once. Each is ready when the models are; gRPC callers wait until then.
 
     Raises CannotListenError.
@@ -192,13 +192,13 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     public = HttpServer(app, listeners["--port"], tls, lifespan=True)
     if "--admin-port" in listeners:
         admin = HttpServer(create_admin_app(app), listeners["--admin-port"], tls, lifespan=False)
-    return _Ends(public, admin, grpc)
+    return _Servers(public, admin, grpc)
 
 
-def _watched(gateway: Gateway, tls: ServerTls | None) -> list[Watched]:
+def _watched_sources(gateway: Gateway, tls: ServerTls | None) -> list[WatchedSource]:
     """Return the watched repository, certificates and keys."""
     live, settings = gateway.live, gateway.settings
-    watched = [Watched(live.look, live.scan, settings.watch_s)]
+    watched = [WatchedSource(live.look, live.scan, settings.watch_s)]
     if tls is not None:
         watched.append(watched_files(tls.certificates.files, tls.reload))
     if settings.keys_file is not None:
@@ -208,7 +208,7 @@ def _watched(gateway: Gateway, tls: ServerTls | None) -> list[Watched]:
     return watched
 
 
-async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
+async def _stop(plane: DataPlane, ends: _Servers, signals: Signals, settings: Settings) -> None:
     """Stop in order: unready, refuse, drain, stop; a second signal abandons running requests.
 
     After the first step load balancers notice, while requests are still answered. Before it refuses any, the
@@ -260,7 +260,7 @@ def _note_start(metrics: Metrics) -> None:
         metrics.cold_start_s.set(time.time() - started_s)
 
 
-def announce_ready(gateway: Gateway, ends: _Ends, announce: Announce) -> None:
+def announce_ready(gateway: Gateway, ends: _Servers, announce: Announce) -> None:
     """Print the models and, as the last line, the HTTP address, for which scripts wait."""
     plane, remote = gateway.plane, gateway.remote
     registry = plane.repository

@@ -22,9 +22,9 @@ _MOST_WORKERS = 64
 _SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
 
 
-def _listed(given: Any) -> tuple[str, ...]:
+def _items(value: Any) -> tuple[str, ...]:
     """Return the items of a list or of a comma-separated text."""
-    return tuple(each.strip() for each in given.split(",")) if isinstance(given, str) else tuple(given)
+    return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value)
 
 
 class Settings(BaseSettings):
@@ -105,8 +105,8 @@ class Settings(BaseSettings):
     @property
     def state_url(self) -> str | None:
         """URL of the database that machines share for their state; None for a local folder."""
-        given = "" if self.state is None else self.state.get_secret_value()
-        return given if "://" in given else None
+        state = "" if self.state is None else self.state.get_secret_value()
+        return state if "://" in state else None
 
     @property
     def state_folder(self) -> Path:
@@ -190,17 +190,17 @@ class Settings(BaseSettings):
 
     @field_validator("repository", mode="before")
     @classmethod
-    def _is_a_repository(cls, given: Any) -> Any:
-        if not isinstance(given, str) or "://" not in given:
-            return Path(given) if isinstance(given, str) else given
-        if not re.fullmatch(r"[a-z0-9+]+://\S*[^\s/]\S*", given):
+    def _is_a_repository(cls, value: Any) -> Any:
+        if not isinstance(value, str) or "://" not in value:
+            return Path(value) if isinstance(value, str) else value
+        if not re.fullmatch(r"[a-z0-9+]+://\S*[^\s/]\S*", value):
             raise ValueError("it must be a folder, or a URL such as s3://BUCKET/FOLDER or file:///FOLDER")
-        return given.rstrip("/")
+        return value.rstrip("/")
 
     @field_validator("state", mode="before")
     @classmethod
-    def _is_text(cls, given: Any) -> Any:
-        return str(given) if isinstance(given, Path) else given
+    def _is_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
 
     @field_validator("artifacts")
     @classmethod
@@ -211,8 +211,8 @@ class Settings(BaseSettings):
 
     @field_validator("grpc_port", mode="before")
     @classmethod
-    def _is_a_port(cls, given: Any) -> int | str:
-        text = str(given).strip().lower()
+    def _is_a_port(cls, value: Any) -> int | str:
+        text = str(value).strip().lower()
         if text == OFF:
             return OFF
         if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _LARGEST_PORT:
@@ -221,8 +221,8 @@ class Settings(BaseSettings):
 
     @field_validator("jwt_algorithms", mode="before")
     @classmethod
-    def _are_signatures(cls, given: Any) -> tuple[str, ...]:
-        names = _listed(given)
+    def _are_signatures(cls, value: Any) -> tuple[str, ...]:
+        names = _items(value)
         if not names or not _SIGNATURES.issuperset(names):
             raise ValueError(
                 f"choose among {', '.join(sorted(_SIGNATURES))}: what public keys verify, and no secret"
@@ -231,10 +231,10 @@ class Settings(BaseSettings):
 
     @field_validator("cors_origins", mode="before")
     @classmethod
-    def _are_origins(cls, given: Any) -> tuple[str, ...] | None:
-        if given is None:
+    def _are_origins(cls, value: Any) -> tuple[str, ...] | None:
+        if value is None:
             return None
-        origins = _listed(given)
+        origins = _items(value)
         for origin in origins:
             if not re.fullmatch(r"\*|https?://[^\s/,]+", str(origin)):
                 raise ValueError(
@@ -245,10 +245,10 @@ class Settings(BaseSettings):
 
     @field_validator("hosts", mode="before")
     @classmethod
-    def _are_hosts(cls, given: Any) -> tuple[str, ...] | None:
-        if given is None:
+    def _are_hosts(cls, value: Any) -> tuple[str, ...] | None:
+        if value is None:
             return None
-        hosts = _listed(given)
+        hosts = _items(value)
         for host in hosts:
             if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|\[[\da-fA-F:.]+\]", str(host)):
                 raise ValueError(

@@ -42,7 +42,7 @@ _JSON_TYPES: dict[str, tuple[set[type], str]] = {
     "f": ({int, float}, "numbers"),
     "O": ({str}, "strings"),
 }
-_PART = 100_000  # values per step, which holds Python's lock
+_BLOCK = 100_000  # values per step, which holds Python's lock
 _JSON_NAMES = {bool: "a boolean", str: "a string", dict: "an object", type(None): "null", list: "a list"}
 
 
@@ -90,10 +90,10 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
         )
     allowed, expected = _JSON_TYPES[dtype.kind]
     if not types_of(values) <= allowed:
-        at = next(i for i, value in enumerate(values) if type(value) not in allowed)
+        index = next(i for i, value in enumerate(values) if type(value) not in allowed)
         raise InvalidInputError(
-            f"input '{name}' is {datatype} and takes {expected}, but value {at} is "
-            f"{json_type_name(values[at])}"
+            f"input '{name}' is {datatype} and takes {expected}, but value {index} is "
+            f"{json_type_name(values[index])}"
         )
     if dtype.kind in "iu":
         _check_range(name, datatype, values)
@@ -101,25 +101,25 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
         values = [value.encode() for value in values]
     if datatype in _C_FLOATS:  # takes a third of numpy's time for a row
         numbers = c_array(_C_FLOATS[datatype])
-        for part in _parts(values):
-            numbers.fromlist(part)
+        for block in _parts(values):
+            numbers.fromlist(block)
         return np.frombuffer(numbers, dtype).reshape(shape)
     with np.errstate(over="ignore"):  # too large a number becomes inf, which is refused later
         wide = np.float64 if dtype.kind == "f" else dtype
-        arrays = [np.array(part, dtype=wide) for part in _parts(values)]
+        arrays = [np.array(block, dtype=wide) for block in _parts(values)]
         return np.concatenate(arrays).astype(dtype, copy=False).reshape(shape)
 
 
 def types_of(values: list[Any]) -> set[type]:
     """Return the types of JSON values."""
-    return set().union(*(set(map(type, part)) for part in _parts(values)))
+    return set().union(*(set(map(type, block)) for block in _parts(values)))
 
 
 def _parts(values: list[Any]) -> Iterable[list[Any]]:
     """Return the values in parts; one empty part if there are no values."""
-    if len(values) <= _PART:
+    if len(values) <= _BLOCK:
         return (values,)
-    return (values[start : start + _PART] for start in range(0, len(values), _PART))
+    return (values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK))
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Array:
@@ -210,13 +210,13 @@ def _check_range(name: str, datatype: str, values: list[int]) -> None:
 
 
 def _split_elements(name: str, data: memoryview) -> list[bytes]:
-    elements, at = [], 0
-    while at < len(data):
-        end = at + 4
+    elements, offset = [], 0
+    while offset < len(data):
+        end = offset + 4
         if end <= len(data):
-            end += int.from_bytes(data[at : at + 4], "little")
-        if end > len(data) or end < at + 4:
-            raise InvalidInputError(f"input '{name}': the BYTES element at byte {at} runs past the end")
-        elements.append(bytes(data[at + 4 : end]))
-        at = end
+            end += int.from_bytes(data[offset : offset + 4], "little")
+        if end > len(data) or end < offset + 4:
+            raise InvalidInputError(f"input '{name}': the BYTES element at byte {offset} runs past the end")
+        elements.append(bytes(data[offset + 4 : end]))
+        offset = end
     return elements

@@ -63,7 +63,7 @@ def run_workers(settings: Settings, announce: Announce) -> int:
     logs.configure(settings.log_level, settings.log_format)
     for sentence in unknown_variables():
         log.warning(sentence)
-    with _reserved(settings) as settings, tempfile.TemporaryDirectory(prefix="rationale-") as folder:
+    with _reserved_ports(settings) as settings, tempfile.TemporaryDirectory(prefix="rationale-") as folder:
         metrics = Path(folder) / "metrics"
         metrics.mkdir()
         with _pushing(settings, metrics):
@@ -87,7 +87,7 @@ def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reserved(settings: Settings) -> Iterator[Settings]:
+def _reserved_ports(settings: Settings) -> Iterator[Settings]:
     """Reserve ports for the workers, even while none listens; yield the settings with these ports."""
     ports: dict[str, int | str] = {}
     with contextlib.ExitStack() as sockets:

@@ -27,9 +27,9 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_its_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main, arguments, told = COMMANDS[name]
+    main, arguments, expected = COMMANDS[name]
     main(arguments.split())
-    assert told in capsys.readouterr().out
+    assert expected in capsys.readouterr().out
 
 
 def test_nothing_is_timed_no_times(capsys: pytest.CaptureFixture[str]) -> None:

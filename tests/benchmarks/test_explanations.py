@@ -12,17 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as command
-from benchmarks.cases import CAPTUM, CASES, FORWARD, OURS, SHAP, WALK, Case, choose_cases, numbers
-from benchmarks.explanations import Measured, Outcome, Settings, measure, probe_difference
+from benchmarks.cases import CAPTUM, CASES, FORWARD, OURS, SHAP, WALK, BenchmarkCase, choose_cases, numbers
+from benchmarks.explanations import CaseResult, CaseSettings, MeasuredSystem, measure, probe_difference
 from benchmarks.peers import EXPLAINERS
-from benchmarks.plot import pictures
 from benchmarks.runtime import session_of
 from benchmarks.subjects import make_subject
 from benchmarks.timing import ProcessDiedError
 from rationale import DeepShap, compile_model
 from rationale_service.cli.main import app
 
-CREDIT = Case("credit", (24,), 3)
+CREDIT = BenchmarkCase("credit", (24,), 3)
 TINY = "credit --references 5 --rows 3 --repeats 2 --threads 1"
 
 
@@ -35,13 +34,13 @@ def test_the_table_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert label.startswith("credit 24-256-256-2, K=5, N=3: compiled in ")
     assert [row.split()[0] for row in rows] == [OURS, FORWARD, WALK, SHAP, CAPTUM]
     assert heads.split()[:2] == ["median", "ms"]
-    assert sorted(p.name for p in out.iterdir()) == ["bench.json", "bench.png"]
+    assert sorted(p.name for p in out.iterdir()) == ["bench.json"]
     suite = pyperf.BenchmarkSuite.load(str(out / "bench.json"))
     assert {"onnxruntime", "torch", "shap", "captum", "provider", "threads"} <= set(suite.get_metadata())
     for name in (OURS, FORWARD, WALK, SHAP, CAPTUM):
-        found = suite.get_benchmark(f"credit 24-256-256-2, K=5, N=3: {name}")
-        assert found.get_nrun() == 2
-        about = found.get_metadata()
+        actual = suite.get_benchmark(f"credit 24-256-256-2, K=5, N=3: {name}")
+        assert actual.get_nrun() == 2
+        about = actual.get_metadata()
         assert (about["references"], about["rows"]) == (5, 3)
         if name != FORWARD:
             assert 0 < about["error"] < 1e-5
@@ -83,24 +82,26 @@ def test_peers_that_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(EXPLAINERS, CAPTUM, missing)
     monkeypatch.setitem(EXPLAINERS, SHAP, failing)
-    found = measure(CREDIT, Settings(repeats=5, threads=1, seconds=0))
-    assert list(found.systems) == [OURS, FORWARD, WALK]
-    assert {len(one.times_s) for one in found.systems.values()} == {1}, "the seconds are up"
-    assert found.left_out == {
+    actual = measure(CREDIT, CaseSettings(repeats=5, threads=1, seconds=0))
+    assert list(actual.systems) == [OURS, FORWARD, WALK]
+    assert {len(system.times_s) for system in actual.systems.values()} == {1}, "the seconds are up"
+    assert actual.left_out == {
         SHAP: "failed: RuntimeError: CUDA out of memory",
         CAPTUM: "missing: pip install captum",
     }
-    assert found.probe_difference == 0
+    assert actual.probe_difference == 0
 
 
-def outcome(references: int = 3, rows: int = 1) -> Outcome:
+def outcome(references: int = 3, rows: int = 1) -> CaseResult:
     """SHAP takes ten times as long as ours, and its values are others; the third round is slow."""
     times = [[0.001 * references, 0.001 * references], [0.0012 * references], [0.005 * references]]
     systems = {
-        OURS: Measured(times, 0.1, 1e-7, 2e-7),
-        SHAP: Measured([[10 * t for t in turn] for turn in times], 0.1, 0.25, 0.2),
+        OURS: MeasuredSystem(times, 0.1, 1e-7, 2e-7),
+        SHAP: MeasuredSystem([[10 * t for t in turn] for turn in times], 0.1, 0.25, 0.2),
     }
-    return Outcome(Case("credit", (24,), references, rows), 0.5, 10, 5, 0, systems, {}, ["loses a share"])
+    return CaseResult(
+        BenchmarkCase("credit", (24,), references, rows), 0.5, 10, 5, 0, systems, {}, ["loses a share"]
+    )
 
 
 def test_the_spread_stands_beside_the_median() -> None:
@@ -111,24 +112,17 @@ def test_the_spread_stands_beside_the_median() -> None:
     assert note == "shap: its values are off by 0.25 times the largest attribution (loses a share)"
 
 
-def test_a_sweep_has_a_picture_of_its_own() -> None:
-    assert list(pictures([outcome(3), outcome(10, rows=4)])) == ["bench.png"]
-    found = pictures([outcome(3), outcome(30)])
-    assert list(found) == ["bench.png", "references.png"]
-    assert all(png.startswith(b"\x89PNG") for png in found.values())
-
-
 def test_a_case_that_dies_or_finds_no_time_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def process(_measure: object, case: Any, _settings: object) -> Outcome:
+    def process(_measure: object, case: Any, _settings: object) -> CaseResult:
         if case.model == "resnet50":
             raise ProcessDiedError("its process was ended")
         return outcome()
 
     monkeypatch.setattr(command, "in_a_process", process)
-    first, died = command.measured([CREDIT, *choose_cases(["resnet50"])], Settings())
+    first, died = command.measured([CREDIT, *choose_cases(["resnet50"])], CaseSettings())
     assert first.systems
     assert died.left_out == {OURS: "failed: its process was ended (it may need more memory)"}
-    (late,) = command.measured([CREDIT], Settings(), 0)
+    (late,) = command.measured([CREDIT], CaseSettings(), 0)
     assert late.left_out == {OURS: "left out: the 0 s of --seconds were up"}
     assert list(command.lines(late)) == [
         f"\n{CREDIT.label}: nothing measured",
@@ -139,10 +133,10 @@ def test_a_case_that_dies_or_finds_no_time_leaves_the_others(monkeypatch: pytest
 def test_nothing_measured_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "measured", lambda *_: [Outcome(CREDIT, left_out={OURS: "failed"})])
+    monkeypatch.setattr(command, "measured", lambda *_: [CaseResult(CREDIT, left_out={OURS: "failed"})])
     with pytest.raises(SystemExit):
         command.main(["credit"])
-    assert "nothing was measured" in capsys.readouterr().err
+    assert "nothing" in capsys.readouterr().err
 
 
 def test_probe_rows_find_another_answer(tmp_path: Path) -> None:
@@ -177,7 +171,7 @@ def test_cases_are_those_of_the_docs() -> None:
     } <= labels
     assert len(choose_cases(["credit"], [50])) == 2
     assert [case.references for case in choose_cases(["vgg19"], [7, 9])] == [7, 9]
-    assert choose_cases(["credit"], (), [2]) == [Case("credit", (24,), k, 2) for k in (100, 1000)]
+    assert choose_cases(["credit"], (), [2]) == [BenchmarkCase("credit", (24,), k, 2) for k in (100, 1000)]
     assert [case.shape for case in choose_cases(["resnet50", "credit-softmax"], [1], size=64)] == [
         (3, 64, 64),
         (24,),
@@ -193,14 +187,14 @@ def test_references_come_in_order() -> None:
 
 def test_the_wheel_says_how_to_run_them() -> None:
     arguments = ["credit", "--references", "1,10", "--peers", "ort-forward, shap"]
-    told = CliRunner().invoke(app, ["bench", *arguments])
-    assert told.exit_code == 0
-    assert "pip install -e '.[bench]'" in told.stdout
-    (line,) = (line for line in told.stdout.splitlines() if line.strip().startswith("python -m benchmarks"))
+    output = CliRunner().invoke(app, ["bench", *arguments])
+    assert output.exit_code == 0
+    assert "pip install -e '.[bench]'" in output.stdout
+    (line,) = (line for line in output.stdout.splitlines() if line.strip().startswith("python -m benchmarks"))
     assert shlex.split(line)[3:] == arguments
 
 
 def test_the_command_imports_no_peer() -> None:
     code = "import sys, rationale_service.cli.main; print([m for m in ('torch', 'shap') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

@@ -48,9 +48,9 @@ def test_ratio_compares_rounds() -> None:
     """A round in which everything is slow counts as any other."""
     ours = [[1.0, 1.0, 9.0], [10.0, 11.0, 10.0], [2.0, 1.0, 2.0]]
     theirs = [[3.0], [30.0], [4.0]]
-    found = ratio(theirs, ours)
-    assert (found.low, found.median, found.high) == (2.5, 3.0, 3.0)
-    assert found.least == 3.0
+    actual = ratio(theirs, ours)
+    assert (actual.low, actual.median, actual.high) == (2.5, 3.0, 3.0)
+    assert actual.least == 3.0
 
 
 @pytest.mark.parametrize(("values", "expected"), [([4.0], (4, 4, 4)), ([1.0, 2, 3, 4, 5], (2, 3, 4))])
@@ -59,26 +59,26 @@ def test_quartiles(values: list[float], expected: tuple[float, ...]) -> None:
 
 
 def test_pyperf_reads_the_times() -> None:
-    found = as_benchmark("credit: ours", [[1.0, 3.0], [5.0]], {"k": 5, "error": None})
-    assert found.get_values() == (1.0, 3.0, 5.0)
-    assert found.get_metadata() == {"name": "credit: ours", "k": 5}
+    actual = as_benchmark("credit: ours", [[1.0, 3.0], [5.0]], {"k": 5, "error": None})
+    assert actual.get_values() == (1.0, 3.0, 5.0)
+    assert actual.get_metadata() == {"name": "credit: ours", "k": 5}
 
 
 def test_nothing_names_the_machine() -> None:
-    found = machine()
-    assert {"cpu_count", "python_version", "load_avg_1min"} <= set(found)
-    assert not [name for name in found if "host" in name or "executable" in name]
+    actual = machine()
+    assert {"cpu_count", "python_version", "load_avg_1min"} <= set(actual)
+    assert not [name for name in actual if "host" in name or "executable" in name]
 
 
 def test_memory_is_that_of_the_process_with_its_children() -> None:
-    own = memory_bytes()
+    own_bytes = memory_bytes()
     with memory_watched(every_s=0.001) as seen:
         held = bytearray(64 << 20)
         for i in range(0, len(held), 4096):
             held[i] = 1
         time.sleep(0.05)
         del held
-    assert max(seen) - own > 50 << 20
+    assert max(seen) - own_bytes > 50 << 20
     alone = memory_with_children(os.getpid())
     code = "x = bytearray(b'1' * (64 << 20)); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as child:
@@ -108,22 +108,22 @@ def test_variables_of_this_process_are_there(monkeypatch: pytest.MonkeyPatch) ->
     assert in_a_process(os.getenv, "RATIONALE_LOOK") == "here"
 
 
-KEPT = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
+STORED = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("environment", "expected"),
     [
-        ({}, f"{KEPT}:glibc.malloc.hugetlb=1"),
-        ({"GLIBC_TUNABLES": "glibc.malloc.check=1"}, f"glibc.malloc.check=1:{KEPT}:glibc.malloc.hugetlb=1"),
-        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, f"glibc.malloc.hugetlb=0:{KEPT}"),
+        ({}, f"{STORED}:glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.check=1"}, f"glibc.malloc.check=1:{STORED}:glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, f"glibc.malloc.hugetlb=0:{STORED}"),
     ],
 )
-def test_kept_memory_leaves_what_is_set(given: dict[str, str], expected: str) -> None:
-    assert memory_kept(given) == {"GLIBC_TUNABLES": expected}
+def test_kept_memory_leaves_what_is_set(environment: dict[str, str], expected: str) -> None:
+    assert memory_kept(environment) == {"GLIBC_TUNABLES": expected}
 
 
-@pytest.mark.parametrize(("how", "said"), [("killed", "was ended"), ("raises", "ValueError: raises")])
-def test_death(how: str, said: str) -> None:
-    with pytest.raises(ProcessDiedError, match=said):
+@pytest.mark.parametrize(("how", "message"), [("killed", "was ended"), ("raises", "ValueError: raises")])
+def test_death(how: str, message: str) -> None:
+    with pytest.raises(ProcessDiedError, match=message):
         in_a_process(dies, how)

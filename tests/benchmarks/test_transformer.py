@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from benchmarks.cases import OURS, SHAP, Case
-from benchmarks.explanations import Settings, measure
+from benchmarks.cases import OURS, SHAP, BenchmarkCase
+from benchmarks.explanations import CaseSettings, measure
 from benchmarks.networks import Encoder
-from benchmarks.subjects import NETWORKS, due, make_subject
+from benchmarks.subjects import NETWORKS, expected_sums, make_subject
 
-SMALL = Case("transformer", (3, 8), 4, 2)
+SMALL = BenchmarkCase("transformer", (3, 8), 4, 2)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,12 +25,14 @@ def test_the_references_and_their_weights_matter() -> None:
     with torch.no_grad():
         mean = subject.network(subject.references).mean(0)
         outputs = subject.network(subject.rows)
-    assert due(subject) == pytest.approx((outputs - mean)[[0, 1], outputs.argmax(1)].numpy(), abs=1e-5)
+    assert expected_sums(subject) == pytest.approx(
+        (outputs - mean)[[0, 1], outputs.argmax(1)].numpy(), abs=1e-5
+    )
 
 
 def test_shap_adds_up_to_something_else() -> None:
-    found = measure(SMALL, Settings(1, 1, (SHAP,)))
-    ours, shap = (found.systems[name] for name in (OURS, SHAP))
+    actual = measure(SMALL, CaseSettings(1, 1, (SHAP,)))
+    ours, shap = (actual.systems[name] for name in (OURS, SHAP))
     assert max(ours.error, ours.gap) < 1e-4  # in float32
     assert min(shap.error, shap.gap) > 0.1
-    assert "LayerNorm" in found.notes[0]
+    assert "LayerNorm" in actual.notes[0]

@@ -369,14 +369,14 @@ OWN: dict[str, tuple[str, Any, rule.Kind, Any, str]] = {
         product,
         POINTWISE,
         DeepShap(REFERENCES),
-        "Mul node 'own': a parameter of it depends on what is explained",
+        "Mul node 'own': .*parameter",
     ),
     "an input without a pullback": (
         "Mul",
         product,
         BILINEAR,
         Gradient(),
-        r"Mul node 'own': its input 1 \('b'\) depends on what is explained",
+        r"Mul node 'own': .*\b1 \('b'\)",
     ),
     "no rule that is complete": (
         "Tanh",
@@ -420,5 +420,5 @@ def test_a_rule_of_one_input_refuses_a_parameter_that_varies(monkeypatch: pytest
     monkeypatch.setattr(rule, "_RULES", dict(rule._RULES))
     rule.local("Mul")(lambda op, m, *points: op.Mul(m, points[-1]))
     model = graph("a = Relu (x) b = Sigmoid (x) [own] y = Mul (a, b)")
-    with pytest.raises(UnsupportedModelError, match="Mul node 'own': a parameter of it depends on what is"):
+    with pytest.raises(UnsupportedModelError, match=r"Mul node 'own': .*parameter"):
         compile_model(model, DeepShap(REFERENCES), targets=[0])

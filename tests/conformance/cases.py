@@ -41,6 +41,11 @@ class ConformanceCase:
     results: dict[str, np.ndarray | None]
 
     @property
+    def is_body(self) -> bool:
+        """Whether the body of a function stands in the function's place."""
+        return "_expanded" in self.name
+
+    @property
     def floats(self) -> tuple[str, ...]:
         """Names of the inputs that hold floats."""
         return _floats(self.model.graph.input, self.inputs)

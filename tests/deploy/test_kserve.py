@@ -11,27 +11,30 @@ from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
 from tests.docs.pages import ROOT
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
 
 MANIFESTS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "deploy/kserve").glob("*.yaml")}
-INSTANCES = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+INSTANCES = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
 
 
 @pytest.fixture(scope="module")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mnt") / "models"
-    made.write_score(folder)
+    handmade.write_score(folder)
     return folder
 
 
 def arguments(container: dict[str, Any], mounted: Path) -> list[str]:
     """As KServe fills them in for the InferenceService `score`, on a free port."""
-    given = [one.replace("{{.Name}}", "score").replace("credit", "score") for one in container["args"]]
-    assert given.pop(0) == "kserve"
-    kept = [one for one in given if not one.startswith(("--http_port", "--model_dir"))]
-    return [*kept, f"--model_dir={mounted}", "--http_port=0", "--grpc_port=0"]
+    rows_sent = [
+        argument.replace("{{.Name}}", "score").replace("credit", "score") for argument in container["args"]
+    ]
+    assert rows_sent.pop(0) == "kserve"
+    arguments_without_ports = [
+        argument for argument in rows_sent if not argument.startswith(("--http_port", "--model_dir"))
+    ]
+    return [*arguments_without_ports, f"--model_dir={mounted}", "--http_port=0", "--grpc_port=0"]
 
 
 @pytest.fixture(
@@ -44,16 +47,16 @@ def arguments(container: dict[str, Any], mounted: Path) -> list[str]:
 )
 def url(request: pytest.FixtureRequest, mounted: Path) -> Iterator[str]:
     more = ["--predictor_host", "score-predictor.default", "--workers", "4", "--enable_docs_url=true"]
-    given = [*arguments(request.param, mounted), *more]
-    with serve(*given, command="kserve", RATIONALE_LOG_FORMAT="plain", TMPDIR=str(mounted.parent)) as child:
-        found, lines = ready_line(child)
+    inputs = [*arguments(request.param, mounted), *more]
+    with serve(*inputs, command="kserve", RATIONALE_LOG_FORMAT="plain", TMPDIR=str(mounted.parent)) as child:
+        actual, lines = ready_line(child)
         assert any("the predictor score-predictor.default is not asked" in line for line in lines)
         assert any("containerConcurrency is 4" in line for line in lines)
-        yield f"http://127.0.0.1:{found.rpartition(':')[2]}"
+        yield f"http://127.0.0.1:{actual.rpartition(':')[2]}"
         child.terminate()
-        _, told = child.communicate(timeout=60)
-        assert "warning: --enable_docs_url=true is not known here" in told
-        assert "the audit trail go with this pod" in told
+        _, output = child.communicate(timeout=60)
+        assert "warning: --enable_docs_url=true is not known here" in output
+        assert "this pod" in output
 
 
 def test_it_answers_all_that_kserve_sends(url: str) -> None:
@@ -61,10 +64,10 @@ def test_it_answers_all_that_kserve_sends(url: str) -> None:
     described = patient.get(model).json()
     assert (described["name"], described["ready"]) == ("score", True)
     predicted = patient.post(f"{model}:predict", json=INSTANCES).json()
-    np.testing.assert_allclose(predicted["predictions"], made.predict(made.X), rtol=1e-6)
+    np.testing.assert_allclose(predicted["predictions"], handmade.predict(handmade.X), rtol=1e-6)
     explained = patient.post(f"{model}:explain", json=INSTANCES).json()
-    np.testing.assert_allclose(explained["predictions"], made.predict(made.X), rtol=1e-6)
-    assert len(patient.post(f"{model}:decide", json=INSTANCES).json()["decisions"]) == len(made.X)
+    np.testing.assert_allclose(explained["predictions"], handmade.predict(handmade.X), rtol=1e-6)
+    assert len(patient.post(f"{model}:decide", json=INSTANCES).json()["decisions"]) == len(handmade.X)
     assert patient.get(f"{url}/v2/health/ready").status_code == 200
     assert patient.get(f"{url}/v2/models/score/ready").status_code == 200
 
@@ -76,15 +79,15 @@ def test_the_probes_of_the_manifests_are_answered(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "told"),
+    ("folder", "message"),
     [
         ("", "it holds score"),
         ("score", "let STORAGE_URI name the folder above it"),
         ("none", "holds no entry"),
     ],
 )
-def test_what_is_mounted_and_is_not_the_model(mounted: Path, folder: str, told: str) -> None:
-    given = ["kserve", "--model_name", "credit", "--model_dir", str(mounted / folder)]
-    done = CliRunner().invoke(app, given)
-    assert done.exit_code == 2
-    assert told in " ".join(done.output.split())
+def test_what_is_mounted_and_is_not_the_model(mounted: Path, folder: str, message: str) -> None:
+    command = ["kserve", "--model_name", "credit", "--model_dir", str(mounted / folder)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())

@@ -27,15 +27,15 @@ from rationale_service.app import create_app, create_backend
 from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings
 from tests.needs import need
-from tests.service import handmade as made
-from tests.service.conftest import client_of
+from tests.service import handmade
 from tests.service.decisions.audit.postgres import postgres
 from tests.service.explaining import PATH, Sets, settled
+from tests.service.in_process import client_of
 
 ALERTS = Path(__file__).parents[2] / "docs" / "alerts.yml"
 STEP_MIN = 2
 FAULTY_ROUNDS, ROUNDS = 7, 34  # after the first scrape
-ROW = dict(zip(made.FEATURES, made.X[0].tolist(), strict=True))
+ROW = dict(zip(handmade.FEATURES, handmade.X[0].tolist(), strict=True))
 SLOW_S = 0.6
 DECIDE = "/v1/models/score:decide"
 # What fires, by gateway and minute: while it is ill, and an hour after.
@@ -269,7 +269,7 @@ async def running(
 
 @contextlib.asynccontextmanager
 async def healthy(folder: Path) -> AsyncIterator[Gateway]:
-    made.write_score(folder / "healthy")
+    handmade.write_score(folder / "healthy")
     async with running(Settings(repository=folder / "healthy")) as (app, client):
         yield Gateway(app, client)
 
@@ -277,14 +277,14 @@ async def healthy(folder: Path) -> AsyncIterator[Gateway]:
 @contextlib.asynccontextmanager
 async def faulty(folder: Path) -> AsyncIterator[Gateway]:
     repository = folder / "faulty"
-    made.write_score(repository)
-    made.write_faulty(repository)
+    handmade.write_score(repository)
+    handmade.write_faulty(repository)
     # All references are below the decisions.
     manifest = repository / "score_explain" / "explanation.json"
     told = json.loads(manifest.read_text())
     told["decision"]["classes"] = {"": {"bounds": [-1000], "shares": [1, 0]}}
     manifest.write_text(json.dumps(told))
-    made.write_pair_of(
+    handmade.write_pair_of(
         repository,
         "gappy",
         ("float[N, 1] x", "float[N, 1] y", "y = Identity (x)"),
@@ -293,7 +293,7 @@ async def faulty(folder: Path) -> AsyncIterator[Gateway]:
             "explained_value = Identity (y)  completeness_gap = Identity (y)  "
             "x_attributions = Unsqueeze (x, one)",
         ),
-        made.SMALL,
+        handmade.SMALL,
         [("x",)],
         completeness_gap="completeness_gap",
     )
@@ -310,7 +310,7 @@ async def faulty(folder: Path) -> AsyncIterator[Gateway]:
 
 @contextlib.asynccontextmanager
 async def without_a_trail(folder: Path) -> AsyncIterator[Gateway]:
-    made.write_score(folder / "refusing")
+    handmade.write_score(folder / "refusing")
     (folder / "refusing.state").write_text("in the way")
     async with running(Settings(repository=folder / "refusing")) as (app, client):
         yield WithoutTrail(app, client)
@@ -318,7 +318,7 @@ async def without_a_trail(folder: Path) -> AsyncIterator[Gateway]:
 
 @contextlib.asynccontextmanager
 async def with_a_trail_that_hangs(folder: Path) -> AsyncIterator[Gateway]:
-    made.write_score(folder / "hung")
+    handmade.write_score(folder / "hung")
     with postgres() as database:
         settings = Settings(repository=folder / "hung", audit=database.new_schema())
         async with running(settings) as (app, client):
@@ -332,7 +332,7 @@ async def with_a_trail_that_hangs(folder: Path) -> AsyncIterator[Gateway]:
 
 @contextlib.asynccontextmanager
 async def without_its_state(folder: Path) -> AsyncIterator[Gateway]:
-    made.write_score(folder / "alone")
+    handmade.write_score(folder / "alone")
     settings = Settings(
         repository=folder / "alone",
         state="postgresql://u:p@127.0.0.1:1/state",
@@ -345,14 +345,14 @@ async def without_its_state(folder: Path) -> AsyncIterator[Gateway]:
 
 @contextlib.asynccontextmanager
 async def with_one_of_two_workers(folder: Path) -> AsyncIterator[Gateway]:
-    made.write_score(folder / "one")
+    handmade.write_score(folder / "one")
     async with running(Settings(repository=folder / "one", workers=2)) as (app, client):
         yield Gateway(app, client)
 
 
 @contextlib.asynccontextmanager
 async def without_its_triton(folder: Path) -> AsyncIterator[Gateway]:
-    made.write_gradient(folder / "waiting")
+    handmade.write_gradient(folder / "waiting")
     settings = Settings(repository=folder / "waiting", triton="127.0.0.1:1", triton_wait_s=600)
     async with running(settings) as (app, client):
         yield WithoutTriton(app, client)

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from tests.docs.pages import read
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
 from tests.service.decisions.audit.postgres import Postgres, postgres
 from tests.service.references.request_time import R, net
@@ -68,7 +67,7 @@ def test_a_database_and_a_bucket_are_restored(
     dump, restore = documented()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     net().write(tmp_path / "models", "net")
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     shutil.copytree(tmp_path / "models", tmp_path / "fresh" / "models")
     old, new = server.new_database("old"), server.new_database("restored")
     first = {"RATIONALE_STATE": old, "RATIONALE_ARTIFACTS": f"s3://{BUCKET}/old", **storage.environment}

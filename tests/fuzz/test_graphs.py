@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, note, seed, settings
 from rationale import DeepShap, Gradient, compile_model
 from rationale.graph.memory.fit import fit
 from rationale.graph.runtime.session import Runner
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered, lower
 from rationale.lowering.loading.load import load
 from rationale.methods.engine import Method, combine
@@ -106,7 +106,7 @@ def combined(graph: Fuzzed, lowered: Lowered, method: Method) -> onnx.ModelProto
     rows = {n: (selection.lowered.specs[n][0], np.dtype(np.float64)) for n in selection.target.inputs}
     rows_of_set = method.reference_set
     references = None if rows_of_set is None else prepare(rows_of_set, method.reference_weights, rows)
-    plan = combine(selection, references, Variants(HERE), lambda *_: None)
+    plan = combine(selection, references, VariantChoices(HERE), lambda *_: None)
     return ir.to_proto(fit(plan, HERE, lambda *_: None).model)
 
 

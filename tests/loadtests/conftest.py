@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cases import Case
+from benchmarks.cases import BenchmarkCase
 from loadtests.load.measure import Bench
 from loadtests.load.prepare import prepare
 from loadtests.load.workloads import PROFILES, Workload
-from loadtests.systems.variants import OURS, Variant, serving
+from loadtests.systems.variants import OURS, SystemSettings, serving
 
 # A request has four times its p99: a minute, which no busy machine uses up.
-SMALL = Workload("small", Case("credit", (24,), 5, 8), p99_s=15.0, batch=3)
+SMALL = Workload("small", BenchmarkCase("credit", (24,), 5, 8), p99_s=15.0, batch=3)
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def bench(folder: Path) -> Iterator[Bench]:
-    variant = Variant(OURS, threads=1, workers=1)
+    variant = SystemSettings(OURS, threads=1, workers=1)
     with serving(variant, folder) as server:
         yield Bench(SMALL, folder, PROFILES["tiny"], print, folder / "pages", variant, server)

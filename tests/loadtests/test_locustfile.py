@@ -28,10 +28,10 @@ def locust(folder: Path, host: str, *arguments: str, status: int = 0) -> tuple[A
     """The rows of its statistics and of its failures."""
     command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", host, "--headless"]
     command += ["--only-summary", "--csv", str(folder / "run"), "--users", "6", "--spawn-rate", "100"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, done.stderr
+    process = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+    assert process.returncode == status, process.stderr
     files = [folder / f"run_{name}.csv" for name in LOGGED]
-    return (*(list(csv.DictReader(path.read_text().splitlines())) for path in files), done.stderr)
+    return (*(list(csv.DictReader(path.read_text().splitlines())) for path in files), process.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +44,30 @@ def test_every_kind_of_user_asks_every_model_and_nothing_is_wrong(server: Server
     arguments = ("--run-time", "2s", "--rows", "3", "--grpc", str(server.grpc))
     stats, failures, _ = locust(tmp_path, f"http://{server.http}", *arguments)
     assert not failures
-    asked = {(row["Type"], row["Name"]): int(row["Request Count"]) for row in stats if row["Type"]}
-    assert set(asked) == set(
+    request_counts = {(row["Type"], row["Name"]): int(row["Request Count"]) for row in stats if row["Type"]}
+    assert set(request_counts) == set(
         itertools.product(("JSON", "binary", "gRPC"), ("predict credit", "explain credit"))
     )
-    assert min(asked.values()) > 3
+    assert min(request_counts.values()) > 3
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--models", "debit,credit"], "no model debit is ready; those are: credit"),
         (["GrpcUser"], "GrpcUser needs --grpc HOST:PORT"),
     ],
 )
 def test_what_cannot_be_asked_ends_the_run(
-    server: Server, tmp_path: Path, arguments: list[str], told: str
+    server: Server, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    *_, said = locust(tmp_path, f"http://{server.http}", "--run-time", "60s", *arguments, status=2)
-    assert told in said
+    *_, error = locust(tmp_path, f"http://{server.http}", "--run-time", "60s", *arguments, status=2)
+    assert message in error
 
 
 def test_a_server_that_is_none_ends_the_run(tmp_path: Path) -> None:
-    *_, said = locust(tmp_path, "http://127.0.0.1:9", "--run-time", "60s", status=2)
-    assert "does not say which models it has" in said
+    *_, message = locust(tmp_path, "http://127.0.0.1:9", "--run-time", "60s", status=2)
+    assert "which models" in message
 
 
 # --- answers that are none ----------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def fake() -> Iterator[str]:
     """A server that gives each of the answers in turn."""
     answers = itertools.cycle(ANSWERS.values())
 
-    class Handler(BaseHTTPRequestHandler):
+    class FaultyHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -146,7 +146,7 @@ def fake() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FaultyHandler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -159,7 +159,7 @@ def test_every_fault_is_a_failure_with_its_name(fake: str, tmp_path: Path) -> No
     arguments = ("BinaryUser", "--run-time", "1s", "--rows", "2")
     stats, failures, _ = locust(tmp_path, fake, *arguments, status=1)
     assert {row["Name"] for row in stats if row["Type"]} == {"predict a"}
-    told = Counter({row["Error"]: int(row["Occurrences"]) for row in failures})
+    failure_counts = Counter({row["Error"]: int(row["Occurrences"]) for row in failures})
     for fault in filter(None, ANSWERS):
-        assert sum(count for error, count in told.items() if fault in error) > 1, fault
-    assert len(told) == len(ANSWERS) - 1
+        assert sum(count for error, count in failure_counts.items() if fault in error) > 1, fault
+    assert len(failure_counts) == len(ANSWERS) - 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtests.checks import overload
-from loadtests.load.drive import Tally
+from loadtests.load.drive import DriveTally
 from loadtests.load.questions import EXPLAIN
 from loadtests.systems import models
 
@@ -17,7 +17,7 @@ from loadtests.systems import models
 def test_under_overload_everyone_is_answered_or_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(overload.PROFILES, "short", overload.Profile(0.5, 1.0, 2))
+    monkeypatch.setitem(overload.PROFILES, "short", overload.OverloadProfile(0.5, 1.0, 2))
     monkeypatch.setattr("sys.argv", ["overload", "--width", "256", "--processes", "2", "--connections", "24"])
     status = overload.main()
     printed = capsys.readouterr().out
@@ -27,9 +27,9 @@ def test_under_overload_everyone_is_answered_or_refused(
     assert ("passed" in printed) == (status == 0)
 
 
-def outcome(**changes: Any) -> overload.Outcome:
+def outcome(**changes: Any) -> overload.OverloadResult:
     """Of a machine that grows slower."""
-    tally = Tally({200: [0.1] * 16, 429: [0.01] * 9}, [b"{}"])
+    tally = DriveTally({200: [0.1] * 16, 429: [0.01] * 9}, [b"{}"])
     of: dict[str, Any] = {
         "peaks": [100.0, 80.0, 60.0],
         "overloads": [81.0, 63.0],
@@ -38,24 +38,24 @@ def outcome(**changes: Any) -> overload.Outcome:
         "memory_before": 0,
         "memory_most": 1,
     }
-    return overload.Outcome(**{**of, **changes})
+    return overload.OverloadResult(**{**of, **changes})
 
 
 def test_each_overload_is_held_against_the_loads_around_it() -> None:
-    found = outcome()
-    assert found.peak == 80
-    assert found.kept == pytest.approx(0.9)
-    assert found.kept_each == pytest.approx([0.9, 0.9])
+    actual = outcome()
+    assert actual.peak == 80
+    assert actual.kept_share == pytest.approx(0.9)
+    assert actual.kept_each == pytest.approx([0.9, 0.9])
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
         ({"wrong": 1}, "1 of 1 answers that were compared are wrong"),
-        ({"tally": Tally({500: [0.1]})}, "other answers: {500: 1}"),
-        ({"tally": Tally(broken=2)}, "2 connections broke"),
+        ({"tally": DriveTally({500: [0.1]})}, "other answers: {500: 1}"),
+        ({"tally": DriveTally(broken=2)}, "2 connections broke"),
         ({"overloads": [60.0, 50.0]}, "less than 85% was kept"),
-        ({"tally": Tally({429: [0.2] * 9})}, "refusals are late"),
+        ({"tally": DriveTally({429: [0.2] * 9})}, "refusals are late"),
         ({"memory_most": 1 << 30}, "memory grew"),
     ],
 )
@@ -71,13 +71,13 @@ def test_small_models_are_reported_and_not_judged_by_what_they_keep() -> None:
 def test_a_wrong_answer_is_told(tmp_path: Path) -> None:
     models.write_network(tmp_path, width=8, references=3)
     question = models.question(models.NETWORK, EXPLAIN)
-    alone = overload.Alone(models.session(tmp_path, question.entry), question.inputs)
+    alone = overload.BareRuntime(models.session(tmp_path, question.entry), question.inputs)
     names = [output.name for output in alone.session.get_outputs()]
-    given = dict(zip(names, alone.session.run(None, question.inputs), strict=True))
+    outputs = dict(zip(names, alone.session.run(None, question.inputs), strict=True))
 
     def body(answer: dict[str, np.ndarray]) -> bytes:
         tensors = [{"name": n, "shape": x.shape, "data": x.ravel().tolist()} for n, x in answer.items()]
         return json.dumps({"outputs": tensors}).encode()
 
-    assert alone.is_right(body(given))
-    assert not alone.is_right(body(given | {"x_attributions": given["x_attributions"] + 0.01}))
+    assert alone.is_right(body(outputs))
+    assert not alone.is_right(body(outputs | {"x_attributions": outputs["x_attributions"] + 0.01}))

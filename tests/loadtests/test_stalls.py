@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.checks import stalls
-from loadtests.checks.stalls import MOST_MS, Case, Gateway, longest
+from loadtests.checks.stalls import MOST_MS, StallCase, WatchedGateway, longest
 from rationale_service.app import create_app, create_backend
 from rationale_service.settings import Settings
 
@@ -23,27 +23,27 @@ WORST = {
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[tuple[Gateway, list[Case]]]:
-    with stalls.credit_gateway() as found:
-        yield found
+def started() -> Iterator[tuple[WatchedGateway, list[StallCase]]]:
+    with stalls.credit_gateway() as actual:
+        yield actual
 
 
-def test_the_worst_bodies_stall_nobody(started: tuple[Gateway, list[Case]]) -> None:
+def test_the_worst_bodies_stall_nobody(started: tuple[WatchedGateway, list[StallCase]]) -> None:
     gateway, cases = started
-    chosen = [case for case in cases if (case.route, case.what) in WORST]
+    chosen = [case for case in cases if (case.route, case.label) in WORST]
     assert len(chosen) == len(WORST)
-    found = {f"{case.route}: {case.what}": longest(gateway, case, MOST_MS) for case in chosen}
-    assert {what: stall_ms for what, stall_ms in found.items() if stall_ms > MOST_MS} == {}
+    actual = {f"{case.route}: {case.label}": longest(gateway, case, MOST_MS) for case in chosen}
+    assert {label: stall_ms for label, stall_ms in actual.items() if stall_ms > MOST_MS} == {}
 
 
 @pytest.mark.slow
-def test_no_body_stalls(started: tuple[Gateway, list[Case]]) -> None:
+def test_no_body_stalls(started: tuple[WatchedGateway, list[StallCase]]) -> None:
     gateway, cases = started
-    found = {f"{case.route}: {case.what}": longest(gateway, case, MOST_MS) for case in cases}
-    assert {what: stall_ms for what, stall_ms in found.items() if stall_ms > MOST_MS} == {}
+    actual = {f"{case.route}: {case.label}": longest(gateway, case, MOST_MS) for case in cases}
+    assert {label: stall_ms for label, stall_ms in actual.items() if stall_ms > MOST_MS} == {}
 
 
-def test_each_documented_body_is_sent(started: tuple[Gateway, list[Case]]) -> None:
+def test_each_documented_body_is_sent(started: tuple[WatchedGateway, list[StallCase]]) -> None:
     settings = Settings(repository=Path(__file__).parents[2] / "model_repository")
     documented = stalls.documented(create_app(settings, create_backend(settings)))
     assert len(documented) > 10

@@ -104,7 +104,7 @@ def merge(x: Array) -> Array:
     return x.transpose(0, 2, 1, 3).reshape(len(x), x.shape[2], -1)
 
 
-def part(weights: Weights, prefix: str) -> dict[str, Array]:
+def weights_below(weights: Weights, prefix: str) -> dict[str, Array]:
     return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
 
 
@@ -146,7 +146,7 @@ def bert_block(w: Weights, x: Array, head: int) -> dict[str, Array]:
 def bert_block_relevance(
     w: Weights, x: Array, head: int, relevance: Array, epsilon: float, conservative: bool
 ) -> Array:
-    at = bert_block(w, x, head)
+    activations = bert_block(w, x, head)
 
     def back(name: str, read: Array, r: Array) -> Array:
         return linear_relevance(read, w[f"{name}.weight"], w.get(f"{name}.bias"), r, epsilon)
@@ -154,12 +154,18 @@ def bert_block_relevance(
     def norm_back(name: str, read: Array, r: Array) -> Array:
         return layer_norm_relevance(read, w[f"{name}.weight"], w.get(f"{name}.bias"), r, epsilon)
 
-    to_a, to_down = sum_relevance(at["a"], at["down"], norm_back("norm2", at["a"] + at["down"], relevance))
-    to_up = back("down", gelu(at["up"]), to_down)  # and unchanged through the activation
-    to_a = to_a + back("up", at["a"], to_up)
-    to_x, to_o = sum_relevance(x, at["o"], norm_back("norm1", x + at["o"], to_a))
-    to_mixed = heads(back("o", at["mixed"], to_o), head)
-    parts = attention_relevance(at["q"], at["k"], at["v"], np.zeros(1), to_mixed, epsilon, conservative)
+    to_a, to_down = sum_relevance(
+        activations["a"],
+        activations["down"],
+        norm_back("norm2", activations["a"] + activations["down"], relevance),
+    )
+    to_up = back("down", gelu(activations["up"]), to_down)  # and unchanged through the activation
+    to_a = to_a + back("up", activations["a"], to_up)
+    to_x, to_o = sum_relevance(x, activations["o"], norm_back("norm1", x + activations["o"], to_a))
+    to_mixed = heads(back("o", activations["mixed"], to_o), head)
+    parts = attention_relevance(
+        activations["q"], activations["k"], activations["v"], np.zeros(1), to_mixed, epsilon, conservative
+    )
     return to_x + sum(back(n, x, merge(r)) for n, r in zip("qkv", parts, strict=True))
 
 
@@ -173,7 +179,7 @@ def bert_relevance(
     conservative: bool = False,
 ) -> Array:
     """Relevance [N, S, E] of the embeddings for one class."""
-    each = [part(weights, f"blocks.{i}.") for i in range(blocks)]
+    each = [weights_below(weights, f"blocks.{i}.") for i in range(blocks)]
     read = [x]
     for w in each:
         read.append(bert_block(w, read[-1], head)["y"])
@@ -234,28 +240,34 @@ def llama_block(w: Weights, x: Array, head: int) -> dict[str, Array]:
 def llama_block_relevance(
     w: Weights, x: Array, head: int, relevance: Array, epsilon: float, conservative: bool
 ) -> Array:
-    at = llama_block(w, x, head)
+    activations = llama_block(w, x, head)
 
     def back(name: str, read: Array, r: Array) -> Array:
         return linear_relevance(read, w[f"{name}.weight"], None, r, epsilon)
 
-    to_a, to_down = sum_relevance(at["a"], at["down"], relevance)
-    to_product = back("down", silu(at["gate"]) * at["up"], to_down)
+    to_a, to_down = sum_relevance(activations["a"], activations["down"], relevance)
+    to_product = back("down", silu(activations["gate"]) * activations["up"], to_down)
     if conservative:  # the gate is a constant
-        to_a = to_a + back("up", at["g"], to_product)
+        to_a = to_a + back("up", activations["g"], to_product)
     else:
         halves = to_product / 2  # proposition 3.2; unchanged through the activation, and through RMSNorm
-        to_a = to_a + back("gate", at["g"], halves) + back("up", at["g"], halves)
-    to_x, to_o = sum_relevance(x, at["o"], to_a)
-    to_mixed = heads(back("o", at["mixed"], to_o), head)
+        to_a = to_a + back("gate", activations["g"], halves) + back("up", activations["g"], halves)
+    to_x, to_o = sum_relevance(x, activations["o"], to_a)
+    to_mixed = heads(back("o", activations["mixed"], to_o), head)
     q, k, v = attention_relevance(
-        at["turned_q"], at["many_k"], at["many_v"], w["mask"], to_mixed, epsilon, conservative
+        activations["turned_q"],
+        activations["many_k"],
+        activations["many_v"],
+        w["mask"],
+        to_mixed,
+        epsilon,
+        conservative,
     )
-    times = at["q"].shape[1] // at["k"].shape[1]
+    times = activations["q"].shape[1] // activations["k"].shape[1]
     k, v = (r.reshape(len(r), -1, times, *r.shape[2:]).sum(2) for r in (k, v))
-    q, k = (turn_relevance(at[n], w["cos"], w["sin"], r) for n, r in (("q", q), ("k", k)))
+    q, k = (turn_relevance(activations[n], w["cos"], w["sin"], r) for n, r in (("q", q), ("k", k)))
     parts = zip("qkv", (q, k, v), strict=True)
-    return to_x + sum(back(n, at["h"], merge(r)) for n, r in parts)
+    return to_x + sum(back(n, activations["h"], merge(r)) for n, r in parts)
 
 
 def llama_relevance(
@@ -268,7 +280,7 @@ def llama_relevance(
     conservative: bool = False,
 ) -> Array:
     """Relevance [N, S, E] of the embeddings for one class."""
-    each = [part(weights, f"blocks.{i}.") for i in range(blocks)]
+    each = [weights_below(weights, f"blocks.{i}.") for i in range(blocks)]
     read = [x]
     for w in each:
         read.append(llama_block(w, read[-1], head)["y"])

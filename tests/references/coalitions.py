@@ -80,14 +80,14 @@ def _contexts(group: Group) -> Iterator[tuple[Player, list[tuple[float, list[Pla
     if isinstance(group, Player):
         yield group, [(1.0, [])]
         return
-    for i, part in enumerate(group):
-        others = [g for j, g in enumerate(group) if j != i]
+    for i, members in enumerate(group):
+        other_groups = [g for j, g in enumerate(group) if j != i]
         outer = [
             (_weight(size, len(group)), [p for g in chosen for p in _members(g)])
             for size in range(len(group))
-            for chosen in combinations(others, size)
+            for chosen in combinations(other_groups, size)
         ]
-        for player, inner in _contexts(part):
+        for player, inner in _contexts(members):
             yield player, [(v * w, [*b, *a]) for v, a in inner for w, b in outer]
 
 

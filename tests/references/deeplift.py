@@ -29,8 +29,8 @@ class Sum(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        first, *others = (branch(x) for branch in self.branches)
-        return sum(others, start=first)
+        first, *rest_of_branches = (branch(x) for branch in self.branches)
+        return sum(rest_of_branches, start=first)
 
 
 class Concat(nn.Module):
@@ -47,9 +47,9 @@ class Concat(nn.Module):
 class Product(nn.Module):
     """Two branches that read the same value, multiplied: a gate."""
 
-    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
-        self.left, self.right = left, right
+        self.left, self.right = first, second
 
     def forward(self, x: Tensor) -> Tensor:
         return self.left(x) * self.right(x)
@@ -139,7 +139,7 @@ def _concat(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
     sizes = [y.shape[1] for y in ys]
 
     def pull_all(m: Tensor) -> Tensor:
-        return sum(pull(part) for pull, part in zip(pulls, m.split(sizes, dim=1), strict=True))
+        return sum(pull(slice_of_m) for pull, slice_of_m in zip(pulls, m.split(sizes, dim=1), strict=True))
 
     return torch.cat(ys, dim=1), torch.cat(y_rs, dim=1), pull_all
 

@@ -48,11 +48,11 @@ def run64(
     model = inline_local_functions(model) if model.functions else model
     values = _constants(model.graph)
     values |= {name: wide(np.asarray(array)) for name, array in inputs.items()}
-    wanted = list(outputs or (o.name for o in model.graph.output))
+    names = list(outputs or (o.name for o in model.graph.output))
     table = {**OPERATORS, **(operators or {})}
     with torch.no_grad(), _threads_for(values):
-        _run(model.graph, values, wanted, table, observe)
-    return {name: values[name].numpy() for name in wanted}
+        _run(model.graph, values, names, table, observe)
+    return {name: values[name].numpy() for name in names}
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, T]:
 def _run(
     graph: onnx.GraphProto,
     values: dict[str, T],
-    wanted: Sequence[str],
+    result_names: Sequence[str],
     table: Mapping[str, Callable[..., Any]],
     observe: Observe | None = None,
 ) -> None:
@@ -95,7 +95,7 @@ def _run(
         if observe is not None:
             observe(node, values)
         elif i % 16 == 0:
-            dead = [n for n in values if last.get(n, -1) < i and n not in wanted and n in last]
+            dead = [n for n in values if last.get(n, -1) < i and n not in result_names and n in last]
             for name in dead:
                 del values[name]
 
@@ -118,13 +118,13 @@ def _scan(
     count = len(operands) - num_scan_inputs
     states, sequences = list(operands[:count]), operands[count:]
     stacks: list[list[T]] = []
-    names, wanted = [v.name for v in body.input], [v.name for v in body.output]
+    names, result_names = [v.name for v in body.input], [v.name for v in body.output]
     constants = _constants(body)
     for parts in zip(*sequences, strict=True):
         inside = {**outside, **constants, **dict(zip(names, [*states, *parts], strict=True))}
-        _run(body, inside, wanted, table)
-        states = [inside[name] for name in wanted[:count]]
-        stacks.append([inside[name] for name in wanted[count:]])
+        _run(body, inside, result_names, table)
+        states = [inside[name] for name in result_names[:count]]
+        stacks.append([inside[name] for name in result_names[count:]])
     return [*states, *(torch.stack(parts) for parts in zip(*stacks, strict=True))]
 
 

@@ -51,9 +51,11 @@ class Flow:
         risen = quotient(f(self.x) - f(self.r), np.where(near, 0.0, d))
         return Flow(f(self.x), f(self.r), np.where(near, middle, risen)[..., None] * self.m)
 
-    def through(self, x: Array, r: Array, due: Array) -> "Flow":
-        """A value x, r of which `due` [*shape, *self.shape] is what each element of this one adds."""
-        slopes = quotient(due, np.broadcast_to(self.x - self.r, due.shape)).reshape(x.size, self.x.size)
+    def through(self, x: Array, r: Array, expected: Array) -> "Flow":
+        """A value x, r of which `expected` [*shape, *self.shape] is what each element of this one adds."""
+        slopes = quotient(expected, np.broadcast_to(self.x - self.r, expected.shape)).reshape(
+            x.size, self.x.size
+        )
         m = slopes @ self.m.reshape(self.x.size, -1)
         return Flow(x, r, m.reshape(*x.shape, -1))
 
@@ -264,10 +266,10 @@ def cross_maximum(x: Flow, reads: Array, shape: tuple[int, ...]) -> Flow:
     winner, winner_r = (v.argmax(1) for v in flat)
     y, y_r = (v.max(1) for v in flat)
     c, each = np.maximum(y, y_r), np.arange(len(reads))
-    due = np.zeros(reads.shape)
-    np.add.at(due, (each, winner), c - y_r)
-    np.add.at(due, (each, winner_r), y - c)
-    return x.through(y.reshape(shape), y_r.reshape(shape), due.reshape(*shape, *x.x.shape))
+    expected = np.zeros(reads.shape)
+    np.add.at(expected, (each, winner), c - y_r)
+    np.add.at(expected, (each, winner_r), y - c)
+    return x.through(y.reshape(shape), y_r.reshape(shape), expected.reshape(*shape, *x.x.shape))
 
 
 def greatest(x: Flow, axes: tuple[int, ...]) -> Flow:
@@ -324,27 +326,27 @@ def top_k(x: Flow, k: Array, *, axis: int = -1, largest: int = 1, **_: int) -> F
     x = x.affine(lambda v: np.moveaxis(v, axis, -1))
     ways = [np.argsort(-v if largest else v, axis=-1, kind="stable")[..., : k.item()] for v in (x.x, x.r)]
     y, y_r = (np.take_along_axis(v, w, -1) for v, w in zip((x.x, x.r), ways, strict=True))
-    d, due = x.x - x.r, np.zeros((*y.shape, *x.x.shape))
+    d, expected = x.x - x.r, np.zeros((*y.shape, *x.x.shape))
     for place in np.ndindex(y.shape):
         line = place[:-1]
         for way in ways:
-            due[(*place, *line, way[place])] += d[(*line, way[place])] / 2
-        missing = y[place] - y_r[place] - due[place].sum()
-        due[(*place, *line)] += missing * quotient(np.abs(d[line]), np.abs(d[line]).sum())
-    return x.through(y, y_r, due).affine(lambda v: np.moveaxis(v, -1, axis))
+            expected[(*place, *line, way[place])] += d[(*line, way[place])] / 2
+        missing = y[place] - y_r[place] - expected[place].sum()
+        expected[(*place, *line)] += missing * quotient(np.abs(d[line]), np.abs(d[line]).sum())
+    return x.through(y, y_r, expected).affine(lambda v: np.moveaxis(v, -1, axis))
 
 
 def hardmax(x: Flow, *, axis: int = -1) -> Flow:
     """A step of what x's winner is ahead of r's."""
     x = x.affine(lambda v: np.moveaxis(v, axis, -1))
     y, y_r = (np.eye(v.shape[-1])[v.argmax(-1)] for v in (x.x, x.r))
-    due = np.zeros((*y.shape, *x.x.shape))
+    expected = np.zeros((*y.shape, *x.x.shape))
     for line in np.ndindex(y.shape[:-1]):
         change = y[line] - y_r[line]
         gain = change * (x.x[line] - x.r[line])
         for i, step in enumerate(change):
-            due[(*line, i, *line)] = step * quotient(gain, gain.sum())
-    return x.through(y, y_r, due).affine(lambda v: np.moveaxis(v, -1, axis))
+            expected[(*line, i, *line)] = step * quotient(gain, gain.sum())
+    return x.through(y, y_r, expected).affine(lambda v: np.moveaxis(v, -1, axis))
 
 
 # -- what works in two orders ---------------------------------------------------------------------------
@@ -352,36 +354,36 @@ def hardmax(x: Flow, *, axis: int = -1) -> Flow:
 
 def _in_two_orders(f: Callable[[Array], float], x: Array, r: Array) -> Array:
     """What each of a list of players [players, …] adds to f: from first to last, and back; the mean."""
-    due = np.zeros(x.shape)
+    expected = np.zeros(x.shape)
     for order in (range(len(x)), range(len(x) - 1, -1, -1)):
         now = r.copy()
         for i in order:
             for place in np.ndindex(x[i].shape):  # f is linear in what a player holds
                 moved = now.copy()
                 moved[(i, *place)] = x[(i, *place)]
-                due[(i, *place)] += (f(moved) - f(now)) / 2
+                expected[(i, *place)] += (f(moved) - f(now)) / 2
             now[i] = x[i]
-    return due
+    return expected
 
 
 def reduce_prod(x: Flow, axes: tuple[int, ...]) -> Flow:
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.x.shape))
     y, y_r = (v.prod(axes, keepdims=True) for v in (x.x, x.r))
-    due = np.zeros((*shape, *x.x.shape))
+    expected = np.zeros((*shape, *x.x.shape))
     for place in np.ndindex(shape):
         line = tuple(slice(None) if i in axes else p for i, p in enumerate(place))
-        part = _in_two_orders(lambda v: float(v.prod()), x.x[line].reshape(-1), x.r[line].reshape(-1))
-        due[(*place, *line)] = part.reshape(x.x[line].shape)
-    return x.through(y, y_r, due)
+        products = _in_two_orders(lambda v: float(v.prod()), x.x[line].reshape(-1), x.r[line].reshape(-1))
+        expected[(*place, *line)] = products.reshape(x.x[line].shape)
+    return x.through(y, y_r, expected)
 
 
 def determinant(x: Flow) -> Flow:
     """Row by row, in which it is linear."""
     y, y_r = np.linalg.det(x.x), np.linalg.det(x.r)
-    due = np.zeros((*y.shape, *x.x.shape))
+    expected = np.zeros((*y.shape, *x.x.shape))
     for place in np.ndindex(y.shape):
-        due[(*place, *place)] = _in_two_orders(lambda v: float(np.linalg.det(v)), x.x[place], x.r[place])
-    return x.through(y, y_r, due)
+        expected[(*place, *place)] = _in_two_orders(lambda v: float(np.linalg.det(v)), x.x[place], x.r[place])
+    return x.through(y, y_r, expected)
 
 
 # -- pairs, steps and scatters --------------------------------------------------------------------------
@@ -414,11 +416,11 @@ _COMBINED: dict[str, Callable[[Flow, Flow], Flow]] = {
 
 def _combined_at(x: Flow, targets: Sequence[Any], updates: Sequence[Flow], reduction: str) -> Flow:
     """One update after the other."""
-    for at, update in zip(targets, updates, strict=True):
-        new = _COMBINED[reduction](x[at], update)
+    for target, update in zip(targets, updates, strict=True):
+        new = _COMBINED[reduction](x[target], update)
         parts = [v.copy() for v in (x.x, x.r, x.m)]
-        for part, value in zip(parts, (new.x, new.r, new.m), strict=True):
-            part[at] = value
+        for array, value in zip(parts, (new.x, new.r, new.m), strict=True):
+            array[target] = value
         x = Flow(*parts)
     return x
 
@@ -430,9 +432,9 @@ def scatter_elements(
         return None
     targets = []
     for index in np.ndindex(places.shape):
-        at = list(index)
-        at[axis] = int(places[index])
-        targets.append(tuple(at))
+        target = list(index)
+        target[axis] = int(places[index])
+        targets.append(tuple(target))
     return _combined_at(x, targets, [updates[i] for i in np.ndindex(places.shape)], reduction)
 
 

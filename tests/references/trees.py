@@ -58,14 +58,16 @@ def random_trees(
 ) -> list[Node]:
     random = np.random.default_rng(seed)
 
-    def grow(left: int) -> Node:
-        if not left or (left < depth - 1 and random.random() < 0.2):
+    def grow(levels: int) -> Node:
+        if not levels or (levels < depth - 1 and random.random() < 0.2):
             return Leaf(tuple(float(np.float32(w)) for w in random.standard_normal(columns)))
         mode = str(random.choice(modes))
         count = 3 if mode == "MEMBER" else 1
         numbers = tuple(float(n) for n in random.choice(grid, count, replace=False))
         missing = bool(random.random() < 0.5)
-        return Split(int(random.integers(features)), mode, numbers, missing, grow(left - 1), grow(left - 1))
+        return Split(
+            int(random.integers(features)), mode, numbers, missing, grow(levels - 1), grow(levels - 1)
+        )
 
     return [grow(depth) for _ in range(trees)]
 
@@ -118,15 +120,15 @@ Covers = dict[int, float]  # by the id of a node
 
 def covers_of(trees: Sequence[Node], rows: np.ndarray) -> Covers:
     """How many rows reach each node."""
-    found: Covers = {}
+    covers: Covers = {}
     pending = [(tree, rows) for tree in trees]
     while pending:
-        node, own = pending.pop()
-        found[id(node)] = len(own)
+        node, reaching = pending.pop()
+        covers[id(node)] = len(reaching)
         if isinstance(node, Split):
-            passed = np.array([node.passed(float(row[node.feature])) for row in own], bool)
-            pending += [(node.yes, own[passed]), (node.no, own[~passed])]
-    return found
+            passed = np.array([node.passed(float(row[node.feature])) for row in reaching], bool)
+            pending += [(node.yes, reaching[passed]), (node.no, reaching[~passed])]
+    return covers
 
 
 def path_dependent(
@@ -151,13 +153,13 @@ def path_dependent(
 def shapley_of(worth: Worth, count: int) -> np.ndarray:
     """[N, columns, P] by every coalition of the players."""
     worth = _remembered(worth)
-    found = np.zeros((*worth(()).shape, count))
+    values = np.zeros((*worth(()).shape, count))
     for size in range(count):
         for chosen in combinations(range(count), size):
             share, value = 1 / (count * math.comb(count - 1, size)), worth(chosen)
             for j in set(range(count)).difference(chosen):
-                found[:, :, j] += share * (worth((*chosen, j)) - value)
-    return found
+                values[:, :, j] += share * (worth((*chosen, j)) - value)
+    return values
 
 
 def interactions_of(worth: Worth, count: int) -> np.ndarray:
@@ -165,21 +167,21 @@ def interactions_of(worth: Worth, count: int) -> np.ndarray:
     what is left of a player's Shapley value; as shap defines them.
     """
     worth = _remembered(worth)
-    found = np.zeros((*worth(()).shape, count, count))
+    interactions = np.zeros((*worth(()).shape, count, count))
     for i, j in combinations(range(count), 2):
-        others = [p for p in range(count) if p not in (i, j)]
+        other_players = [p for p in range(count) if p not in (i, j)]
         for size in range(count - 1):
             share = 1 / (2 * (count - 1) * math.comb(count - 2, size))
-            for chosen in combinations(others, size):
-                both, alone = (
+            for chosen in combinations(other_players, size):
+                with_both, alone = (
                     worth((*chosen, i, j)) + worth(chosen),
                     worth((*chosen, i)) + worth((*chosen, j)),
                 )
-                found[:, :, i, j] += share * (both - alone)
-        found[:, :, j, i] = found[:, :, i, j]
-    own = shapley_of(worth, count) - found.sum(axis=3)
-    found[:, :, range(count), range(count)] = own
-    return found
+                interactions[:, :, i, j] += share * (with_both - alone)
+        interactions[:, :, j, i] = interactions[:, :, i, j]
+    main_values = shapley_of(worth, count) - interactions.sum(axis=3)
+    interactions[:, :, range(count), range(count)] = main_values
+    return interactions
 
 
 def shapley(
@@ -195,15 +197,15 @@ def shapley(
 
 
 def _remembered(worth: Worth) -> Worth:
-    known: dict[frozenset[int], np.ndarray] = {}
+    worths: dict[frozenset[int], np.ndarray] = {}
 
-    def once(chosen: Sequence[int]) -> np.ndarray:
+    def remembered(chosen: Sequence[int]) -> np.ndarray:
         key = frozenset(chosen)
-        if key not in known:
-            known[key] = worth(chosen)
-        return known[key]
+        if key not in worths:
+            worths[key] = worth(chosen)
+        return worths[key]
 
-    return once
+    return remembered
 
 
 # -- as ONNX ---------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def attributes(trees: Sequence[Node], prefix: str, only: int | None = None) -> d
     Args:
         only: the one column whose weights are written, under the number 0.
     """
-    found: dict[str, list[Any]] = {
+    lists: dict[str, list[Any]] = {
         f"nodes_{name}": []
         for name in "treeids nodeids featureids modes values truenodeids falsenodeids "
         "missing_value_tracks_true".split()
@@ -236,17 +238,17 @@ def attributes(trees: Sequence[Node], prefix: str, only: int | None = None) -> d
     for tree, number, node, yes, no in listed(trees):
         if isinstance(node, Leaf):
             line = (tree, number, 0, "LEAF", 0.0, 0, 0, 0)
-            kept = range(len(node.weights)) if only is None else [only]
-            for column in kept:
+            columns = range(len(node.weights)) if only is None else [only]
+            for column in columns:
                 entry = (tree, number, column if only is None else 0, node.weights[column])
                 for values, value in zip(weights.values(), entry, strict=True):
                     values.append(value)
         else:
             mode = f"BRANCH_{node.mode}"
             line = (tree, number, node.feature, mode, node.numbers[0], yes, no, int(node.missing))
-        for values, value in zip(found.values(), line, strict=True):
+        for values, value in zip(lists.values(), line, strict=True):
             values.append(value)
-    return found | weights
+    return lists | weights
 
 
 def regressor(trees: Sequence[Node], features: int = 5, **more: Any) -> onnx.ModelProto:
@@ -267,8 +269,14 @@ def regressor(trees: Sequence[Node], features: int = 5, **more: Any) -> onnx.Mod
 def classifier(
     trees: Sequence[Node], classes: int, features: int = 5, only: int | None = None, **more: Any
 ) -> onnx.ModelProto:
-    given = {**attributes(trees, "class", only), "classlabels_int64s": list(range(classes)), **more}
-    node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **given)
+    attributes_of_node = {
+        **attributes(trees, "class", only),
+        "classlabels_int64s": list(range(classes)),
+        **more,
+    }
+    node = helper.make_node(
+        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **attributes_of_node
+    )
     return model_of(node, features, {"p": classes})
 
 
@@ -283,7 +291,7 @@ def ensemble(
     leaves = {
         (t, n): i for i, (t, n) in enumerate((t, n) for t, n, node, *_ in order if isinstance(node, Leaf))
     }
-    found: dict[str, list[Any]] = {
+    lists: dict[str, list[Any]] = {
         name: []
         for name in "nodes_featureids nodes_truenodeids nodes_trueleafs nodes_falsenodeids nodes_falseleafs "
         "nodes_missing_value_tracks_true".split()
@@ -296,7 +304,7 @@ def ensemble(
             (splits.get((tree, to), leaves.get((tree, to))), int((tree, to) in leaves)) for to in (yes, no)
         ]
         line = (node.feature, *ways[0], *ways[1], int(node.missing))
-        for values, value in zip(found.values(), line, strict=True):
+        for values, value in zip(lists.values(), line, strict=True):
             values.append(value)
         numbers.append(node.numbers[0])
         modes.append(list(MODES).index(node.mode) if node.mode != "LEQ" else 0)
@@ -316,7 +324,7 @@ def ensemble(
         tree_roots=[splits[t, 0] for t in range(len(trees))],
         leaf_targetids=[0] * len(leaves),
         n_targets=1,
-        **found,
+        **lists,
         **{name: onnx.numpy_helper.from_array(array, name) for name, array in tensors.items()},
         **more,
     )

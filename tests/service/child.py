@@ -50,25 +50,25 @@ def ready_line(child: Child) -> tuple[str, list[str]]:
     """The HTTP address, and the lines before."""
     lines: list[str] = []
     for line in child.stdout:
-        found = re.fullmatch(r"ready on (https?://(?:127\.0\.0\.1|0\.0\.0\.0):\d+)\n", line)
-        if found:
-            return found[1], lines
+        match = re.fullmatch(r"ready on (https?://(?:127\.0\.0\.1|0\.0\.0\.0):\d+)\n", line)
+        if match:
+            return match[1], lines
         lines.append(line.rstrip())
     raise AssertionError(f"never ready: {lines} {child.stderr.read()}")
 
 
 def grpc_address(lines: list[str]) -> str:
     """`host:port`, from the lines before the last."""
-    return _told(lines, "gRPC on ")
+    return _address_after(lines, "gRPC on ")
 
 
 def admin_address(lines: list[str]) -> str:
-    return _told(lines, "admin API on ")
+    return _address_after(lines, "admin API on ")
 
 
-def _told(lines: list[str], start: str) -> str:
-    (found,) = (line.removeprefix(start) for line in lines if line.startswith(start))
-    return found
+def _address_after(lines: list[str], start: str) -> str:
+    (actual,) = (line.removeprefix(start) for line in lines if line.startswith(start))
+    return actual
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -81,12 +81,12 @@ def until(holds: Callable[[], bool]) -> None:
 def spare_ports(count: int) -> list[int]:
     """Free ports below those that the system hands out: nobody gets them without asking for them."""
     handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found: list[int] = []
+    collected: list[int] = []
     for port in random.sample(range(handed_out // 2, handed_out), 100 * count):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.append(port)
-        if len(found) == count:
-            return found
+            collected.append(port)
+        if len(collected) == count:
+            return collected
     raise AssertionError(f"no ports are free from {handed_out // 2} to {handed_out}")
 
 

@@ -12,17 +12,19 @@ import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
-from fastapi import FastAPI
 from starlette.types import ASGIApp
 from tritonclient.grpc import service_pb2_grpc
 
 from rationale_service.app import create_app, create_backend
 from rationale_service.engine.backends.base import Backend
+from rationale_service.models.explainers import builder
 from rationale_service.observability.metrics import Metrics
 from rationale_service.process.listening import listen
 from rationale_service.settings import Settings
 from tests.service import handmade, patient
 from tests.service.child import PATIENCE_S, both_ends
+from tests.service.explaining import Gate, Sets, sets_of, write_plain
+from tests.service.in_process import client_of
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +42,6 @@ async def gateway(settings: Settings, backend: Backend | None = None) -> AsyncIt
     async with app.router.lifespan_context(app), client_of(app) as client:
         await app.state.gateway.loading
         yield client
-
-
-def client_of(app: FastAPI) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -105,3 +102,26 @@ def channel(grpc_address: str) -> Iterator[grpc.Channel]:
 def stub(channel: grpc.Channel) -> Any:
     """`GRPCInferenceService`, called by hand."""
     return service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+# --- explainers -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose `models` has no explainer."""
+    write_plain(tmp_path / "models")
+    return tmp_path
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Sets:
+    return sets_of(tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Explainers are compiled in this process, where the worker is not what a test is about."""
+    gate = Gate()
+    monkeypatch.setattr(builder, "compile_entry", gate)
+    return gate

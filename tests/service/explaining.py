@@ -12,20 +12,18 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 
 from rationale.errors import RationaleError
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import CompileFailedError, UnknownResourceError
-from rationale_service.models.explainers import builder as builder
 from rationale_service.models.explainers import worker
 from rationale_service.models.explainers.builder import OnProgress
 from rationale_service.models.explainers.records import to_its_end
 from rationale_service.models.explainers.service import Explainers
-from rationale_service.models.explainers.worker import Order
+from rationale_service.models.explainers.worker import CompileOrder
 from rationale_service.settings import Settings
-from tests.service import handmade as made
-from tests.service.conftest import client_of
+from tests.service import handmade
+from tests.service.in_process import client_of
 
 SECONDS = 60
 PATH = "/v2/models/score/explainers"
@@ -33,9 +31,9 @@ DEEPSHAP = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
 OTHER = {**DEEPSHAP, "reference_set": "other"}
 GRADIENT = {"method": "input-x-gradient", "targets": "all"}
 ATTRIBUTIONS = {
-    "typical": (made.X[:, None] - made.X[:3].mean(0)) * made.W.T,
-    "other": (made.X[:, None] - made.X[3:].mean(0)) * made.W.T,
-    "gradient": made.X[:, None] * made.W.T,
+    "typical": (handmade.X[:, None] - handmade.X[:3].mean(0)) * handmade.W.T,
+    "other": (handmade.X[:, None] - handmade.X[3:].mean(0)) * handmade.W.T,
+    "gradient": handmade.X[:, None] * handmade.W.T,
 }
 
 
@@ -65,15 +63,15 @@ class Sets:
 
 def sets_of(folder: Path) -> Sets:
     sets = Sets(folder / "sets")
-    sets.add("typical", made.X[:3])
-    sets.add("other", made.X[3:])
+    sets.add("typical", handmade.X[:3])
+    sets.add("other", handmade.X[3:])
     return sets
 
 
 def write_plain(repository: Path, name: str = "score", scale: float = 1.0) -> None:
     """y = x·W + b, times `scale`, without an explain entry."""
-    graph = f"(float[N, 4] x) => (float[N, 3] y) {{ {made.LINEAR} }}"
-    made.write_entry(repository, name, graph, {"W": made.W * np.float32(scale), "b": made.B})
+    graph = f"(float[N, 4] x) => (float[N, 3] y) {{ {handmade.LINEAR} }}"
+    handmade.write_entry(repository, name, graph, {"W": handmade.W * np.float32(scale), "b": handmade.B})
 
 
 async def settled(client: httpx.AsyncClient, path: str, timeout_s: float = SECONDS) -> dict[str, Any]:
@@ -82,14 +80,17 @@ async def settled(client: httpx.AsyncClient, path: str, timeout_s: float = SECON
 
 
 async def when(
-    client: httpx.AsyncClient, path: str, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = SECONDS
+    client: httpx.AsyncClient,
+    path: str,
+    expected: Callable[[dict[str, Any]], bool],
+    timeout_s: float = SECONDS,
 ) -> dict[str, Any]:
     end_s = time.monotonic() + timeout_s
     while True:
         answer = await client.get(path)
         assert answer.status_code == 200, answer.text
         status: dict[str, Any] = answer.json()
-        if wanted(status):
+        if expected(status):
             return status
         assert time.monotonic() < end_s, status
         await asyncio.sleep(0.02)
@@ -104,8 +105,13 @@ async def made_ready(client: httpx.AsyncClient, path: str, spec: dict[str, Any])
 
 
 async def explain(client: httpx.AsyncClient, **parameters: Any) -> dict[str, Any]:
-    """The answer to `made.X`: {"parameters": …, output name: array}."""
-    tensor = {"name": "x", "shape": list(made.X.shape), "datatype": "FP32", "data": made.X.ravel().tolist()}
+    """The answer to `handmade.X`: {"parameters": …, output name: array}."""
+    tensor = {
+        "name": "x",
+        "shape": list(handmade.X.shape),
+        "datatype": "FP32",
+        "data": handmade.X.ravel().tolist(),
+    }
     answer = await client.post(
         "/v2/models/score/explain", json={"inputs": [tensor], "parameters": parameters}
     )
@@ -131,8 +137,8 @@ async def administered(
     Args:
         grace_s: for so long answers what is out of use.
     """
-    given = Settings(**{"repository": folder / "models", "request_timeout_s": SECONDS, **settings})
-    app = create_app(given, create_backend(given), references=sets)
+    chosen_settings = Settings(**{"repository": folder / "models", "request_timeout_s": SECONDS, **settings})
+    app = create_app(chosen_settings, create_backend(chosen_settings), references=sets)
     app.state.gateway.explainers.grace_s = grace_s
     async with app.router.lifespan_context(app), client_of(app) as client:
         await app.state.gateway.loading
@@ -154,7 +160,7 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
-    async def __call__(self, order: Order, timeout_s: float, on_progress: OnProgress) -> int:  # noqa: ARG002
+    async def __call__(self, order: CompileOrder, timeout_s: float, on_progress: OnProgress) -> int:  # noqa: ARG002
         self.waiting += 1
         try:
             await self._open.wait()
@@ -167,24 +173,6 @@ class Gate:
             return await to_its_end(asyncio.to_thread(worker.run, order, io.StringIO()))
         except RationaleError as error:
             raise CompileFailedError(str(error)) from error
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_plain(tmp_path / "models")
-    return tmp_path
-
-
-@pytest.fixture
-def sets(tmp_path: Path) -> Sets:
-    return sets_of(tmp_path)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate = Gate()
-    monkeypatch.setattr(builder, "compile_entry", gate)
-    return gate
 
 
 def names(folder: Path) -> list[str]:
@@ -207,4 +195,4 @@ def explainers_of(client: httpx.AsyncClient) -> Explainers:
 
 def assert_answers(answer: dict[str, Any], kind: str) -> None:
     np.testing.assert_allclose(answer["x_attributions"], ATTRIBUTIONS[kind], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-5)
+    np.testing.assert_allclose(answer["y"], handmade.predict(handmade.X), rtol=1e-5)

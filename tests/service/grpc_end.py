@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2_grpc
 from rationale_service.app import create_app, create_backend
 from rationale_service.engine.backends.base import Backend
 from rationale_service.engine.dataplane import DataPlane
-from rationale_service.handlers import Handler
+from rationale_service.handlers import InferenceHandler
 from rationale_service.process.listening import listen
 from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.settings import Settings
@@ -27,7 +27,7 @@ class End:
     """A gRPC end in this process, and a channel to it."""
 
     stub: Any
-    handler: Handler
+    handler: InferenceHandler
     server: GrpcServer
     channel: grpc.aio.Channel
     address: str
@@ -64,8 +64,8 @@ async def end_of(app: FastAPI) -> AsyncIterator[End]:
 PATIENCE_S = (0.2, 2.0, 20.0)  # deadlines to try in turn: the first may be over before a busy machine began
 
 
-async def refused(call: Any, code: str, said: str) -> grpc.aio.AioRpcError:
+async def refused(call: Any, code: str, message: str) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await asyncio.wait_for(call, SECONDS)
-    assert (caught.value.code().name, said in caught.value.details()) == (code, True), caught.value
+    assert (caught.value.code().name, message in caught.value.details()) == (code, True), caught.value
     return caught.value

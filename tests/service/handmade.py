@@ -126,18 +126,18 @@ def write_pair_of(
     """
     inputs, outputs, nodes = plain
     graph = f"({inputs}) => ({outputs}) {{ {nodes} }}"
-    given, answered = write_entry(repository, name, graph, constants, **(config or {}))
+    feeds, answered = write_entry(repository, name, graph, constants, **(config or {}))
     graph = f"({inputs}) => ({outputs}, {more[0]}) {{ {nodes} {more[1]} }}"
     write_entry(repository, f"{name}_explain", graph, constants, **(twin_config or config or {}))
     explained = (
         ExplainedInput(tensor=each, attributions=f"{each.name}_attributions", feature_names=names)
-        for each, names in zip(given, features, strict=True)
+        for each, names in zip(feeds, features, strict=True)
     )
     fields: dict[str, Any] = {
         "model": name,
         "method": Method(name="deepshap"),
         "digests": Digests(model="m" * 64, references="r" * 64, options="o" * 64, explanation="e" * 64),
-        "inputs": given,
+        "inputs": feeds,
         "explained": tuple(explained),
         "outputs": answered,
         "explained_output": answered[0].name,
@@ -163,8 +163,8 @@ def write_pair_of(
         options=fields["method"].options,
         output=fields["explained_output"],
         targets=fields["targets"],
-        inputs=[each.name for each in given],
-        features={each.name: names for each, names in zip(given, features, strict=True) if names},
+        inputs=[each.name for each in feeds],
+        features={each.name: names for each, names in zip(feeds, features, strict=True) if names},
     )
     manifest = Manifest(**{"request": request, **fields})
     (repository / f"{name}_explain" / "explanation.json").write_text(manifest.to_json())

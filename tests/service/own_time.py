@@ -68,8 +68,8 @@ class _Waits:
     def run_in_executor(self, *arguments: Any) -> "asyncio.Future[Any]":
         self._working += 1
         work: asyncio.Future[Any] = self._run_in_executor(*arguments)
-        work.add_done_callback(self._done)
+        work.add_done_callback(self._note_end)
         return work
 
-    def _done(self, _: object) -> None:
+    def _note_end(self, _: object) -> None:
         self._working -= 1

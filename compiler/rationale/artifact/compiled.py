@@ -22,9 +22,9 @@ from rationale.graph.runtime.session import (
     Run,
     Runner,
     SerializedGraph,
-    explaining,
     kernels_of,
     outline,
+    with_open_gate,
 )
 from rationale.pictures.picture import (
     TARGETS,
@@ -148,8 +148,8 @@ class Compiled:
 
     def with_warnings(self, warnings: Sequence[str]) -> "Compiled":
         """Return the same model with more warnings."""
-        more = {"warnings": (*self.manifest.warnings, *warnings)}
-        return replace(self, manifest=self.manifest.model_copy(update=more))
+        update = {"warnings": (*self.manifest.warnings, *warnings)}
+        return replace(self, manifest=self.manifest.model_copy(update=update))
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -175,7 +175,7 @@ class Compiled:
             CheckFailedError: if it was read from a repository and its answers to the probe rows are wrong.
         """
         with kernels_of(self.custom_ops):
-            run = explaining(Runner(self.graph, threads=threads), outline(self.graph))
+            run = with_open_gate(Runner(self.graph, threads=threads), outline(self.graph))
         if self.probes is not None and not self.is_proven:
             demand_proof(self.probes, run)
         return run
@@ -214,9 +214,10 @@ class Compiled:
                 "the model has no decision profile: compile it with decision=… (--decision decision.yaml)."
             )
         x = frame_of(x) or x  # read once: a query may answer otherwise the next time
-        beside = {rule.feature for rule in manifest.decision.profile.knock_outs}
-        beside -= {spec.name for spec in manifest.inputs}
-        inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
+        decision_only = {rule.feature for rule in manifest.decision.profile.knock_outs}
+        decision_only -= {spec.name for spec in manifest.inputs}
+        rows = {n: a for n, a in x.items() if n not in decision_only} if isinstance(x, Mapping) else x
+        inputs = self.fit(rows)
         return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
 
     def rules(self) -> tuple[LayerRule, ...]:
@@ -246,8 +247,8 @@ class Compiled:
         counts = {name: len(a) for name, a in arrays.items() if a.ndim}
         if len(set(counts.values())) > 1:
             raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
-        opened = self.manifest.open_length
-        if opened is not None and (fault := opened.fault({name: a.shape for name, a in arrays.items()})):
+        length, shapes = self.manifest.open_length, {name: a.shape for name, a in arrays.items()}
+        if length is not None and (fault := length.fault(shapes)):
             raise InvalidOptionError(f"{fault}.")
         return arrays
 

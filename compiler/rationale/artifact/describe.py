@@ -16,10 +16,10 @@ from rationale.artifact.checks.check import CheckResult, FinishedGraph, adds_up
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered
 from rationale.lowering.inference import Span, length_warnings
-from rationale.methods.engine import Missing, Selection
+from rationale.methods.engine import MissingValues, Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
 from rationale.methods.logits import class_names, is_probability
@@ -33,7 +33,7 @@ from rationale.methods.outputs import (
     attributions_name,
     inner_spec,
 )
-from rationale.methods.references import Referenced
+from rationale.methods.references import PreparedReferences
 from rationale.methods.target import Target, stop_notes, stop_warnings
 from rationale.references.reference_set import ReferenceSet, spreads
 from rationale.references.request_time import describe_open
@@ -66,12 +66,12 @@ _MEMBERS = {*Manifest.model_fields, *ExplainedInput.model_fields}  # the kinds t
 
 
 def describe(
-    selection: Selection,
+    selection: Selection[Any, Any],
     request: CompileRequest,
-    referenced: Referenced,
+    referenced: PreparedReferences,
     graph: FinishedGraph,
     checked: CheckResult,
-    variants: Variants,
+    variants: VariantChoices,
     rules: Sequence[LayerRule] = (),
     *,
     notes: Sequence[str] = (),
@@ -97,10 +97,11 @@ def describe(
     outputs = engine.outputs(selection)
     lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
     combined = graph.edges
-    every = {v.name: tensor_spec(v) for v in combined.graph.input}
-    opened = describe_open(every, target.tensors) if references and references.is_open else None
-    reference_names = opened.names if opened else set()
-    inputs = {name: spec for name, spec in every.items() if name not in reference_names}
+    graph_inputs = {v.name: tensor_spec(v) for v in combined.graph.input}
+    is_open = references is not None and references.is_open
+    open_references = describe_open(graph_inputs, target.tensors) if is_open else None
+    reference_names = open_references.names if open_references else set()
+    inputs = {name: spec for name, spec in graph_inputs.items() if name not in reference_names}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     inner = {s.name: inner_spec(lowered.specs, s.tensor, _row_of(lowered, s, shapes)) for s in target.leaves}
     specs = {**inner, **inputs}
@@ -140,8 +141,8 @@ def describe(
         completeness_gap=GAP if method.gap else None,
         completeness_gap_standard_error=outputs.of_kind(GAP_ERROR).get(WHOLE),
         other_outputs={kind: dict(names) for kind, names in outputs.by_kind.items() if kind not in _MEMBERS},
-        references=None if opened else _references(combined, target, referenced, names, checked),
-        open_references=opened,
+        references=None if open_references else _references(combined, target, referenced, names, checked),
+        open_references=open_references,
         open_length=_open_length(span, combined) if span else None,
         stopped=tuple(Stopped(**asdict(stop)) for stop in target.stops),
         points=method.rows_per_target(references.count if references else 1),
@@ -181,7 +182,7 @@ def _tools() -> dict[str, str]:
 
 
 def _explained(
-    selection: Selection,
+    selection: Selection[Any, Any],
     specs: Mapping[str, TensorSpec],
     names: Mapping[str, tuple[str, ...] | None],
     references: ReferenceSet | None,
@@ -212,27 +213,27 @@ def _explained(
     )
 
 
-def _may_miss(spec: TensorSpec, missing: Missing, references: ReferenceSet | None) -> bool:
+def _may_miss(spec: TensorSpec, missing: MissingValues, references: ReferenceSet | None) -> bool:
     """Tell whether rows of an explained input may hold missing values; a text may always be empty."""
-    if spec.datatype == DATATYPES["STRING"] or (missing is Missing.ALWAYS and spec.datatype in FLOATS):
+    if spec.datatype == DATATYPES["STRING"] or (missing is MissingValues.ALWAYS and spec.datatype in FLOATS):
         return True
-    array = references.arrays.get(spec.name) if references and missing is not Missing.NEVER else None
+    array = references.arrays.get(spec.name) if references and missing is not MissingValues.NEVER else None
     return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
 
 
 def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ...]:
     if target.players is None:
         return ()
-    each = zip(target.players.names, target.players.members, strict=True)
-    return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
+    members = zip(target.players.names, target.players.members, strict=True)
+    return tuple(Player(name=name, features=features, kind=kind) for name, features in members)
 
 
 def _splits(
-    selection: Selection, names: Mapping[str, tuple[str, ...] | None]
+    selection: Selection[Any, Any], names: Mapping[str, tuple[str, ...] | None]
 ) -> dict[str, tuple[float, ...]]:
     splits_of = {
         feature: tuple(values)
-        for name, splits in selection.part.splits(selection.lowered, selection.target).items()
+        for name, splits in selection.choice.splits(selection.lowered, selection.target).items()
         if name in names
         for feature, values in zip(names_of(name, names[name], len(splits)), splits, strict=True)
     }
@@ -280,7 +281,10 @@ def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]])
 
 
 def _digests(
-    selection: Selection, references: ReferenceSet | None, span: Span | None, kernels: Sequence[CustomOps]
+    selection: Selection[Any, Any],
+    references: ReferenceSet | None,
+    span: Span | None,
+    kernels: Sequence[CustomOps],
 ) -> Digests:
     target, method = selection.target, selection.method
     options: dict[str, Any] = {
@@ -290,7 +294,7 @@ def _digests(
         "targets": target.elements,
         "inputs": target.inputs,
         "rationale": version(),
-        **selection.part.options,
+        **selection.choice.options,
     }
     if target.players:
         options["groups"] = dict(zip(target.players.names, target.players.members, strict=True))
@@ -302,14 +306,14 @@ def _digests(
         options["custom_ops"] = [library.sha256 for library in kernels]
     if references and references.is_open:
         options["open_references"] = references.count
-    chosen = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    options_digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
     model = selection.lowered.digest
-    parts = [model, references.digest or None if references else None, chosen]
-    whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Digests(model=model, references=parts[1], options=chosen, explanation=whole)
+    parts = [model, references.digest or None if references else None, options_digest]
+    explanation = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Digests(model=model, references=parts[1], options=options_digest, explanation=explanation)
 
 
-def _extensions(selection: Selection) -> tuple[Extension, ...]:
+def _extensions(selection: Selection[Any, Any]) -> tuple[Extension, ...]:
     """Return the installed packages that take part: rules of operators, and the method's extensions."""
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     packages = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
@@ -330,7 +334,7 @@ def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
 def _references(
     combined: onnx.ModelProto,
     target: Target,
-    referenced: Referenced,
+    referenced: PreparedReferences,
     names: Mapping[str, tuple[str, ...] | None],
     checked: CheckResult,
 ) -> References | None:

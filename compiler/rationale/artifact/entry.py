@@ -267,15 +267,15 @@ def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
     """Return rows near the sample that the compiler left, and one a unit away from it."""
     probes = probe_rows(compiled.model, compiled.sample, unit=unit)
     probes.pop(EXPLAIN if compiled.manifest.one_shot else "", None)
-    if (opened := compiled.manifest.open_references) is not None:
-        probes[opened.weights.name] = np.abs(probes[opened.weights.name])
+    if (references := compiled.manifest.open_references) is not None:
+        probes[references.weights.name] = np.abs(probes[references.weights.name])
     return probes
 
 
-def _difference(there: Mapping[str, np.ndarray], answers: Mapping[str, np.ndarray]) -> float:
+def _difference(expected: Mapping[str, np.ndarray], answers: Mapping[str, np.ndarray]) -> float:
     """Return the largest relative difference from ONNX Runtime's answers; that of a gap is rounding."""
-    names = [name for name in there if name not in (GAP, GAP_ERROR)]
-    return max(relative_error(answers[name], there[name]) for name in names)
+    names = [name for name in expected if name not in (GAP, GAP_ERROR)]
+    return max(relative_error(answers[name], expected[name]) for name in names)
 
 
 def _gap_of(manifest: Manifest) -> Gap | None:

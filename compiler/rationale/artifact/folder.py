@@ -16,9 +16,9 @@ if sys.platform != "win32":
 
 def check_folder(folder: Path) -> None:
     """Raise InvalidOptionError early if files could not be written: the work for them takes minutes."""
-    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
+    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InvalidOptionError(f"--out {folder}: {existing} is not a folder that can be written to.")
 
 
 @contextmanager

@@ -126,7 +126,7 @@ class RemoteRepository:
             UnreachableError: if the storage cannot be read; `entries` stays as it was.
             RepositoryError: if the copy cannot be written.
         """
-        with self._alone():
+        with self._exclusive():
             self._drop_damaged()
             listed = self.list_entries()
             linked = self._linked()
@@ -137,7 +137,7 @@ class RemoteRepository:
                     for name, files in listed.items()
                     if name not in linked or linked[name].parent.name != keys[name]
                 }
-                current = {name: linked[name] for name in (linked.keys() & listed.keys()) - new.keys()}
+                current = {n: path for n, path in linked.items() if n in listed and n not in new}
                 faults = self._faults(current | new, [*new, *(linked.keys() - listed.keys())])
                 self.refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
                 for name in new.keys() - self.refused.keys():
@@ -259,13 +259,13 @@ class RemoteRepository:
         return faults
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Let one process in at a time."""
         try:
             for folder in (self.folder.parent, self.folder, self.entries, self._content):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
-            with locked(self.folder) as alone:
-                for folder in self.folder.glob(".pulling-*") if alone else ():  # else another may still pull
+            with locked(self.folder) as locks:
+                for folder in self.folder.glob(".pulling-*") if locks else ():  # else another may still pull
                     shutil.rmtree(folder, ignore_errors=True)
                 yield
         except OSError as error:

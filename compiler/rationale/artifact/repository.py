@@ -207,18 +207,18 @@ def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
 
     An existing entry that is not among the new ones is stale, and goes with those that they replace.
     """
-    moved: list[tuple[Path, Path]] = []
+    renames: list[tuple[Path, Path]] = []
     try:
         for name in names:
             entry, target, old = new / name, repository / name, new / f"old-{name}"
             if target.exists():
                 target.rename(old)
-                moved.append((old, target))
+                renames.append((old, target))
             if entry.exists():
                 entry.rename(target)
-                moved.append((target, entry))
+                renames.append((target, entry))
     except BaseException:  # an interrupt too: entries moved aside are deleted with their folder
-        for now, before in reversed(moved):
+        for now, before in reversed(renames):
             now.rename(before)
         raise
 

@@ -21,7 +21,7 @@ def shap_explanation(
         rows: its inputs, by name.
     """
     _check_target(target, manifest.target_count)
-    explained = _chosen(manifest, inputs)
+    explained = _select(manifest, inputs)
     try:
         import shap
     except ModuleNotFoundError as error:
@@ -47,7 +47,7 @@ def _check_target(target: int | None, count: int) -> None:
         )
 
 
-def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed]:
+def _select(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed]:
     """Return the requested explained inputs and players: any number of tables, or one array of any shape."""
     by_name = {e.tensor.name: e for e in manifest.attributed}
     names = list(by_name) if inputs is None else list(inputs)

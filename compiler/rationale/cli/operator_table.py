@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from rationale.graph.shapes import is_own
+from rationale.graph.shapes import is_custom_domain
 from rationale.lowering.bodies import has_body
 from rationale.lowering.rewrites.engine import rewritten_operators
 from rationale.rules.rule import Kind, Rule, Trait, all_rules, package_of
@@ -110,7 +110,7 @@ def _opsets(domain: str, op_type: str) -> str:
 
 @cache
 def _schemas() -> list[onnx.defs.OpSchema]:
-    return [s for s in onnx.defs.get_all_schemas_with_history() if not is_own(s.domain)]
+    return [s for s in onnx.defs.get_all_schemas_with_history() if not is_custom_domain(s.domain)]
 
 
 def _methods(rule: Rule) -> str:

@@ -118,7 +118,7 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
     """
     if made.feeds is None:
         return None
-    runner = Runner(made.proto, given=True)
+    runner = Runner(made.proto, users_model=True)
     count = len(next(iter(made.feeds.values())))
     words = [partial(_row, i) for i in range(count)]
     known = _answers(runner, made.feeds, made.answers, model, np.arange(count), words)

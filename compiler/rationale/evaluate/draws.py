@@ -61,12 +61,12 @@ def explain_rows(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Explaine
 
 def mean_distance(pairs: Iterable[tuple[ExplainedRows, ExplainedRows]]) -> AnswerDistance:
     """Return how far the second answer of each pair is from the first."""
-    moved, differ = list[np.ndarray](), list[bool]()
+    shares, differ = list[np.ndarray](), list[bool]()
     for a, b in pairs:
         largest = np.abs(a.attributions).max(axis=1)
-        moved.append(np.abs(a.attributions - b.attributions).max(axis=1) / np.where(largest > 0, largest, 1))
+        shares.append(np.abs(a.attributions - b.attributions).max(axis=1) / np.where(largest > 0, largest, 1))
         differ += [{*codes} != {*other} for codes, other in zip(a.codes, b.codes, strict=True)]
-    return AnswerDistance(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)))
+    return AnswerDistance(float(np.mean(shares)), float(np.max(shares)), float(np.mean(differ)))
 
 
 def mean_distance_of_draws(answers: Iterable[ExplainedRows]) -> AnswerDistance:

@@ -140,7 +140,7 @@ def evaluate(
         RepositoryError: if an entry does not exist or cannot be read.
         InvalidOptionError, InvalidReferencesError: if names, rows or references do not fit.
     """
-    chosen = settings or EvaluationSettings()
+    options = settings or EvaluationSettings()
     if len(set(names)) < len(names) or not names:
         raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
     compiled = [open_entry(repository, name) for name in names]
@@ -148,13 +148,13 @@ def evaluate(
         _check_features(c.manifest)
     sets = _match_references(compiled, names, references)
     entries = [
-        _Entry(name, c, *_draw_rows(c, file, chosen), r)
+        _Entry(name, c, *_draw_rows(c, file, options), r)
         for name, c, r in zip(names, compiled, sets, strict=True)
     ]
-    if chosen.shapley:
-        _check_shapley(entries, chosen.evaluations)
+    if options.shapley:
+        _check_shapley(entries, options.evaluations)
     shared = _SharedState({}, {}, _names(compiled))
-    return [_evaluate_one(e, entries, shared, chosen, progress) for e in entries]
+    return [_evaluate_one(e, entries, shared, options, progress) for e in entries]
 
 
 def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
@@ -237,8 +237,8 @@ def _panels(
     model = manifest.digests.model
     for i, row in enumerate(entry.index[:DRAWN]):
         p = i * targets
-        chosen = manifest.targets
-        target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
+        targets_listed = manifest.targets
+        target = pairs.elements[p] if targets_listed == "predicted" else targets_listed[pairs.positions[i, 0]]
         explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         estimate = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [

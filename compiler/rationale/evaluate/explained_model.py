@@ -117,9 +117,9 @@ class ExplainedModel:
         batches = []
         for batch in slices(len(x), self.manifest.measured.max_batch):
             outputs = self._explainer(self._fed(x[batch], rows[batch]), names)
-            whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
+            arrays = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
             index = positions[batch][:, :, None]
-            batches.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
+            batches.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in arrays], axis=2))
         return _finite(np.concatenate(batches, dtype=np.float64), "attributes")
 
 
@@ -147,8 +147,8 @@ def evaluated_pairs(subject: ExplainedModel) -> Pairs:
 
     "predicted" is the argmax of the original row, and stays fixed when x changes.
     """
-    every = np.arange(len(subject.features))
-    answers = subject.answer(subject.features, every)
+    all_rows = np.arange(len(subject.features))
+    answers = subject.answer(subject.features, all_rows)
     if subject.manifest.targets == "predicted":
         elements = answers.argmax(axis=1, keepdims=True)
         positions = np.zeros_like(elements)
@@ -156,9 +156,9 @@ def evaluated_pairs(subject: ExplainedModel) -> Pairs:
         index = subject.columns
         positions = np.argsort(-answers[:, index], axis=1, kind="stable")[:, :MAX_TARGETS]
         elements = index[positions]
-    attributions = subject.attributions(subject.features, every, positions)
+    attributions = subject.attributions(subject.features, all_rows, positions)
     return Pairs(
-        rows=np.repeat(every, elements.shape[1]),
+        rows=np.repeat(all_rows, elements.shape[1]),
         elements=elements.reshape(-1),
         positions=positions,
         attributions=attributions.reshape(-1, attributions.shape[2]),
@@ -187,8 +187,8 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
 
 def feature_owners(manifest: Manifest) -> np.ndarray:
     """Return [F]: the position of each feature's attribution among those of a row, side by side."""
-    alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
-    position = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
+    count = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
+    position = {feature: count + i for i, p in enumerate(manifest.players) for feature in p.features}
     owners, start = list[int](), 0
     for e in manifest.explained:
         size = math.prod(e.tensor.shape)
@@ -219,7 +219,7 @@ def is_text(array: np.ndarray) -> bool:
 def plain_runner(compiled: Compiled) -> Runner:
     """Return a runner of the plain model, for the explained tensor."""
     with kernels_of(compiled.custom_ops):
-        return Runner(_explained_output_model(compiled), given=True)
+        return Runner(_explained_output_model(compiled), users_model=True)
 
 
 def _explained_output_model(compiled: Compiled) -> ir.Model:

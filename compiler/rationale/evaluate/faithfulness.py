@@ -128,9 +128,9 @@ def counter(progress: Progress, stage: str, total: int) -> Callable[[int], None]
     """Return a function that adds to a count and reports progress."""
     counted = 0
 
-    def count(more: int) -> None:
+    def count(step: int) -> None:
         nonlocal counted
-        counted += more
+        counted += step
         progress(stage, counted, total)
 
     return count

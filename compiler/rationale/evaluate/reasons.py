@@ -30,7 +30,7 @@ def compare_reasons(
             if outcome_of(profile, row.score) == "decline":
                 other = replace(row, attributions=dict(zip(keys, shapley.values[0].tolist(), strict=True)))
                 reasons = (principal(profile, explained, {}) for explained in (row, other))
-                pairs.append(tuple([reason.code for reason in each] for each in reasons))
+                pairs.append(tuple([reason.code for reason in codes] for codes in reasons))
     if not pairs:
         return ReasonAgreement(0, None, None)
     return ReasonAgreement(

@@ -155,9 +155,9 @@ def notes(evaluations: Sequence[Evaluation]) -> list[str]:
             lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
         if isinstance(e.shapley, ShapleyComparison):
             players, rounds = e.shapley.players, e.shapley.rounds
-            how = f"up to {rounds} rounds a row" if rounds else f"every coalition of {players} players"
+            scope = f"up to {rounds} rounds a row" if rounds else f"every coalition of {players} players"
             lines.append(
-                f"{e.name}: Shapley values by {how}, {e.shapley.evaluations} answers of the model; medians "
+                f"{e.name}: Shapley values by {scope}, {e.shapley.evaluations} answers of the model; medians "
                 "over rows and targets, least to largest"
             )
             if e.shapley.reasons:

@@ -171,15 +171,15 @@ def _compare(attributions: np.ndarray, rows: Sequence[ShapleySample], evaluation
         distances=tuple((np.linalg.norm(attributions - values, axis=1) / lengths).tolist()),
         errors=tuple((np.linalg.norm(errors, axis=1) / lengths).tolist()),
         correlations=tuple(c for c in spearmans(attributions, values) if c is not None),
-        first=_same(attributions, values, 1),
-        largest=_same(attributions, values, LARGEST) if attributions.shape[1] > LARGEST else None,
+        first=_same_largest(attributions, values, 1),
+        largest=_same_largest(attributions, values, LARGEST) if attributions.shape[1] > LARGEST else None,
         players=attributions.shape[1],
         rounds=max(f.rounds for f in rows),
         evaluations=evaluations,
     )
 
 
-def _same(a: np.ndarray, b: np.ndarray, most: int) -> float:
+def _same_largest(a: np.ndarray, b: np.ndarray, most: int) -> float:
     """Return the share of rows whose `most` largest features, by absolute value, are the same."""
     largest = (np.sort(np.argsort(-np.abs(s), axis=1, kind="stable")[:, :most], axis=1) for s in (a, b))
     return float(np.equal(*largest).all(axis=1).mean()) if len(a) else 1.0

@@ -101,36 +101,36 @@ def is_elementwise(op_type: str, domain: str = "") -> bool:
 elementwise("Cast", "Identity", "IsInf", "IsNaN", "Min")  # these have no rule that declares them
 
 
-def lifted(node: Node, domain: str) -> Lifted | None:
+def lifting_of(node: Node, domain: str) -> Lifted | None:
     """Return the lifting of a node; None if each row needs a node of its own."""
     if domain == "ai.onnx.ml":  # tables, with one row per row of the batch
         return node.flat({0})
     if domain:  # custom operators: the batch is on axis 0 of all operands that hold rows
-        of_rows = [i for i, t in enumerate(node.tensors) if t is not None and (t.rows or t.batch_axes)]
-        return node.flat(of_rows)
+        row_operands = [i for i, t in enumerate(node.tensors) if t is not None and (t.rows or t.batch_axes)]
+        return node.flat(row_operands)
     function = _LIFTINGS.get(node.op_type)
-    found = function(node) if function else None
-    if found is None:
+    lifted = function(node) if function else None
+    if lifted is None:
         return None
-    data = range(len(node.tensors)) if found.data is None else found.data
-    others = [t for i, t in enumerate(node.tensors) if t is not None and i not in data]
-    return None if any(t.batch_axes for t in others) else found
+    data = range(len(node.tensors)) if lifted.data is None else lifted.data
+    fixed = [t for i, t in enumerate(node.tensors) if t is not None and i not in data]
+    return None if any(t.batch_axes for t in fixed) else lifted
 
 
-def touches_first(node: Node) -> bool:
+def works_on_axis_0(node: Node) -> bool:
     """Tell whether a node works along axis 0 of operands that hold rows, and so may mix rows."""
     function = _LIFTINGS.get(node.op_type)
-    if node.op_type in _KNOWN_BY_SHAPES or function is None or node.tensors[0] is None:
+    if node.op_type in _SHAPE_CHECKED or function is None or node.tensors[0] is None:
         return False
-    found = function(node)
-    alone = node.x.rank < 2 and node.op_type != "Concat"  # one number per row
-    if found is None or not found.stacked or alone:
+    lifted = function(node)
+    is_single_number = node.x.rank < 2 and node.op_type != "Concat"  # one number per row
+    if lifted is None or not lifted.stacked or is_single_number:
         return False
-    data = range(len(node.tensors)) if found.data is None else found.data
+    data = range(len(node.tensors)) if lifted.data is None else lifted.data
     return any(t.rows for i, t in enumerate(node.tensors) if t is not None and i in data)
 
 
-_KNOWN_BY_SHAPES = frozenset({"Transpose", "Expand", "Einsum", "Det", "Trilu", "GatherND"})
+_SHAPE_CHECKED = frozenset({"Transpose", "Expand", "Einsum", "Det", "Trilu", "GatherND"})
 
 
 @lifting(
@@ -138,7 +138,7 @@ _KNOWN_BY_SHAPES = frozenset({"Transpose", "Expand", "Einsum", "Det", "Trilu", "
     "GlobalMaxPool GridSample GroupNormalization InstanceNormalization LRN LpPool MaxPool "
     "SpaceToDepth Col2Im MeanVarianceNormalization".split()
 )
-def _has_a_batch(node: Node) -> Lifted:
+def _batch_first(node: Node) -> Lifted:
     return node.flat({0, 1} if node.op_type == "GridSample" else {0})
 
 
@@ -302,14 +302,14 @@ def _matrices(node: Node) -> Lifted:
 def _einsum(node: Node) -> Lifted | None:
     """Add a letter for the rows to each operand that has them."""
     equation = str(node.attributes["equation"]).replace(" ", "")
-    free = next((c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in equation), None)
-    if "->" not in equation or free is None:
+    letter = next((c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in equation), None)
+    if "->" not in equation or letter is None:
         return None
-    left, right = equation.split("->")
-    terms = left.split(",")
+    operand_terms, result_term = equation.split("->")
+    terms = operand_terms.split(",")
     data = [i for i, t in enumerate(node.tensors) if t is not None and t.rows]
-    terms = [free + term if i in data else term for i, term in enumerate(terms)]
-    return node.stacked(data, equation=f"{','.join(terms)}->{free}{right}")
+    terms = [letter + term if i in data else term for i, term in enumerate(terms)]
+    return node.stacked(data, equation=f"{','.join(terms)}->{letter}{result_term}")
 
 
 @lifting("QuantizeLinear", "DequantizeLinear")

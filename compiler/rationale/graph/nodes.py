@@ -19,28 +19,28 @@ def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
     return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
 
 
-def reads(node: ir.Node) -> list[ir.Value]:
+def values_read(node: ir.Node) -> list[ir.Value]:
     """Return the values that a node reads, as inputs or inside its branches and bodies."""
     values = [v for v in node.inputs if v is not None]
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
-            values += [v for inner in graph for v in reads(inner)]
+            values += [v for inner in graph for v in values_read(inner)]
             values.extend(graph.outputs)
     return values
 
 
 def names_read(node: ir.Node) -> set[str]:
     """Return the names of the values that a node reads."""
-    return {v.name for v in reads(node) if v.name}
+    return {v.name for v in values_read(node) if v.name}
 
 
 def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[str]:
     """Return `names` and the names of all values that the nodes, in order, compute from them."""
-    found = set(names)
+    reached = set(names)
     for node in nodes:
-        if not found.isdisjoint(names_read(node)):
-            found.update(v.name for v in node.outputs if v.name)
-    return frozenset(found)
+        if not reached.isdisjoint(names_read(node)):
+            reached.update(v.name for v in node.outputs if v.name)
+    return frozenset(reached)
 
 
 def values_of(model: ir.Model) -> Iterator[ir.Value]:
@@ -62,26 +62,26 @@ def rename(value: ir.Value, name: str) -> None:
     value.const_value = None if tensor is None else ir.Tensor(tensor.numpy(), name=name)
 
 
-def make_room(model: ir.Model, is_needed: Callable[[str], bool]) -> None:
+def rename_inner_values(model: ir.Model, is_needed: Callable[[str], bool]) -> None:
     """Rename inner values of a model, in place, if another value needs their names."""
-    public, taken = {*model.graph.inputs, *model.graph.outputs}, {v.name for v in values_of(model)}
+    public, used_names = {*model.graph.inputs, *model.graph.outputs}, {v.name for v in values_of(model)}
     for value in list(values_of(model)):
         if value not in public and is_needed(old := str(value.name)):
-            name = next(n for i in itertools.count() if (n := f"inner/{old}_{i}") not in taken)
+            name = next(n for i in itertools.count() if (n := f"inner/{old}_{i}") not in used_names)
             rename(value, name)
-            taken.add(name)
+            used_names.add(name)
 
 
 def nodes_behind(
-    nodes: Iterable[ir.Node], values: Iterable[ir.Value], known: Collection[ir.Value] = ()
+    nodes: Iterable[ir.Node], values: Iterable[ir.Value], available: Collection[ir.Value] = ()
 ) -> list[ir.Node]:
-    """Return the nodes, in order, that `values` need in addition to the `known` values."""
-    wanted = {v for v in values if v not in known}
+    """Return the nodes, in order, that `values` need in addition to the `available` values."""
+    needed = {v for v in values if v not in available}
     chosen = []
     for node in reversed(list(nodes)):
-        if not wanted.isdisjoint(node.outputs):
+        if not needed.isdisjoint(node.outputs):
             chosen.append(node)
-            wanted.update(v for v in node.inputs if v is not None and v not in known)
+            needed.update(v for v in node.inputs if v is not None and v not in available)
     return chosen[::-1]
 
 
@@ -94,21 +94,23 @@ LISTS = frozenset(
 )  # operators whose results are no tensors
 
 
-def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, given: bool = False) -> int:
+def fold_constants(
+    model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, users_model: bool = False
+) -> int:
     """Replace every node that depends only on initializers by its value, in place; return their number.
 
     Args:
         chosen: some of `constant_nodes`, with all nodes before them.
-        given: whether these are nodes of the user's model.
+        users_model: whether these are nodes of the user's model.
     """
     graph = model.graph
     nodes = constant_nodes(graph) if chosen is None else list(chosen)
     if not nodes:
         return 0
-    kept = frontier(nodes)
-    computed = extract(model, nodes, (), kept)
-    arrays = Runner(computed, optimise=False, given=given)({}) if kept else {}
-    for value in kept:
+    read_values = frontier(nodes)
+    computed = extract(model, nodes, (), read_values)
+    arrays = Runner(computed, optimise=False, users_model=users_model)({}) if read_values else {}
+    for value in read_values:
         replace_by_constant(graph, value, arrays[str(value.name)])
     graph.remove(nodes, safe=True)
     drop_unused_constants(graph)
@@ -117,18 +119,18 @@ def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, 
 
 def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes that depend only on initializers."""
-    known = set(graph.initializers.values())
+    constant_values = set(graph.initializers.values())
     nodes: list[ir.Node] = []
     for node in graph:
-        if node.op_type in RANDOM | LISTS or node.domain == DOMAIN or not _closed(node):
+        if node.op_type in RANDOM | LISTS or node.domain == DOMAIN or not _reads_only_inputs(node):
             continue
-        if all(v is None or v in known for v in node.inputs):
-            known.update(node.outputs)
+        if all(v is None or v in constant_values for v in node.inputs):
+            constant_values.update(node.outputs)
             nodes.append(node)
     return nodes
 
 
-def _closed(node: ir.Node) -> bool:
+def _reads_only_inputs(node: ir.Node) -> bool:
     """Tell whether the bodies of a node read only the node's own inputs."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPHS:
@@ -136,10 +138,10 @@ def _closed(node: ir.Node) -> bool:
         if attribute.type != ir.AttributeType.GRAPH:
             continue
         body = attribute.as_graph()
-        own = {*body.inputs, *body.initializers.values(), *(v for inner in body for v in inner.outputs)}
-        if any(v is not None and v not in own for inner in body for v in inner.inputs):
+        inside = {*body.inputs, *body.initializers.values(), *(v for inner in body for v in inner.outputs)}
+        if any(v is not None and v not in inside for inner in body for v in inner.inputs):
             return False
-        if not all(_closed(inner) for inner in body):
+        if not all(_reads_only_inputs(inner) for inner in body):
             return False
     return True
 
@@ -209,13 +211,13 @@ def drop_unused_constants(graph: ir.Graph) -> None:
             del graph.initializers[str(initializer.name)]
 
 
-def stand_for(old: ir.Value, new: ir.Value) -> None:
+def take_place_of(old: ir.Value, new: ir.Value) -> None:
     """Replace `old` by `new`, under its name."""
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
 
 
-class Nodes:
+class NodeBuilder:
     """A builder: `op.Mul(a, b)` appends a node with one output to a graph, or puts it before another node.
 
     Operands may be arrays or lists of integers, which become initializers; None leaves an operand out.
@@ -249,11 +251,11 @@ class Nodes:
 
     def constant(self, operand: Any) -> ir.Value:
         """Return an initializer."""
-        given = isinstance(operand, np.ndarray | np.generic)  # numpy makes scalars of arrays without axes
-        array = np.asarray(operand) if given else np.asarray(operand, np.int64)
+        is_array = isinstance(operand, np.ndarray | np.generic)  # numpy makes scalars of arrays without axes
+        array = np.asarray(operand) if is_array else np.asarray(operand, np.int64)
         return new_constant(self.graph, self.fresh("constant"), array)
 
-    def fresh(self, what: str) -> str:
+    def fresh(self, kind: str) -> str:
         """Return an unused name."""
         self.count += 1
-        return f"{self.prefix}/{what}_{self.count}"
+        return f"{self.prefix}/{kind}_{self.count}"

@@ -24,11 +24,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.batching import Lifted, Node, is_elementwise, lifted
+from rationale.graph.batching import Lifted, Node, is_elementwise, lifting_of
 from rationale.graph.scan_fallback import row_by_row
-from rationale.graph.shapes import Spec, in_rows, infer_outputs, result_dtype
+from rationale.graph.shapes import Spec, infer_outputs, result_dtype, rows_dim
 from rationale.graph.tensor import AXES, DOMAIN, NONE, STACKED, BatchAxes, Chunks, Layouts, Operand, Tensor
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.schema.machine import HERE
 
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -48,11 +48,11 @@ class Ops(Layouts):
         opset: int,
         sizes: Mapping[str, int],
         dtype: ir.DataType,
-        variants: Variants | None = None,
+        variants: VariantChoices | None = None,
         chunks: Chunks | None = None,
     ) -> None:
         super().__init__(graph, opset, sizes, dtype, chunks)
-        self.variants = variants or Variants(HERE)
+        self.variants = variants or VariantChoices(HERE)
         self.weights: dict[str, Tensor] = {}  # per axis whose rows come with a request; their sum is 1
         self._one_hot: dict[ir.Value, Tensor] = {}  # index of the 1, by the value of a one-hot row
 
@@ -74,8 +74,8 @@ class Ops(Layouts):
         domain: str = "",
     ) -> list[Tensor]:
         """Append one node; see the class. Return its outputs, flat or split as the operator needs."""
-        given = [o for o in operands if isinstance(o, Tensor)]
-        numeric = [t for t in given if t.dtype != ir.DataType.BOOL]
+        given_tensors = [o for o in operands if isinstance(o, Tensor)]
+        numeric = [t for t in given_tensors if t.dtype != ir.DataType.BOOL]
         first = next((t for t in numeric if t.dtype.is_floating_point()), numeric[0] if numeric else None)
         tensors = [self.tensor(o, first) for o in operands]
         while tensors and tensors[-1] is None:
@@ -86,7 +86,7 @@ class Ops(Layouts):
         if x is not None and op_type == "MatMul":
             return [self._emit_matmul(x, tensors[1])]
         if x is not None and x.rows and op_type in _MEASURING:
-            return [self._measured(op_type, x, attributes)]
+            return [self._measure(op_type, x, attributes)]
         specs = infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
         if x is not None and x.rows and op_type in _RESHAPING:
             return [self._reshaped(x, specs[0][0])]
@@ -102,7 +102,7 @@ class Ops(Layouts):
     ) -> Tensor:
         aligned, batch_axes, axes = self._align([t for t in tensors if t is not None])
         if axes and op_type != "Clip":
-            aligned = [self._of_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
+            aligned = [self._with_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
         queue = iter(aligned)
         values = [None if t is None else next(queue).value for t in tensors]
         value = self._node(op_type, values, attributes, domain=domain)[0]
@@ -111,7 +111,7 @@ class Ops(Layouts):
         dtype = result_dtype(op_type, domain, self.opset, tensors, attributes)
         return Tensor(value, shape, dtype, batch_axes, rows, axes)
 
-    def _of_rank(self, x: Tensor, rank: int) -> Tensor:
+    def _with_rank(self, x: Tensor, rank: int) -> Tensor:
         """Give a constant number `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
         number = x.constant
         if number is None or number.size != 1 or x.batch_axes:
@@ -151,21 +151,21 @@ class Ops(Layouts):
         if index is not None and b.rank == 2 and not b.batch_axes:
             return self.reshape(self.Gather(replace(b, rows=False), index), (1, b.shape[1]))
         if a.rank == 1 or b.rank == 1:
-            left = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
-            right = self.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
-            y = self._emit_matmul(left, right)
+            first = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+            second = self.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+            y = self._emit_matmul(first, second)
             shape = y.shape[: -2 if a.rank == 1 else -1] + (() if b.rank == 1 else y.shape[-1:])
             return self._reshaped(y, shape)
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         # one product, however many axes stand before the last
         if a.batch_axes and not b.batch_axes and b.rank == 2:
-            (left, right), batch_axes, split = (a, self.plain(b)), a.batch_axes, a.split
+            (first, second), batch_axes, split = (a, self.plain(b)), a.batch_axes, a.split
         else:
-            (left, right), batch_axes, split = self._align([a, b], least=3)
-        value = self._node("MatMul", [left.value, right.value], {})[0]
+            (first, second), batch_axes, split = self._align([a, b], least=3)
+        value = self._node("MatMul", [first.value, second.value], {})[0]
         return Tensor(value, shape, a.dtype, batch_axes, a.rows or b.rows, split)
 
-    def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
+    def _measure(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
         """Return the Shape or Size of one row."""
         shape = np.asarray(x.shape, np.int64)
         if op_type == "Size":
@@ -184,7 +184,7 @@ class Ops(Layouts):
         present = [t for t in tensors if t is not None]
         batch_axes = NONE.union(*(t.batch_axes for t in present))
         specs = specs or infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
-        how = lifted(Node(op_type, tensors, attributes), domain) if batch_axes else None
+        how = lifting_of(Node(op_type, tensors, attributes), domain) if batch_axes else None
         if batch_axes and how is None:
             return row_by_row(self, Node(op_type, tensors, attributes), domain, batch_axes, specs)
         how = how or Lifted(stacked=False, attributes=attributes, data=())
@@ -197,19 +197,19 @@ class Ops(Layouts):
         ]
 
     def _lifted_operands(
-        self, tensors: Sequence[Tensor | None], how: Lifted, batch_axes: BatchAxes
+        self, tensors: Sequence[Tensor | None], lifting: Lifted, batch_axes: BatchAxes
     ) -> list[ir.Value | None]:
-        lay = self.stacked if how.stacked else self.flat
-        data = range(len(tensors)) if how.data is None else how.data
+        to_layout = self.stacked if lifting.stacked else self.flat
+        data = range(len(tensors)) if lifting.data is None else lifting.data
         values: list[ir.Value | None] = []
-        for i in range(max(len(tensors), 1 + max(how.operands, default=0))):
-            given = tensors[i] if i < len(tensors) else None
-            if i in how.operands:
-                given = self.tensor(how.operands[i])
-            elif given is not None:
-                varied = self.vary(replace(given, rows=True), batch_axes) if i in data else given
-                given = lay(varied) if i in data else self.plain(given)
-            values.append(None if given is None else given.value)
+        for i in range(max(len(tensors), 1 + max(lifting.operands, default=0))):
+            operand = tensors[i] if i < len(tensors) else None
+            if i in lifting.operands:
+                operand = self.tensor(lifting.operands[i])
+            elif operand is not None:
+                varied = self.vary(replace(operand, rows=True), batch_axes) if i in data else operand
+                operand = to_layout(varied) if i in data else self.plain(operand)
+            values.append(None if operand is None else operand.value)
         while values and values[-1] is None:
             values.pop()
         return values
@@ -231,7 +231,7 @@ class Ops(Layouts):
         x = self.reshape(x, (1,) * (len(target) - x.rank) + x.shape)
         if target == x.shape:
             return x
-        return self._emit_rows("Expand", [x, self.tensor(_kept(x, target))], {}, 1, "")[0]
+        return self._emit_rows("Expand", [x, self.tensor(_expand_shape(x, target))], {}, 1, "")[0]
 
     def one_hot(self, index: Tensor, size: int, dtype: ir.DataType) -> Tensor:
         """Return a one-hot row [1, size], with its 1 at `index` [1, 1]."""
@@ -266,8 +266,8 @@ class Ops(Layouts):
         It is one GatherElements for all rows: in ONNX Runtime a Gather is ten times slower.
         """
         index = self._in_shape(indices.value, [-1])
-        found = self._node("GatherElements", [numbers.value, index], {"axis": 0})[0]
-        value = self._in_shape(found, self._lengths(indices.batch_axes, indices.split, indices.shape))
+        gathered = self._node("GatherElements", [numbers.value, index], {"axis": 0})[0]
+        value = self._in_shape(gathered, self._lengths(indices.batch_axes, indices.split, indices.shape))
         return replace(indices, value=value, dtype=numbers.dtype)
 
     def row_numbers(self, x: Tensor) -> Tensor:
@@ -275,16 +275,16 @@ class Ops(Layouts):
         x = self.flat(x)
         count = self._node("Shape", [x.value], {"start": 0, "end": 1})[0]
         scalar = self._node("Squeeze", [count, self._ints([0])], {})[0]
-        zero, one = (self.constant(np.asarray(n, np.int64)).value for n in (0, 1))
-        value = self._node("Range", [zero, scalar, one], {})[0]
+        start, step = (self.constant(np.asarray(n, np.int64)).value for n in (0, 1))
+        value = self._node("Range", [start, scalar, step], {})[0]
         value.dtype = ir.DataType.INT64
         value.shape = ir.Shape(
-            [in_rows(self._count_rows(x.batch_axes - {"N"}) * x.shape[0]) if "N" in x.batch_axes else None]
+            [rows_dim(self._count_rows(x.batch_axes - {"N"}) * x.shape[0]) if "N" in x.batch_axes else None]
         )
         return Tensor(value, (1,), ir.DataType.INT64, x.batch_axes, rows=True)
 
 
-def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
+def _expand_shape(x: Tensor, target: Sequence[int]) -> list[int]:
     """Return the shape for Expand: 1 on axis 0 if that axis stays."""
     return [1, *target[1:]] if x.rows and x.shape[0] == target[0] else list(target)
 
@@ -319,8 +319,8 @@ def open_rows(op: Ops, name: str, row: Sequence[int], axis: str, dtype: ir.DataT
 
 def open_weights(op: Ops, name: str, axis: str, dtype: ir.DataType) -> Tensor:
     """Return weights [N, count] of such rows from a new graph input, normalised to the sum 1."""
-    given = open_rows(op, name, (), axis, dtype)
-    return op.Div(given, _reduce(op, "ReduceSum", given, axis))
+    weight_rows = open_rows(op, name, (), axis, dtype)
+    return op.Div(weight_rows, _reduce(op, "ReduceSum", weight_rows, axis))
 
 
 def rows_along(op: Ops, x: Tensor) -> np.ndarray:
@@ -341,7 +341,7 @@ def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Te
         return _by_open_weights(op, x, over)
     if over not in op.chunks:
         return _reduce(op, "ReduceMean", x, over) if weights is None else _weighted_sum(op, x, over, weights)
-    total = _leave(op, "Sum", over, _weighted_sum(op, x, over, weights))
+    total = _leave_chunks(op, "Sum", over, _weighted_sum(op, x, over, weights))
     return _normalised(op, total, over, weights)
 
 
@@ -374,7 +374,7 @@ def _squared_deviations(op: Ops, x: Tensor, over: str, weights: np.ndarray | Non
     average = op.Div(_weighted_sum(op, x, over, weights), some)
     off = op.Sub(x, average)
     squares = _weighted_sum(op, op.Mul(off, off), over, weights)
-    return _leave(op, "Moments", over, squares, average, weight)
+    return _leave_chunks(op, "Moments", over, squares, average, weight)
 
 
 def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
@@ -400,23 +400,23 @@ def _normalised(op: Ops, total: Tensor, over: str, weights: np.ndarray | None) -
 def _weights(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """Return the weights, 1 by default; 0 for rows that only fill up a chunk."""
     if over in op.weights:
-        given = op.reshape(op.weights[over], (1,) * x.rank)
-        return given if given.dtype == x.dtype else op.Cast(given, to=int(x.dtype))
-    w = np.ones(op.counts[over]) if weights is None else weights
-    array = np.asarray(w, x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
+        weight_rows = op.reshape(op.weights[over], (1,) * x.rank)
+        return weight_rows if weight_rows.dtype == x.dtype else op.Cast(weight_rows, to=int(x.dtype))
+    row_weights = np.ones(op.counts[over]) if weights is None else weights
+    array = np.asarray(row_weights, x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
     return along(op, array, over, zeros=True)
 
 
 def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
     x = op.split(x, x.batch_axes)
     assert x.split is not None
-    axis, rest = x.split.index(over), tuple(a for a in x.split if a != over)
+    axis, other_axes = x.split.index(over), tuple(a for a in x.split if a != over)
     axes = op.constant(np.asarray([axis], np.int64)).value
     value = op._node(op_type, [x.value, axes], {"keepdims": 0})[0]
-    return replace(x, value=value, batch_axes=x.batch_axes - {over}, split=rest or None)
+    return replace(x, value=value, batch_axes=x.batch_axes - {over}, split=other_axes or None)
 
 
-def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
+def _leave_chunks(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
     """Emit the pseudo-operator for a value that all chunks share."""
     tensors = tuple(op.split(t, t.batch_axes) if t.batch_axes else t for t in tensors)
     for tensor in tensors:

@@ -2,8 +2,8 @@
 
 A combined graph reshapes between [N, K, …] and [N·K, …], and a runtime that infers its shapes makes a new
 unknown of each −1. ONNX Runtime then neither works in place nor fuses an Add into a convolution, since it
-does not see that two shapes are equal. So `state_shapes` infers them for two numbers of rows, and writes
-differing lengths in terms of N (docs/performance.md shows the gain).
+does not see that two shapes are equal. So `set_symbolic_shapes` infers them for two numbers of rows, and
+writes differing lengths in terms of N (docs/performance.md shows the gain).
 """
 
 import functools
@@ -24,7 +24,7 @@ from rationale.graph.tensor import Tensor
 Shape = tuple[int, ...]
 ShapeForm = Callable[..., Shape | list[Shape]]
 
-OWN_VERSION = 1 << 20  # above any version that a model imports, so that ONNX's checker skips such nodes
+CUSTOM_VERSION = 1 << 20  # above any version that a model imports, so that ONNX's checker skips such nodes
 _ONNX = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -32,14 +32,14 @@ _FLOATS = frozenset(
 _registered: set[tuple[str, str]] = set()
 
 
-def is_own(domain: str) -> bool:
+def is_custom_domain(domain: str) -> bool:
     """Tell whether a domain is custom, that is, none of ONNX's."""
     return domain not in _ONNX
 
 
-def own_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
+def inference_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
     """Return a model's imports, so that inference finds the shapes that `declare_shape` registered."""
-    return [helper.make_opsetid(d, OWN_VERSION if is_own(d) else v) for d, v in imports.items()]
+    return [helper.make_opsetid(d, CUSTOM_VERSION if is_custom_domain(d) else v) for d, v in imports.items()]
 
 
 def broadcast_shape(*shapes: Shape | None) -> Shape:
@@ -55,7 +55,7 @@ def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
             signature names as keywords; returns a tuple, or a list of tuples.
     """
     if (domain, op_type) in _registered:
-        defs.deregister_schema(op_type, OWN_VERSION, domain)
+        defs.deregister_schema(op_type, CUSTOM_VERSION, domain)
     _registered.add((domain, op_type))
     defs.register_schema(_schema(op_type, domain, form))
 
@@ -68,7 +68,7 @@ def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
     schema = defs.OpSchema(
         op_type,
         domain,
-        OWN_VERSION,
+        CUSTOM_VERSION,
         inputs=[parameter("inputs", "T", **several)],
         outputs=[parameter("outputs", "T", **several)],
         type_constraints=[("T", list(defs.get_schema("Identity").inputs[0].types), "")],
@@ -78,33 +78,33 @@ def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
 
 
 def _infer(context: Any, op_type: str, domain: str, form: ShapeForm) -> None:
-    given = [context.get_input_type(i) for i in range(context.get_num_inputs())]
-    types = [t if t is not None and t.HasField("tensor_type") else None for t in given]
-    shapes = [None if t is None else _static(t) for t in types]
+    input_types = [context.get_input_type(i) for i in range(context.get_num_inputs())]
+    types = [t if t is not None and t.HasField("tensor_type") else None for t in input_types]
+    shapes = [None if t is None else _static_shape(t) for t in types]
     present = [t for t in types if t is not None and t.tensor_type.elem_type]
     if not present or any(t is not None and s is None for t, s in zip(types, shapes, strict=True)):
         return
     first = next((t for t in present if t.tensor_type.elem_type in _FLOATS), present[0])
-    found = _called(form, shapes, context, f"{domain}.{op_type}")
-    for i, shape in zip(range(context.get_num_outputs()), found, strict=False):
+    result_shapes = _call_form(form, shapes, context, f"{domain}.{op_type}")
+    for i, shape in zip(range(context.get_num_outputs()), result_shapes, strict=False):
         context.set_output_type(i, helper.make_tensor_type_proto(first.tensor_type.elem_type, shape))
 
 
-def _called(form: ShapeForm, shapes: list[Shape | None], context: Any, name: str) -> Iterable[Shape]:
+def _call_form(form: ShapeForm, shapes: list[Shape | None], context: Any, name: str) -> Iterable[Shape]:
     try:
-        found = form(*shapes, **_attributes(form, context))
-        return [tuple(map(int, shape)) for shape in (found if isinstance(found, list) else [found])]
+        result = form(*shapes, **_attributes(form, context))
+        return [tuple(map(int, shape)) for shape in (result if isinstance(result, list) else [result])]
     except Exception as error:  # a user's own code
         raise RationaleError(
-            f"{name}: the shape of its value cannot be told for inputs {shapes}: its rule's shape form "
-            f"ends in {type(error).__name__}: {error}. Repair the form."
+            f"{name}: the shape of its value cannot be inferred for inputs {shapes}: its rule's shape "
+            f"form raised {type(error).__name__}: {error}. Repair the form."
         ) from error
 
 
 def _attributes(form: ShapeForm, context: Any) -> dict[str, Any]:
     named = [p.name for p in inspect.signature(form).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    found = {name: context.get_attribute(name) for name in named}
-    return {name: _value(a) for name, a in found.items() if a is not None}
+    attributes = {name: context.get_attribute(name) for name in named}
+    return {name: _value(a) for name, a in attributes.items() if a is not None}
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
@@ -112,7 +112,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _static(kind: onnx.TypeProto) -> Shape | None:
+def _static_shape(kind: onnx.TypeProto) -> Shape | None:
     tensor = kind.tensor_type
     if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
         return None
@@ -131,11 +131,8 @@ def may_be_sizes(dtype: ir.DataType, elements: int) -> bool:
 
 def spec_of(kind: onnx.TypeProto) -> Spec | None:
     """Return a type's specification; None if it is no tensor, or has no static shape."""
-    tensor = kind.tensor_type
-    dims = tensor.shape.dim
-    if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
-        return None
-    return tuple(d.dim_value for d in dims), ir.DataType(tensor.elem_type)
+    shape, elements = _static_shape(kind), kind.tensor_type.elem_type
+    return None if shape is None or not elements else (shape, ir.DataType(elements))
 
 
 def infer_outputs(
@@ -169,11 +166,11 @@ def infer_outputs(
         constant = tensor.constant if is_small else None
         if constant is not None:
             data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
-    imports = own_opsets({domain: opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)})
+    imports = inference_opsets({domain: opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)})
     try:
         schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
         if schema.deprecated:  # such as TreeEnsembleClassifier, which files still contain
-            imports = own_opsets({domain: schema.since_version - 1})
+            imports = inference_opsets({domain: schema.since_version - 1})
             schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
     except onnx.defs.SchemaError as error:
         raise UnsupportedModelError(
@@ -194,12 +191,12 @@ def result_dtype(
 
     It is that of an operand, the only one that the schema allows, or the attribute `to`.
     """
-    known = _dtype_in_schema(op_type, domain, opset)
-    if isinstance(known, int):
-        operand = tensors[known]
+    source = _dtype_in_schema(op_type, domain, opset)
+    if isinstance(source, int):
+        operand = tensors[source]
         assert operand is not None
         return operand.dtype
-    return ir.DataType(attributes["to"] if known is None else onnx.TensorProto.DataType.Value(known))
+    return ir.DataType(attributes["to"] if source is None else onnx.TensorProto.DataType.Value(source))
 
 
 @functools.cache
@@ -218,27 +215,25 @@ def _dtype_in_schema(op_type: str, domain: str, opset: int) -> int | str | None:
 
 
 def _spec(proto: onnx.TypeProto | None, op_type: str) -> Spec:
-    if proto is None or not proto.tensor_type.HasField("shape"):
+    shape = None if proto is None else _static_shape(proto)
+    if proto is None or shape is None:
         raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
-    dims = proto.tensor_type.shape.dim
-    if not all(d.HasField("dim_value") for d in dims):
-        raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
-    return tuple(d.dim_value for d in dims), ir.DataType(proto.tensor_type.elem_type)
+    return shape, ir.DataType(proto.tensor_type.elem_type)
 
 
 def infer_graph(
     nodes: Iterable[onnx.NodeProto],
-    given: Mapping[str, Spec],
+    input_specs: Mapping[str, Spec],
     constants: Iterable[ir.Value],
     opsets: Mapping[str, int],
 ) -> dict[str, Spec]:
     """Infer static shapes of all values that nodes make or read, by name, without their large constants.
 
     Args:
-        given: specifications of the values that they read, apart from constants.
+        input_specs: specifications of the values that they read, apart from constants.
     """
     skeleton = onnx.GraphProto(name="skeleton", node=nodes)
-    specs = dict(given)
+    specs = dict(input_specs)
     for value in constants:
         array, name = value.const_value, str(value.name)
         assert array is not None
@@ -249,9 +244,9 @@ def infer_graph(
             specs[name] = tuple(array.shape.numpy()), array.dtype
     for name, (shape, dtype) in specs.items():
         skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
-    model = onnx.helper.make_model(skeleton, opset_imports=own_opsets(opsets))
-    found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    kinds = (*found.value_info, *found.input, *found.output)
+    model = onnx.helper.make_model(skeleton, opset_imports=inference_opsets(opsets))
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    kinds = (*inferred.value_info, *inferred.input, *inferred.output)
     return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}
 
 
@@ -260,13 +255,13 @@ _COUNTS = (5, 7)  # numbers of rows for which shapes are inferred
 Specs = dict[str, Spec]  # by name
 
 
-def state_shapes(model: ir.Model) -> None:
+def set_symbolic_shapes(model: ir.Model) -> None:
     """Set the shape of every value whose shape is known in terms of N, in place.
 
     The shapes of outputs of operators with bodies, and of those that count, must be known before.
     """
     nothing: list[Specs] = [{} for _ in _COUNTS]
-    _state(model.graph, model.graph.opset_imports, nothing)
+    _set_shapes(model.graph, model.graph.opset_imports, nothing)
 
 
 def rename_rows(graph: ir.Graph, name: str) -> None:
@@ -274,56 +269,58 @@ def rename_rows(graph: ir.Graph, name: str) -> None:
     for node in ir.traversal.RecursiveGraphIterator(graph):
         for value in node.outputs:
             if value.shape is not None:
-                value.shape = ir.Shape([d if isinstance(d, int) else _renamed(d, name) for d in value.shape])
+                value.shape = ir.Shape(
+                    [d if isinstance(d, int) else _rename_dim(d, name) for d in value.shape]
+                )
 
 
-def _each(dim: ir.SymbolicDim) -> int | None:
-    """Return the length per row of a dimension that `in_rows` named, or None."""
+def _length_per_row(dim: ir.SymbolicDim) -> int | None:
+    """Return the length per row of a dimension that `rows_dim` named, or None."""
     count, times, rows = (dim.value or "").rpartition(TIMES)
     return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
 
 
-def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
-    return dim.value if _each(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
+def _rename_dim(dim: ir.SymbolicDim, name: str) -> str | None:
+    return dim.value if _length_per_row(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
 
 
-def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
+def _set_shapes(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
     """Set the shapes of one graph, then of its bodies, which see the values `outside`, for each count."""
-    known = [_inferred(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
+    by_count = [_infer_at(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
     for node in graph:
         for value in node.outputs:
-            few, many = (specs.get(str(value.name)) for specs in known)
+            few, many = (specs.get(str(value.name)) for specs in by_count)
             if few is not None and many is not None and not value.is_graph_output():
-                value.shape, value.dtype = _shape(few[0], many[0]), few[1]
+                value.shape, value.dtype = _row_shape(few[0], many[0]), few[1]
     for node in graph:
         for body in _bodies(node):
-            _state(body, opsets, known)
+            _set_shapes(body, opsets, by_count)
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
-def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
+def _infer_at(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
     """Infer static shapes at `rows` rows, given the specifications `outside`."""
-    made = {v for n in graph for v in n.outputs}
-    read = [v for v in _read(graph) if v not in made]
+    computed = {v for n in graph for v in n.outputs}
+    read = [v for v in _values_read(graph) if v not in computed]
     constants = [v for v in read if v.const_value is not None]
     hidden = {n for n in graph if _bodies(n) or n.op_type == "Range"}
-    given: Specs = {}
+    read_specs: Specs = {}
     for value in (*read, *(v for n in hidden for v in n.outputs)):
-        if value.const_value is None and (spec := _at(value, rows) or outside.get(str(value.name))):
-            given[str(value.name)] = spec
+        if value.const_value is None and (spec := _spec_at(value, rows) or outside.get(str(value.name))):
+            read_specs[str(value.name)] = spec
     nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
-    return {**outside, **infer_graph(nodes, given, constants, opsets)}
+    return {**outside, **infer_graph(nodes, read_specs, constants, opsets)}
 
 
-def _read(graph: ir.Graph) -> Iterable[ir.Value]:
+def _values_read(graph: ir.Graph) -> Iterable[ir.Value]:
     """Return the values that the nodes of a graph read, each once, and its inputs."""
     return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
 
 
-def _at(value: ir.Value, rows: int) -> Spec | None:
+def _spec_at(value: ir.Value, rows: int) -> Spec | None:
     """Return a value's specification at `rows` rows; an open axis 0 of an input is its rows."""
     if value.dtype is None or value.shape is None:
         return None
@@ -331,7 +328,7 @@ def _at(value: ir.Value, rows: int) -> Spec | None:
     for axis, dim in enumerate(value.shape):
         if isinstance(dim, int):
             dims.append(dim)
-        elif (each := _each(dim)) is not None:
+        elif (each := _length_per_row(dim)) is not None:
             dims.append(rows * each)
         elif axis == 0 and value.is_graph_input():
             dims.append(rows)
@@ -340,23 +337,23 @@ def _at(value: ir.Value, rows: int) -> Spec | None:
     return tuple(dims), value.dtype
 
 
-def _shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
+def _row_shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
     """Return the shape that is `few` and `many` at these counts."""
     if len(few) != len(many):
         return None
-    return ir.Shape([_dim(a, b) for a, b in zip(few, many, strict=True)])
+    return ir.Shape([_row_dim(a, b) for a, b in zip(few, many, strict=True)])
 
 
-def _dim(few: int, many: int) -> int | str | None:
+def _row_dim(few: int, many: int) -> int | str | None:
     """Return a·N, a number, or None if the length is neither."""
     if few == many:
         return few
-    each, rest = divmod(few, _COUNTS[0])
-    if rest or many != each * _COUNTS[1]:
+    per_row, remainder = divmod(few, _COUNTS[0])
+    if remainder or many != per_row * _COUNTS[1]:
         return None
-    return in_rows(each)
+    return rows_dim(per_row)
 
 
-def in_rows(each: int) -> str:
+def rows_dim(each: int) -> str:
     """Return the name of a dimension with `each` elements per row."""
     return ROWS if each == 1 else f"{each}{TIMES}{ROWS}"

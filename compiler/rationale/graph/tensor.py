@@ -170,10 +170,10 @@ class Emitter:
         self.graph.append(node)
         return node.outputs
 
-    def _fresh(self, what: str) -> str:
+    def _fresh(self, kind: str) -> str:
         while True:
             self._count += 1
-            name = f"{self.scope}/{what}_{self._count}"
+            name = f"{self.scope}/{kind}_{self._count}"
             if name not in self._taken:
                 return name
 
@@ -258,9 +258,9 @@ class Layouts(Emitter):
         k, last = axes.index("K"), len(axes) + x.rank
         order = [*range(k), *range(k + 1, last), k]
         value = self._node("Transpose", [self.split(x, axes).value], {"perm": order})[0]
-        batch_axes, rest = x.batch_axes - {"K"}, tuple(a for a in axes if a != "K")
+        batch_axes, other_axes = x.batch_axes - {"K"}, tuple(a for a in axes if a != "K")
         return replace(
-            x, value=value, shape=(*x.shape, self.sizes["K"]), batch_axes=batch_axes, split=rest or None
+            x, value=value, shape=(*x.shape, self.sizes["K"]), batch_axes=batch_axes, split=other_axes or None
         )
 
     def from_columns(self, x: Tensor) -> Tensor:
@@ -317,7 +317,7 @@ class Layouts(Emitter):
         value = self._node("Expand", [self.split(x, order).value, target], {})[0]
         return replace(x, value=value, batch_axes=batch_axes | x.batch_axes, split=order)
 
-    def _stands_as(self, x: Tensor, shape: Sequence[int]) -> bool:
+    def _lies_as(self, x: Tensor, shape: Sequence[int]) -> bool:
         """Tell whether `x` lies in memory as [N, *shape]."""
         if x.split is None:
             return x.batch_axes == {"N"} and x.shape == (1, *shape)
@@ -349,7 +349,7 @@ class Layouts(Emitter):
 
     def _output(self, x: Tensor, shape: Sequence[int], name: str) -> ir.Value:
         value = x.value
-        if not self._stands_as(x, shape):
+        if not self._lies_as(x, shape):
             value = self._in_shape(value, [-1, *shape])
         elif value in self.graph.outputs or value.producer() is None or value.name in self._taken:
             value = self._node("Identity", [value], {})[0]

@@ -38,7 +38,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Variant:
+class TaskVariant:
     """One implementation: `emit(op, *operands, geometry)`, usable if it `fits`, at `cost(site)`.
 
     Costs are times relative to a unit common to the task, so that they can be compared.
@@ -51,25 +51,25 @@ class Variant:
 
 
 @dataclass
-class Variants:
+class VariantChoices:
     """The choices of one compile.
 
     Attributes:
-        taken: the number of uses of each variant, by "task: variant".
+        uses: the number of uses of each variant, by "task: variant".
     """
 
     deployment: Deployment
-    taken: Counter[str] = field(default_factory=Counter)
+    uses: Counter[str] = field(default_factory=Counter)
 
     def describe(self) -> Described:
         """Return the choices for the manifest."""
         d = self.deployment
-        taken = dict(sorted(self.taken.items()))
-        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
+        uses = dict(sorted(self.uses.items()))
+        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=uses)
 
     def begin(self) -> None:
         """Forget the choices, before a graph is built (again)."""
-        self.taken.clear()
+        self.uses.clear()
 
 
 class Chooser(Protocol):
@@ -79,7 +79,7 @@ class Chooser(Protocol):
     def sizes(self) -> Mapping[str, int]: ...
 
     @property
-    def variants(self) -> Variants: ...
+    def variants(self) -> VariantChoices: ...
 
 
 class Task:
@@ -87,7 +87,7 @@ class Task:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.variants: dict[str, Variant] = {}
+        self.variants: dict[str, TaskVariant] = {}
         TASKS[name] = self
 
     def variant(
@@ -96,12 +96,12 @@ class Task:
         """Declare an implementation."""
 
         def declare(emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
-            self.variants[name] = Variant(name, emit, fits, cost)
+            self.variants[name] = TaskVariant(name, emit, fits, cost)
             return emit
 
         return declare
 
-    def fitting(self, geometry: Any) -> list[Variant]:
+    def fitting(self, geometry: Any) -> list[TaskVariant]:
         return [variant for variant in self.variants.values() if variant.fits(geometry)]
 
     def __call__(self, op: Chooser, *operands: Tensor, geometry: Any) -> Tensor:
@@ -109,7 +109,7 @@ class Task:
         batch_axes = frozenset[str]().union(*(t.batch_axes for t in operands))
         site = Site(geometry, prod(op.sizes[a] for a in batch_axes - {"N"}), op.variants.deployment)
         chosen = min(self.fitting(geometry), key=lambda variant: variant.cost(site))
-        op.variants.taken[f"{self.name}: {chosen.name}"] += 1
+        op.variants.uses[f"{self.name}: {chosen.name}"] += 1
         return chosen.emit(op, *operands, geometry)
 
 

@@ -30,8 +30,7 @@ from rationale.lowering.control_flow.branches import inline_control_flow, rows_d
 from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, infer_each, note_shapes
 from rationale.lowering.loading.load import demand_no_draws, load, standardise
 from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
-from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain
-from rationale.lowering.rewrites.idioms import share_prefixes
+from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
 from rationale.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
 from rationale.lowering.rewrites.microsoft import needs_gpu
 from rationale.lowering.sizes import check_sizes, fold_sizes, fold_weights, specs_at_batch
@@ -139,11 +138,11 @@ def _describe_values(
 
 def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     """Tell whether nodes are right only for one row, including nodes inside ONNX's function bodies."""
-    opened = model.clone()
-    if inline_bodies(opened, _has_rule):
-        fold_weights(opened)
-        _free_batch(opened, fixed=True)
-        freed = opened
+    inlined = model.clone()
+    if inline_bodies(inlined, _has_rule):
+        fold_weights(inlined)
+        _free_batch(inlined, fixed=True)
+        freed = inlined
     return (
         rows_decide(freed)
         or not outputs_grow(freed)

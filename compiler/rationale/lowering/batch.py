@@ -42,8 +42,8 @@ def free_batch(model: ir.Model, fixed: bool) -> None:
     for node in list(model.graph):
         data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
         is_known = not fixed or node.op_type == "Unsqueeze"  # [N, …] to [1, N, …], or [L·N, …] to [L, N, …]
-        moved = is_known and node.outputs[0].name in elsewhere
-        if data is not None and data.name in batched and data.name not in elsewhere and not moved:
+        is_moved = is_known and node.outputs[0].name in elsewhere
+        if data is not None and data.name in batched and data.name not in elsewhere and not is_moved:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
     for node in model.graph:  # the exporter's shapes may contain the old batch
@@ -89,15 +89,15 @@ def _demand_no_state(model: ir.Model, value: ir.Value) -> None:
         )
 
 
-def _demand_batch(name: str, first: int | ir.SymbolicDim, every: Collection[int | ir.SymbolicDim]) -> None:
+def _demand_batch(name: str, first: int | ir.SymbolicDim, lengths: Collection[int | ir.SymbolicDim]) -> None:
     """Raise UnsupportedModelError if axis 0 of an input has a fixed length other than 1.
 
     Args:
-        every: the lengths of all inputs on axis 0.
+        lengths: the lengths of all inputs on axis 0.
     """
     if not isinstance(first, int) or first == 1:
         return
-    if len(every) > 1:
+    if len(lengths) > 1:
         raise UnsupportedModelError(
             f"input {name!r} has the fixed length {first} on axis 0, where rows have to lie, and other "
             "inputs have another length there. Export the model with the batch on axis 0 of every input, or "
@@ -113,10 +113,10 @@ def _layer_of_state(model: ir.Model, value: ir.Value) -> ir.Node | None:
     """Return the recurrent node that starts from an input, or from parts of it."""
     parts = {value.name}
     for node in model.graph:
-        read = [None if v is None else v.name for v in node.inputs]
-        if node.op_type in RECURRENT and not parts.isdisjoint(read[5:7]):
+        names = [None if v is None else v.name for v in node.inputs]
+        if node.op_type in RECURRENT and not parts.isdisjoint(names[5:7]):
             return node
-        if node.op_type in _PARTS and read[0] in parts:
+        if node.op_type in _PARTS and names[0] in parts:
             parts.update(v.name for v in node.outputs)
     return None
 
@@ -162,10 +162,10 @@ def first_to_mix(
             needed is not None and not any(name in needed for name in results)
         ):
             continue
-        read = {str(v.name): growing.get(str(v.name), set()) for v in node.inputs if v is not None}
-        lost = any(read.values()) and all(name in growing and not growing[name] for name in results)
+        grown = {str(v.name): growing.get(str(v.name), set()) for v in node.inputs if v is not None}
+        lost = any(grown.values()) and all(name in growing and not growing[name] for name in results)
         x = node.inputs[0] if node.inputs else None
-        if lost or (x is not None and x.name in single and _works_along(node, x, single, read[str(x.name)])):
+        if lost or (x is not None and x.name in single and _works_along(node, x, single, grown[str(x.name)])):
             return node
     return None
 
@@ -202,13 +202,14 @@ def how_rows_mix(
     if _two_rows(model, *_SPANS[0]) is None:
         return None
     try:
-        together = Runner(model, optimise=False, given=True)
-        alone = Runner(single or model, optimise=False, given=True)
-        pairs = [_answers(together, alone, _two_rows(model, *span) or {}, outputs) for span in _SPANS]
+        batch_runner = Runner(model, optimise=False, users_model=True)
+        row_runner = Runner(single or model, optimise=False, users_model=True)
+        rows = [_two_rows(model, *span) or {} for span in _SPANS]
+        answers = [_answers(batch_runner, row_runner, pair, outputs) for pair in rows]
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"
-    for pair, rows in pairs:
-        if not all(_stay_apart(pair[name], [a[name] for a in rows], batch_leading) for name in pair):
+    for both, singles in answers:
+        if not all(_stay_apart(both[name], [a[name] for a in singles], batch_leading) for name in both):
             return "the model mixes the rows of a batch: it answers two otherwise than one by one"
     return None
 
@@ -239,13 +240,13 @@ def _two_rows(model: ir.Model, low: float, high: float) -> dict[str, np.ndarray]
 
 
 def _answers(
-    together: Runner, alone: Runner, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
+    batch_runner: Runner, row_runner: Runner, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
     """Return answers to both rows and to each; if the model fails for ones (lengths, say), for zeros."""
 
     def answers(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
-        each = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]
-        return together(rows, outputs), [alone(row, outputs) for row in each]
+        single_rows = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]
+        return batch_runner(rows, outputs), [row_runner(row, outputs) for row in single_rows]
 
     try:
         return answers(rows)

@@ -149,13 +149,13 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     if schema.has_function and fixed:
         proto.ParseFromString(schema.get_function_with_opset_version(max(fixed)))
         return proto
-    chosen = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     types = [_type(v) for v in node.inputs]
-    if not chosen or None in types:
+    if not versions or None in types:
         return None
     serialised = ir.serde.serialize_node(node).SerializeToString()
     try:
-        body = schema.get_context_dependent_function_with_opset_version(max(chosen), serialised, types)
+        body = schema.get_context_dependent_function_with_opset_version(max(versions), serialised, types)
     except RuntimeError as error:  # an attribute or a type that the definition does not allow
         raise UnsupportedModelError(
             f"{node.op_type} node {node.name!r}: ONNX has no definition of it for these inputs: {error}"

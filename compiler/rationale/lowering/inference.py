@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.graph.shapes import Spec, may_be_sizes, own_opsets, spec_of
+from rationale.graph.shapes import Spec, inference_opsets, may_be_sizes, spec_of
 
 BATCH = "N"
 
@@ -72,7 +72,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     constants = list(graph.initializers.values())
     proto = onnx.ModelProto(
         ir_version=model.ir_version,
-        opset_import=own_opsets(model.opset_imports),
+        opset_import=inference_opsets(model.opset_imports),
         functions=[
             ir.serde.serialize_function(f, create_value_info=model.ir_version >= 10)
             for f in model.functions.values()
@@ -182,8 +182,8 @@ def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
     """
     spans = {name: size for name, size in sizes.items() if isinstance(size, tuple)}
     for name, ends in spans.items():
-        whole = len(ends) == 2 and all(isinstance(n, int | np.integer) and n >= 1 for n in ends)
-        if not whole or ends[1] < ends[0] + 2:
+        are_lengths = len(ends) == 2 and all(isinstance(n, int | np.integer) and n >= 1 for n in ends)
+        if not are_lengths or ends[1] < ends[0] + 2:
             raise InvalidOptionError(
                 f"length {name!r} must span three whole numbers or more, from 1 on, such as (1, 128), "
                 f"not {ends!r}."
@@ -223,7 +223,7 @@ def _default_input(model: ir.Model) -> ir.Value | None:
     """Return the input to which an array without a name belongs."""
     inputs = list(model.graph.inputs)
     floats = [v for v in inputs if v.dtype is not None and v.dtype.is_floating_point()]
-    for chosen in (floats, inputs):
-        if len(chosen) == 1:
-            return chosen[0]
+    for candidates in (floats, inputs):
+        if len(candidates) == 1:
+            return candidates[0]
     return None

@@ -66,10 +66,10 @@ def on_cpu(model: ir.Model) -> tuple[ir.Model, Narrow]:
     Without bfloat16, that is the model itself; otherwise one in float32 between the same inputs and outputs.
     """
     opsets = model.graph.opset_imports
-    same = passes.InlinePass(
+    inline = passes.InlinePass(
         lambda function: all(opsets.get(d) == v for d, v in function.opset_imports.items())
     )
-    twin = same(model.clone()).model  # a function of another opset is not inlined
+    twin = inline(model.clone()).model  # a function of another opset is not inlined
     halves = widen(twin)
     return (narrow(twin, halves) if ir.DataType.BFLOAT16 in halves.dtypes else model), halves
 

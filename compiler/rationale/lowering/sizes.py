@@ -15,12 +15,12 @@ import onnx_ir.passes.common as passes
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
 from rationale.graph.nodes import (
-    Nodes,
+    NodeBuilder,
     constant_nodes,
     fold_constants,
     new_constant,
     replace_by_constant,
-    stand_for,
+    take_place_of,
 )
 from rationale.graph.runtime.session import model_bytes
 from rationale.graph.shapes import Spec
@@ -119,7 +119,7 @@ def fold_weights(model: ir.Model) -> None:
                 f"{in_words(result_bytes[node])}, and all of them take {in_words(total)}. Correct "
                 "the size."
             )
-        fold_constants(model, ready or nodes, given=True)
+        fold_constants(model, ready or nodes, users_model=True)
 
 
 def _bounds_as_scalars(graph: ir.Graph) -> None:
@@ -136,12 +136,12 @@ def _bounds_as_scalars(graph: ir.Graph) -> None:
 def _with_known_sizes(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
     """Return the nodes whose results, and those of all nodes before them, have known sizes."""
     ready: list[ir.Node] = []
-    late: set[ir.Value | None] = set()
+    unknown: set[ir.Value | None] = set()
     for node in nodes:
-        if late.isdisjoint(node.inputs) and all(str(v.name) in sizes for v in node.outputs):
+        if unknown.isdisjoint(node.inputs) and all(str(v.name) in sizes for v in node.outputs):
             ready.append(node)
         else:
-            late.update(node.outputs)
+            unknown.update(node.outputs)
     return ready
 
 
@@ -171,7 +171,7 @@ def fold_sizes(model: ir.Model) -> bool:
         return False
     few, many = (_fold_at(model, specs) for specs in infer_each(model, _BATCHES))
     values = {str(v.name): v for node in model.graph for v in node.outputs}
-    same = [
+    equal = [
         name
         for name, array in few.items()
         if name in values and name in many and np.array_equal(array, many[name])
@@ -180,10 +180,10 @@ def fold_sizes(model: ir.Model) -> bool:
     for node in strided:
         _read_row_by_row(model, node, few[str(_value(node, 1).name)])
     targets = _free_targets(model, few, many)
-    for name, target in {**{n: few[n] for n in same}, **targets}.items():
+    for name, target in {**{n: few[n] for n in equal}, **targets}.items():
         replace_by_constant(model.graph, values[name], target)
     passes.RemoveUnusedNodesPass()(model)
-    return bool(same or strided or targets)
+    return bool(equal or strided or targets)
 
 
 def _free_targets(model: ir.Model, few: Arrays, many: Arrays) -> dict[str, np.ndarray]:
@@ -208,13 +208,13 @@ def _strides_over_rows(node: ir.Node, few: Arrays, many: Arrays) -> bool:
     flat = _value(node, 0).producer()
     if flat is None or flat.op_type != "Reshape" or _value(node, 1).name not in many:
         return False
-    index, more = few[str(_value(node, 1).name)], many[str(_value(node, 1).name)]
-    if index.ndim < 2 or (len(index), len(more)) != _BATCHES or index.shape[1:] != more.shape[1:]:
+    index, index_many = few[str(_value(node, 1).name)], many[str(_value(node, 1).name)]
+    if index.ndim < 2 or (len(index), len(index_many)) != _BATCHES or index.shape[1:] != index_many.shape[1:]:
         return False
     stride = index[1] - index[0]
-    steps = np.arange(len(more)).reshape(-1, *(1 for _ in index.shape[1:]))
+    steps = np.arange(len(index_many)).reshape(-1, *(1 for _ in index.shape[1:]))
     return (
-        np.array_equal(more, index[0] + steps * stride)
+        np.array_equal(index_many, index[0] + steps * stride)
         and stride.min() == stride.max() > index[0].max()
         and index.min() >= 0
         and _row_size(node) == stride.min()
@@ -235,11 +235,11 @@ def _row_size(node: ir.Node) -> int | None:
 def _read_row_by_row(model: ir.Model, node: ir.Node, index: np.ndarray) -> None:
     """Replace Gather(x as [N·size], indices) by x as [N, size] at the indices of one row."""
     size, indices = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
-    op = Nodes(model.graph, str(node.outputs[0].name), before=node)
+    op = NodeBuilder(model.graph, str(node.outputs[0].name), before=node)
     x = op.Reshape(node.inputs[0], [-1, size])
     if not np.array_equal(indices, np.arange(size)):
         x = op.Gather(x, indices, axis=1)
-    stand_for(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
+    take_place_of(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
     model.graph.remove(node, safe=True)
 
 

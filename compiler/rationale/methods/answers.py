@@ -2,7 +2,7 @@
 
 import onnx
 
-from rationale.methods.logits import of_regressors
+from rationale.methods.logits import comes_from_regressors
 
 _KEY, _NUMBERS = "rationale.answers", "numbers"
 _LABELS = (onnx.TensorProto.INT64, onnx.TensorProto.STRING)
@@ -23,7 +23,7 @@ def holds_numbers(model: onnx.ModelProto, output: str) -> bool:
     outputs = {value.name: value for value in model.graph.output}
     if any(entry.key == _KEY and entry.value == _NUMBERS for entry in model.metadata_props):
         return output in outputs
-    return not any(map(_is_label, outputs.values())) and of_regressors(model, output)
+    return not any(map(_is_label, outputs.values())) and comes_from_regressors(model, output)
 
 
 def _is_label(value: onnx.ValueInfoProto) -> bool:

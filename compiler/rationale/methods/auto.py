@@ -1,27 +1,25 @@
 """The automatic choice of a method: an exact one if possible, chosen after the model is loaded."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from rationale.lowering import Lowered
-from rationale.methods.coalitions.method import Game
 from rationale.methods.coalitions.shapley import ExactShap, PermutationShap
-from rationale.methods.engine import Engine, Method, MethodChoice, References, Selection, Weighted
-from rationale.methods.players import CoalitionGame
+from rationale.methods.engine import Method, MethodChoice, References, Selection, WeightedMethod
 from rationale.methods.propagation.deepshap import DeepShap
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.path import Path, is_linear
-from rationale.methods.trees.ensembles import Trees
+from rationale.methods.propagation.path import is_linear
+from rationale.methods.trees.ensembles import TreeChoice
 from rationale.methods.trees.treeshap import TreeShap
 from rationale.schema.request import CompileRequest
 
 
 @dataclass(frozen=True, eq=False)
-class Auto(Weighted):
+class Auto(WeightedMethod):
     """Shapley values by the method that is exact for the explained output, else by an approximation.
 
     TreeShap if the output is the raw score of a tree ensemble; DeepShap if every operator before it is
@@ -39,7 +37,7 @@ class Auto(Weighted):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "auto"
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
     """The engine until a method is chosen."""
 
     def in_space(self, space: str, transform: str) -> Method:
@@ -56,29 +54,34 @@ class Auto(Weighted):
             InvalidOptionError, UnsupportedModelError, InvalidReferencesError: if no method can answer the
                 request.
         """
-        given, weights = self.references, self.weights
-        trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
-        enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
-        found = []
-        ensemble = _selected(lowered, trees, request)
+        references, weights = self.references, self.weights
+        treeshap, deepshap = TreeShap(references, weights=weights), DeepShap(references, weights)
+        exactshap, permutationshap = (
+            ExactShap(references, weights),
+            PermutationShap(references, weights=weights),
+        )
+        choices = []
+        ensemble = _selected(lowered, treeshap, request)
         are_scores = ensemble is not None and _are_scores(ensemble, request)
         if are_scores:
-            found.append(
-                MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
+            choices.append(
+                MethodChoice(
+                    treeshap, "treeshap, exact: the explained output is the score of one tree ensemble"
+                )
             )
-        walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
-        if walked and game and _leaves_words_out(walked, game):
-            walked = None  # its attributions would be complete, but only for some of the features
-        if walked and is_linear(walked.target, _path(walked)):
+        walk, game = (_selected(lowered, deepshap, request), _selected(lowered, permutationshap, request))
+        if walk and game and _leaves_words_out(walk, game):
+            walk = None  # its attributions would be complete, but only for some of the features
+        if walk and is_linear(walk.target, walk.choice):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
-            found.append(MethodChoice(deep, why))
-        if selected := _selected(lowered, enumerated, request):
-            players = _game(selected).players
+            choices.append(MethodChoice(deepshap, why))
+        if exact_selection := _selected(lowered, exactshap, request):
+            players = exact_selection.choice.game.players
             why = f"exactshap, exact: the model is called for every coalition of {players} features"
-            found.append(MethodChoice(enumerated, why))
-        if walked:
+            choices.append(MethodChoice(exactshap, why))
+        if walk:
             why = "deepshap, which approximates Shapley values: no exact method fits this model"
-            found.append(MethodChoice(deep, why, is_exact=False))
+            choices.append(MethodChoice(deepshap, why, is_exact=False))
         if game:
             why = (
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
@@ -86,13 +89,13 @@ class Auto(Weighted):
             )
             if ensemble and not are_scores:
                 why += "; treeshap explains the score behind it exactly: logits=True (--logits)"
-            found.append(MethodChoice(drawn, why, is_exact=False))
-        if not found:
-            deep.engine.select(lowered, deep, request)
-        return found
+            choices.append(MethodChoice(permutationshap, why, is_exact=False))
+        if not choices:
+            deepshap.engine.select(lowered, deepshap, request)
+        return choices
 
 
-def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
+def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection[Any, Any] | None:
     """Return the selection; None if the method cannot answer the request."""
     try:
         return method.engine.select(lowered, method, request)
@@ -100,25 +103,14 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
         return None
 
 
-def _path(selection: Selection) -> Path:
-    assert isinstance(selection.part, Path)
-    return selection.part
-
-
-def _game(selection: Selection) -> CoalitionGame:
-    assert isinstance(selection.part, Game)
-    return selection.part.game
-
-
-def _leaves_words_out(walked: Selection, game: Selection) -> bool:
+def _leaves_words_out(walk: Selection[Any, Any], game: Selection[Any, Any]) -> bool:
     """Tell whether the game has text inputs as players that get no attributions on a walk."""
-    inputs = walked.lowered.model.graph.inputs
+    inputs = walk.lowered.model.graph.inputs
     words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
-    return not words.isdisjoint(set(game.target.tensors) - set(walked.target.tensors))
+    return not words.isdisjoint(set(game.target.tensors) - set(walk.target.tensors))
 
 
-def _are_scores(selection: Selection, request: CompileRequest) -> bool:
+def _are_scores(selection: Selection[Any, TreeChoice], request: CompileRequest) -> bool:
     """Tell whether the ensemble's scores are the output itself, or the request names them."""
-    part = selection.part
-    assert isinstance(part, Trees)
-    return bool((part.ensemble.post_transform == "NONE" and not part.link) or request.logits)
+    trees = selection.choice
+    return bool((trees.ensemble.post_transform == "NONE" and not trees.link) or request.logits)

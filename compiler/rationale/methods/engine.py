@@ -6,30 +6,39 @@ bring another.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy.typing as npt
 import onnx_ir as ir
 from pydantic import ValidationError
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.nodes import make_room
+from rationale.graph.nodes import rename_inner_values
 from rationale.graph.ops import Ops
-from rationale.graph.tensor import Chunks
-from rationale.graph.variants import Variants
+from rationale.graph.tensor import Chunks, Tensor
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered, with_model
 from rationale.lowering.rewrites.discrete import spell_out_dequantising
 from rationale.methods.environment import Environment, batch_leading
 from rationale.methods.leaves import Leaf
-from rationale.methods.outputs import Outputs
+from rationale.methods.outputs import (
+    Outputs,
+    Seed,
+    attributions_name,
+    emit_values,
+    output_name,
+    total_over_features,
+)
 from rationale.methods.target import Target, check_names
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import names_of_inputs
 from rationale.rules.rule import Rule
 from rationale.schema.manifest import Extension, LayerRule
+from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.schema.request import CompileRequest, FeatureNames, Progress
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
@@ -51,7 +60,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    engine: "ClassVar[Engine]"
+    engine: "ClassVar[Engine[Any, Any]]"
     has_base_value: ClassVar[bool] = False
 
     @property
@@ -82,13 +91,25 @@ class Method(ABC):
         """Kinds of outputs (`rationale/schema/outputs.py`) that the graph answers besides attributions."""
         return ()
 
+    def emit_output(self, kind: str, results: Any) -> Mapping[str, Tensor]:
+        """Return the outputs of a kind that only this method has.
+
+        Args:
+            kind: one of `further_outputs`.
+            results: the engine's `Results`.
+
+        Returns:
+            By explained tensor, like `results.attributions`; under `WHOLE` a number for each target.
+        """
+        raise NotImplementedError(f"{self.name} has outputs of kind {kind!r}, and emits none")
+
     @property
     def extensions(self) -> Sequence[Extension]:
         """Parts of the method that come from installed packages, each once."""
         return ()
 
     @property
-    def open_faults(self) -> Sequence[str]:
+    def features_with_fixed_references(self) -> Sequence[str]:
         """Features of the method that need its references when the graph is made."""
         return ()
 
@@ -133,7 +154,7 @@ class Method(ABC):
         return self
 
 
-class Weighted(Method):
+class WeightedMethod(Method):
     """A method with weighted references, whose attributions add up. Each subclass declares the fields."""
 
     references: References
@@ -154,7 +175,7 @@ class Weighted(Method):
         return self.weights
 
 
-class Part:
+class EngineChoice:
     """The engine's own choice in a model besides the target: a path, an ensemble, a game.
 
     The defaults suit an engine that calls no rules.
@@ -187,21 +208,25 @@ class Part:
         return {}
 
 
+MethodT = TypeVar("MethodT", bound=Method)
+ChoiceT = TypeVar("ChoiceT", bound=EngineChoice)
+
+
 @dataclass(frozen=True)
-class Selection:
+class Selection(Generic[MethodT, ChoiceT]):
     """The parts of a lowered model that an explanation concerns.
 
     Attributes:
         method: the method, with arrays in place of tables with named columns.
         feature_names: the names that the user gave, or the columns of those tables.
-        part: the engine's own choice; each engine has its own class for it.
+        choice: the engine's own choice; each engine has its own class for it.
     """
 
     lowered: Lowered
     target: Target
-    method: Method
+    method: MethodT
     feature_names: FeatureNames | None
-    part: Any
+    choice: ChoiceT
 
 
 @dataclass(frozen=True)
@@ -219,7 +244,24 @@ class MethodChoice:
 
 
 @dataclass(frozen=True)
-class Canvas:
+class Results:
+    """The results of an engine, from which the outputs of the graph are made.
+
+    Attributes:
+        seed: the start of the explanation, with the explained value and the base value.
+        attributions: attributions by explained tensor (`GROUPS`: all players); `emit_outputs` fills them in.
+    """
+
+    op: Ops
+    seed: Seed
+    attributions: dict[str, Tensor] = field(default_factory=dict, init=False)
+
+
+Emitters = Mapping[str, Callable[[], Mapping[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Canvas(Generic[MethodT, ChoiceT]):
     """A copy of the lowered model, and everything an engine needs to add an explanation to it.
 
     Attributes:
@@ -230,7 +272,7 @@ class Canvas:
     """
 
     op: Ops
-    selection: Selection
+    selection: Selection[MethodT, ChoiceT]
     flat: frozenset[str]
     references: ReferenceSet | None
     progress: Progress
@@ -248,11 +290,38 @@ class Canvas:
         values = Environment(self.op, lowered, self.flat, active, blocked)
         names = [str(v.name) for v in lowered.model.graph.inputs if v.name in lowered.batched]
         source = next(name for name in (*target.tensors, *names) if name in names)  # axis 0 is the batch
-        self.op.bind_batch(values.at(source))
+        self.op.bind_batch(values.tensor(source))
         return values
 
+    def emit_outputs(
+        self, results: Results, attributions: Iterable[tuple[str, Tensor]], emitters: Emitters
+    ) -> None:
+        """Add attributions, base value, explained value, gap and the method's further outputs to the graph's.
 
-class Missing(StrEnum):
+        Args:
+            attributions: each explained tensor's name (`GROUPS` for all players) and attributions.
+            emitters: functions that emit the engine's own kinds of outputs; the method emits all others.
+        """
+        op, method, outputs, totals = self.op, self.selection.method, list[ir.Value](), list[Tensor]()
+        for name, values in attributions:
+            results.attributions[name] = values
+            outputs.append(op.attributions_output(values, attributions_name(name)))
+            totals.append(total_over_features(op, outputs[-1], values))
+
+        def emit_further(*, per_row: bool) -> None:
+            for kind in method.further_outputs:
+                if (OUTPUT_KINDS[kind].axes == "NT") is per_row:
+                    emit = emitters.get(kind, partial(method.emit_output, kind, results))
+                    for name, values in emit().items():
+                        outputs.append(op.attributions_output(values, output_name(kind, name)))
+
+        emit_further(per_row=False)
+        outputs += emit_values(op, results.seed, totals, gap=method.gap is not None)
+        emit_further(per_row=True)
+        op.graph.outputs.extend(outputs)
+
+
+class MissingValues(StrEnum):
     """The permission for rows of an explained input to have missing values; a text may always be empty."""
 
     NEVER = "never"
@@ -260,25 +329,27 @@ class Missing(StrEnum):
     ALWAYS = "always"
 
 
-class Engine(ABC):
+class Engine(ABC, Generic[MethodT, ChoiceT]):
     """The way in which methods of one kind choose parts of a model and add attributions to the graph."""
 
     players: ClassVar[Literal["player", "sum"]] = "player"
     """The attribution of a group: that of a single player, or the sum over its features."""
 
-    missing: ClassVar[Missing] = Missing.AS_REFERENCES
+    missing: ClassVar[MissingValues] = MissingValues.AS_REFERENCES
 
     @property
     def takes_missing(self) -> bool:
         """Tell whether references may hold missing values."""
-        return self.missing is not Missing.NEVER
+        return self.missing is not MissingValues.NEVER
 
     @abstractmethod
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: MethodT, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         """Return the tensors that can get attributions, before an output is chosen."""
 
     @abstractmethod
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(
+        self, lowered: Lowered, method: MethodT, request: CompileRequest
+    ) -> Selection[MethodT, ChoiceT]:
         """Choose the target, and the parts of the model that the engine needs for it.
 
         Raises:
@@ -288,12 +359,12 @@ class Engine(ABC):
             InvalidReferencesError: if references are missing, or their columns do not fit.
         """
 
-    def outputs(self, selection: Selection) -> Outputs:
+    def outputs(self, selection: Selection[MethodT, ChoiceT]) -> Outputs:
         """Return the names of the graph's outputs besides the model's own."""
         return Outputs.of(selection.target, selection.method.further_outputs)
 
     @abstractmethod
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[MethodT, ChoiceT]) -> None:
         """Add the explanation to the graph.
 
         Raises:
@@ -309,7 +380,10 @@ def demand_no_layers(method: Method, request: CompileRequest) -> None:
 
 
 def combine(
-    selection: Selection, references: ReferenceSet | None, variants: Variants, progress: Progress
+    selection: Selection[Any, Any],
+    references: ReferenceSet | None,
+    variants: VariantChoices,
+    progress: Progress,
 ) -> "Plan":
     """Plan the combined model next to the lowered one: the fourth stage of a compile.
 
@@ -321,8 +395,8 @@ def combine(
         InvalidOptionError: if the model already uses a name of the explanation.
     """
     target = selection.target
-    own_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
-    check_names(selection.lowered, selection.method.engine.outputs(selection).names | own_inputs)
+    reference_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
+    check_names(selection.lowered, selection.method.engine.outputs(selection).names | reference_inputs)
     return Plan(selection, references, variants, progress)
 
 
@@ -334,51 +408,54 @@ class Plan:
         rules: the rule of each operator, if the method has such rules; `build` fills them in.
     """
 
-    selection: Selection
+    selection: Selection[Any, Any]
     references: ReferenceSet | None
-    variants: Variants
+    variants: VariantChoices
     progress: Progress
     rules: list[LayerRule] = field(default_factory=list)
 
     @property
     def axes(self) -> Mapping[str, int]:
         """Axes that can be computed in chunks, with the number of their rows."""
-        return self.selection.method.axes(self.references)
+        method: Method = self.selection.method
+        return method.axes(self.references)
 
     def build(self, chunks: Chunks) -> ir.Model:
         """Emit the combined graph; constants are not folded yet."""
-        copy, flat = _cloned(self.selection)
+        copy, flat = _copy_for_graph(self.selection)
         method, target, references = copy.method, copy.target, self.references
         graph = copy.lowered.model.graph
         lengths = {"T": target.count, "K": references.count if references else 1, "S": method.points or 1}
-        lengths |= {"C": 1, **copy.part.lengths}
+        lengths |= {"C": 1, **copy.choice.lengths}
         dtype = copy.lowered.specs[target.output][1]
         op = Ops(graph, graph.opset_imports.get("", 21), lengths, dtype, self.variants, chunks)
         self.variants.begin()
         method.engine.emit(Canvas(op, copy, flat, references, self.progress, self.rules))
-        make_room(copy.lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__)
+        rename_inner_values(
+            copy.lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__
+        )
         return copy.lowered.model
 
 
-def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
+def _copy_for_graph(selection: Selection[Any, Any]) -> tuple[Selection[Any, Any], frozenset[str]]:
     """Return a copy of the selection whose graph may be changed, and the names of `batch_leading`.
 
     The copy shares tensors. The names come from the lowered model: this function spells out dequantisation,
     and lowering knows nothing of the new inner values unless they must be lifted.
     """
-    lowered, part = selection.lowered, selection.part
+    lowered, choice = selection.lowered, selection.choice
     model = lowered.model.clone()
-    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
-    nodes = [(copies[node], rule) for node, rule in part.nodes]
+    copy_of = dict(zip(lowered.model.graph, model.graph, strict=True))
+    nodes = [(copy_of[node], rule) for node, rule in choice.nodes]
     on_path = {node for node, _ in nodes}
     before = len(model.graph)
-    off_path = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
+    off_path = [n for n in copy_of.values() if n.op_type == "DequantizeLinear" and n not in on_path]
     if off_path:
         spell_out_dequantising(model.graph, off_path)
     to_be_lifted = lowered.single_row_only and len(model.graph) != before
     copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
-    part = replace(part, nodes=tuple(nodes)) if nodes else part
-    return replace(selection, lowered=copy, part=part), batch_leading(lowered)
+    choice = replace(choice, nodes=tuple(nodes)) if nodes else choice
+    return replace(selection, lowered=copy, choice=choice), batch_leading(lowered)
 
 
 def request_of(method: Method, **fields: Any) -> CompileRequest:
@@ -389,20 +466,20 @@ def request_of(method: Method, **fields: Any) -> CompileRequest:
     """
     if not isinstance(method, Method):
         raise InvalidOptionError(
-            f"method {method!r} is no Method: give DeepShap(references), say, or see CONTRIBUTING.md for one "
-            "of your own."
+            f"method {method!r} is no Method: give one such as DeepShap(references); CONTRIBUTING.md shows "
+            "how to write one."
         )
     name, options = method.name, dict(method.options)
     if options.pop("times_input", False):
         name = "input-x-gradient"
     if rules := options.pop("rules", None):
         options["rule"] = ["=".join(rule) for rule in rules]
-    opened = method.reference_set
-    k = opened.count if isinstance(opened, OpenReferences) else None
+    references = method.reference_set
+    open_count = references.count if isinstance(references, OpenReferences) else None
     try:
-        return CompileRequest(method=name, options=options, open_references=k, **fields)
+        return CompileRequest(method=name, options=options, open_references=open_count, **fields)
     except ValidationError as error:
-        first = error.errors()[0]
+        fault = error.errors()[0]
         raise InvalidOptionError(
-            f"{'.'.join(map(str, first['loc']))} {first['input']!r}: {first['msg'].lower()}."
+            f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {fault['msg'].lower()}."
         ) from error

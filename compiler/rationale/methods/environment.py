@@ -1,6 +1,6 @@
 """Every value of the model as a tensor (at x, at references, on paths), and the rules called on them.
 
-A `Call` is one operator of the path, with the results of its rule at x and at r. The walk reads the calls
+A `RuleCall` is one operator of the path, with the results of its rule at x and at r. The walk reads the calls
 in reverse; methods decide at which points to call a rule again.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.batching import Node, touches_first
-from rationale.graph.memory.fit import whole
+from rationale.graph.batching import Node, works_on_axis_0
+from rationale.graph.memory.fit import build_whole
 from rationale.graph.nodes import names_read
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
@@ -33,7 +33,7 @@ from rationale.rules.rule import Rule
 
 
 @dataclass(frozen=True)
-class At:
+class RulePoint:
     """The result of a rule at one point: its inputs, its outputs, and one pullback for each input."""
 
     inputs: tuple[Tensor | None, ...]
@@ -53,13 +53,13 @@ class At:
 
     def pullback(self, i: int = 0) -> Callable[[Any], Tensor]:
         """Return the pullback of an input that varies."""
-        found = self.pullbacks[i]
-        assert found is not None
-        return found
+        pullback = self.pullbacks[i]
+        assert pullback is not None
+        return pullback
 
 
 @dataclass(frozen=True)
-class Call:
+class RuleCall:
     """One operator on the path from the explained inputs to the explained output.
 
     Attributes:
@@ -76,8 +76,8 @@ class Call:
     inputs: tuple[str | None, ...]
     outputs: tuple[str, ...]
     varying: tuple[bool, ...]
-    x: At
-    r: At | None = field(default=None)
+    x: RulePoint
+    r: RulePoint | None = field(default=None)
     relevance: str = ""
 
     @property
@@ -85,14 +85,17 @@ class Call:
         """Names of the varying inputs, in order."""
         return [n for n, varying in zip(self.inputs, self.varying, strict=True) if varying and n is not None]
 
-    def at(self, op: Ops, inputs: Sequence[Tensor | None]) -> At:
+    def evaluate(self, op: Ops, inputs: Sequence[Tensor | None]) -> RulePoint:
         """Call the rule at another point."""
         return evaluate(op, self.rule, inputs, self.attributes, self.name)
 
     @property
-    def reference(self) -> At:
+    def reference(self) -> RulePoint:
         assert self.r is not None, "the method has no references"
         return self.r
+
+
+Calls = Sequence[RuleCall]
 
 
 def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate(
     op: Ops, rule: Rule, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str
-) -> At:
+) -> RulePoint:
     """Call a rule.
 
     Raises:
@@ -123,9 +126,9 @@ def evaluate(
             f"{rule.op_type} node {name!r}: used with inputs or attributes its rule does not take ({error})"
         ) from error
     outputs = y if isinstance(y, tuple) else (y,)
-    given = pullbacks if isinstance(pullbacks, tuple) else (pullbacks,)
-    padded = (*given, *(None for _ in inputs[len(given) :]))
-    return At(tuple(inputs), outputs, padded[: len(inputs)])
+    given_pullbacks = pullbacks if isinstance(pullbacks, tuple) else (pullbacks,)
+    padded = (*given_pullbacks, *(None for _ in inputs[len(given_pullbacks) :]))
+    return RulePoint(tuple(inputs), outputs, padded[: len(inputs)])
 
 
 class Environment:
@@ -141,29 +144,31 @@ class Environment:
     ) -> None:
         self.op, self.lowered, self.active, self.blocked = op, lowered, active, blocked
         graph = lowered.model.graph
-        owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
-        self._values = {str(v.name): v for v in owned}
+        values = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
+        self._values = {str(v.name): v for v in values}
         self._replaced: dict[ir.Value, str] = {}  # replaced outputs, with their names in the model
-        self._of_rows = dependent_on_batch(lowered.model)
+        self._batch_dependent = dependent_on_batch(lowered.model)
         self._batch_leading = batch_leading
         self._x: dict[str, Tensor] = {}
 
-    def at(self, name: str) -> Tensor:
-        for node in _unknown_behind(name, self._is_known, self):
+    def tensor(self, name: str) -> Tensor:
+        for node in _nodes_to_compute(name, self._is_known, self):
             self._lift(node)
         if name not in self._x:
             lifted = not self.lies_flat(name)
-            self._x[name] = self.op.constant(self.lowered.constants[name]) if lifted else self._as_it_is(name)
+            self._x[name] = (
+                self.op.constant(self.lowered.constants[name]) if lifted else self._model_tensor(name)
+            )
         return self._x[name]
 
     def lies_flat(self, name: str) -> bool:
         """Tell whether the value is laid out as in `Ops`: rows one after the other on axis 0, or no rows."""
-        return name in self._batch_leading or name not in self._of_rows
+        return name in self._batch_leading or name not in self._batch_dependent
 
     def _is_known(self, name: str) -> bool:
         return name in self._x or self.lies_flat(name) or name in self.lowered.constants
 
-    def _as_it_is(self, name: str) -> Tensor:
+    def _model_tensor(self, name: str) -> Tensor:
         if name not in self.lowered.specs:
             raise UnsupportedModelError(
                 f"the shape of {name!r} is not known before the model runs; export with static feature sizes."
@@ -174,34 +179,35 @@ class Environment:
 
     def _lift(self, node: ir.Node) -> None:
         """Lift a node off the path: its rows lie elsewhere, or its graph is made for one row's sizes."""
-        inputs = [None if v is None else self.at(self.name_of(v)) for v in node.inputs]
+        inputs = [None if v is None else self.tensor(self.name_of(v)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
-        outputs = emit_as(self.op, node, inputs, "sample")
+        outputs = emit_copy(self.op, node, inputs, "sample")
         self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
 
-    def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
+    def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> RuleCall:
         """Call the rule at x; the nodes that it emits replace the node in the graph."""
         name = node.name or str(node.outputs[0].name)
         inputs = tuple(None if v is None else v.name for v in node.inputs)
         self.op.scope = f"forward/{name}"
-        attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
-        at = evaluate(self.op, rule, [None if i is None else self.at(i) for i in inputs], attributes, name)
-        self._check_outputs(node, at)
-        outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]
-        at = replace(
-            at, outputs=tuple(self._take_over(*pair) for pair in zip(node.outputs, at.outputs, strict=False))
+        values = attributes_of({a.name: a.value for a in node.attributes.values()})
+        point = evaluate(self.op, rule, [None if i is None else self.tensor(i) for i in inputs], values, name)
+        self._check_outputs(node, point)
+        outputs = tuple(str(v.name) for v in node.outputs)[: len(point.outputs)]
+        point = replace(
+            point,
+            outputs=tuple(self._replace(*pair) for pair in zip(node.outputs, point.outputs, strict=False)),
         )
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
             self.op.graph.remove(node, safe=True)
         first = str(outputs[0])
         varying = tuple(n in self.active and (first, i) not in self.blocked for i, n in enumerate(inputs))
-        how = node.metadata_props.get(RELEVANCE, "")
-        return Call(name, rule, attributes, inputs, outputs, varying, at, relevance=how)
+        relevance = node.metadata_props.get(RELEVANCE, "")
+        return RuleCall(name, rule, values, inputs, outputs, varying, point, relevance=relevance)
 
     def lift_outputs(self) -> None:
         """Replace the model's outputs by lifted ones: all of them if the model takes a single row."""
         names = [str(value.name) for value in self.op.graph.outputs]
-        lifted = {i: self.at(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
+        lifted = {i: self.tensor(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
         for i, y in lifted.items():
             of_batch = y.shape[:1] == (1,)  # else the output has no batch axis
             batched = self.op.Identity(self.op.flat(y) if of_batch else self.op.stacked(y)).value
@@ -214,14 +220,14 @@ class Environment:
         computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
         return not self.lies_flat(name) and (self.lowered.single_row_only or computed)
 
-    def _check_outputs(self, node: ir.Node, at: At) -> None:
-        unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.active]
+    def _check_outputs(self, node: ir.Node, point: RulePoint) -> None:
+        unruled = [v.name for v in node.outputs[len(point.outputs) :] if v.name in self.active]
         if unruled:
             raise UnsupportedModelError(
                 f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for "
                 "which its rule has no multiplier. Export without them."
             )
-        for value, tensor in zip(node.outputs, at.outputs, strict=False):
+        for value, tensor in zip(node.outputs, point.outputs, strict=False):
             spec = self.lowered.specs.get(str(value.name))
             if not tensor.rows or (spec is not None and spec[0] != tensor.shape):
                 raise UnsupportedModelError(
@@ -230,7 +236,7 @@ class Environment:
                     "operator's rule. Each row must be explained by itself."
                 )
 
-    def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
+    def _replace(self, old: ir.Value, new: Tensor) -> Tensor:
         """Replace `old` by `new`, under its name; keep both if the model lays out the rows differently."""
         name = str(old.name)
         if not self.lies_flat(name):
@@ -271,32 +277,32 @@ class MovedEnvironment:
         self.origin, self.op, self.scope, self.dependent = at_x, at_x.op, scope, dependent
         self._there = dict(inputs)
 
-    def at(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> Tensor:
         """Return the value at that point; a value that depends on no explained input is that at x."""
-        for node in _unknown_behind(name, self._is_known, self.origin):
+        for node in _nodes_to_compute(name, self._is_known, self.origin):
             self._emit(node)
-        return self._there[name] if name in self._there else self.origin.at(name)
+        return self._there[name] if name in self._there else self.origin.tensor(name)
 
     def _is_known(self, name: str) -> bool:
         elsewhere = name in self.dependent and name not in self.origin.lowered.constants
         return name in self._there or not elsewhere
 
     def _emit(self, node: ir.Node) -> None:
-        inputs = [None if v is None else self.at(self.origin.name_of(v)) for v in node.inputs]
+        inputs = [None if v is None else self.tensor(self.origin.name_of(v)) for v in node.inputs]
         self.op.scope = f"{self.scope}/{node.name}"
-        outputs = emit_as(self.op, node, inputs, self.scope)
+        outputs = emit_copy(self.op, node, inputs, self.scope)
         self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
 
-    def evaluate(self, call: Call) -> At:
+    def evaluate(self, call: RuleCall) -> RulePoint:
         """Evaluate the call's rule at that point."""
-        inputs = [None if i is None else self.at(i) for i in call.inputs]
+        inputs = [None if i is None else self.tensor(i) for i in call.inputs]
         self.op.scope = f"{self.scope}/{call.name}"
-        at = call.at(self.op, inputs)
-        self._there.update(zip(call.outputs, at.outputs, strict=True))
-        return at
+        point = call.evaluate(self.op, inputs)
+        self._there.update(zip(call.outputs, point.outputs, strict=True))
+        return point
 
 
-def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
+def _nodes_to_compute(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
     """Yield the nodes that a value needs, each after the nodes that it reads.
 
     The loop avoids recursion, since chains may be longer than Python's stack.
@@ -313,7 +319,7 @@ def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environmen
         pending += missing
 
 
-def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
+def emit_copy(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
     """Emit a copy of a model's node with other inputs."""
     attributes = {a.name: a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
@@ -338,13 +344,13 @@ def with_batch(lowered: Lowered) -> Lowered:
     model = lowered.model.clone()
     op = Ops(model.graph, model.graph.opset_imports[""], {}, ir.DataType.FLOAT)
     at_x = Environment(op, replace(lowered, model=model), batch_leading(lowered))
-    op.bind_batch(at_x.at(str(model.graph.inputs[0].name)))
+    op.bind_batch(at_x.tensor(str(model.graph.inputs[0].name)))
     at_x.lift_outputs()
-    source = narrow(whole(model), lowered.narrow)
+    source = narrow(build_whole(model), lowered.narrow)
     if how_rows_mix(source, ir.from_proto(lowered.source), batch_leading=True) is not None:
         raise UnsupportedModelError(
-            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
-            "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
+            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model gives other "
+            "answers. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
             "torch.onnx.export)."
         )
     return replace(lowered, source=ir.serde.serialize_model(source))
@@ -360,13 +366,13 @@ def with_batch(lowered: Lowered) -> Lowered:
 
 def batch_leading(lowered: Lowered) -> frozenset[str]:
     """Return the names of the values whose rows the model lays out as `Ops` does."""
-    found = {str(v.name) for v in lowered.model.graph.inputs} & lowered.batched
-    sized = dependent_on_batch(lowered.model)
-    sizes = {name for name in sized - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
+    leading = {str(v.name) for v in lowered.model.graph.inputs} & lowered.batched
+    batch_dependent = dependent_on_batch(lowered.model)
+    sizes = {name for name in batch_dependent - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
     for node in lowered.model.graph:
-        if names_read(node) & sized <= found | sizes and not _touches_first(lowered, node):
-            found.update(str(v.name) for v in node.outputs if v.name in lowered.batched)
-    return frozenset(found)
+        if names_read(node) & batch_dependent <= leading | sizes and not _works_on_axis_0(lowered, node):
+            leading.update(str(v.name) for v in node.outputs if v.name in lowered.batched)
+    return frozenset(leading)
 
 
 def _is_size(lowered: Lowered, name: str) -> bool:
@@ -374,13 +380,15 @@ def _is_size(lowered: Lowered, name: str) -> bool:
     return name in lowered.specs and len(lowered.specs[name][0]) < 2 and name not in lowered.batched
 
 
-def _touches_first(lowered: Lowered, node: ir.Node) -> bool:
+def _works_on_axis_0(lowered: Lowered, node: ir.Node) -> bool:
     """Tell whether a node changes axis 0; False if shapes are unknown before the model runs."""
     if any(v is not None and v.name not in lowered.specs for v in node.inputs):
         return False
     inputs = [None if v is None else _row_tensor(lowered, v) for v in node.inputs]
     try:
-        return touches_first(Node(node.op_type, inputs, {a.name: a.value for a in node.attributes.values()}))
+        return works_on_axis_0(
+            Node(node.op_type, inputs, {a.name: a.value for a in node.attributes.values()})
+        )
     except UnsupportedModelError:
         return False
 
@@ -398,59 +406,60 @@ def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
         needed: names of the values that the output depends on.
     """
     if not lowered.single_row_only:
-        _demand_apart(lowered, output, needed)
-    fault = _fault(lowered, output)
+        _demand_independent_rows(lowered, output, needed)
+    fault = _row_fault(lowered, output)
     if fault is not None:
         node = next(n for n in lowered.model.graph for v in n.outputs if v.name == output)
         raise UnsupportedModelError(
-            f"{_called(node)}: {output!r} cannot be explained, since {fault}. Name an output of shape [N, …] "
-            "(--output), or export the model so that axis 0 of what it answers is the batch."
+            f"{_describe_node(node)}: {output!r} cannot be explained, since {fault}. Name an output of shape "
+            "[N, …] (--output), or export the model so that axis 0 of its outputs is the batch."
         )
 
 
-def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> None:
-    quantised = _first_of_one_scale(lowered, needed)
+def _demand_independent_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
+    quantised = _first_with_one_scale(lowered, needed)
     if quantised is not None:
         raise UnsupportedModelError(
-            f"{_called(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a row is "
-            "answered otherwise in other company. Export the model with a batch of 1 before it is quantised: "
-            "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
+            f"{_describe_node(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a "
+            "row's answer depends on the other rows. Export the model with a batch of 1 before it is "
+            "quantised: the entries take any number of rows, each with its own scale. Or quantise it "
+            "statically."
         )
     mixes = first_to_mix(lowered.model, lowered.specs, specs_at_batch(lowered.model, 2)[0], needed)
     if mixes is not None:
-        raise _mixing(mixes, "it works along the axis on which rows lie, and mixes the rows of a batch")
-    node = _first_behind(lowered, needed)
+        raise _mixing_error(mixes, "it works along the axis on which rows lie, and mixes the rows of a batch")
+    node = _first_off_axis_0(lowered, needed)
     if node is None:
         return
-    own = [v.name for v in lowered.source.graph.output]
+    output_names = [v.name for v in lowered.source.graph.output]
     source, _ = on_cpu(ir.from_proto(lowered.source))
-    mixing = how_rows_mix(source, outputs=[output] if output in own else own)
+    mixing = how_rows_mix(source, outputs=[output] if output in output_names else output_names)
     if mixing is not None:
-        raise _mixing(node, f"it works on axis 0, the batch, and {mixing}")
+        raise _mixing_error(node, f"it works on axis 0, the batch, and {mixing}")
 
 
-def _mixing(node: ir.Node, why: str) -> UnsupportedModelError:
+def _mixing_error(node: ir.Node, why: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{_called(node)}: {why}. Each row must be explained by itself: "
+        f"{_describe_node(node)}: {why}. Each row must be explained by itself: "
         "explain an output before it (--output), or export the model in evaluation mode and with the batch "
         "on axis 0."
     )
 
 
-def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
+def _first_with_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
     if not any(node.op_type in ONE_SCALE for node in lowered.source.graph.node):
         return None
     nodes = (n for n in ir.from_proto(lowered.source).graph if n.op_type in ONE_SCALE)
     return next((n for n in nodes for v in n.outputs if v.name in needed), None)
 
 
-def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
+def _first_off_axis_0(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
     """Return the first node after which the rows may lie on another axis."""
     elsewhere = (dependent_on_rows(lowered.model) - batch_leading(lowered)).intersection(needed)
     return next((n for n in lowered.model.graph for v in n.outputs if v.name in elsewhere), None)
 
 
-def _fault(lowered: Lowered, output: str) -> str | None:
+def _row_fault(lowered: Lowered, output: str) -> str | None:
     """Return the reason, by its shape, why the output lacks a row [1, …] per row of the batch, or None."""
     spec = lowered.specs.get(output)
     if spec is None:
@@ -462,5 +471,5 @@ def _fault(lowered: Lowered, output: str) -> str | None:
     return None
 
 
-def _called(node: ir.Node) -> str:
+def _describe_node(node: ir.Node) -> str:
     return f"{node.op_type} node {node.name or node.outputs[0].name!r}"

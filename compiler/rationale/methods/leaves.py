@@ -19,8 +19,8 @@ from rationale.lowering import Lowered
 
 _MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
 _ANY_MODEL = "take exactshap (up to 12 features) or permutationshap, which explain whole numbers as they are"
-OTHERS = -1
-_IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # the operand that holds the ids
+OTHER_INPUT = -1
+_IDS_OPERAND = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # the operand that holds the ids
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenLeaves:
     """The explained tensors, and notes about them for the user."""
 
     leaves: tuple[Leaf, ...]
@@ -61,7 +61,9 @@ class Chosen:
         return tuple(dict.fromkeys(s.name for s in self.leaves))
 
 
-def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
+def choose_leaves(
+    lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()
+) -> ChosenLeaves:
     """Return the named tensors; by default every float input, or else the token ids.
 
     Args:
@@ -73,16 +75,20 @@ def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
     """
     if inputs is not None:
         _check_names(lowered, inputs)
-        return _with_notes(lowered, tuple(s for name in inputs for s in _leaves_at(lowered, name)))
+        return _with_notes(lowered, tuple(s for name in inputs for s in _leaves_of_input(lowered, name)))
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
     integers = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
     if integers:
-        kept = _accompanying_ids(lowered, integers)
-        named = [n for n in values if n in referenced and n not in kept]
-        return _with_notes(lowered, tuple(s for n in named for s in _leaves_at(lowered, n)), _kept_note(kept))
+        accompanying = _accompanying_ids(lowered, integers)
+        id_inputs = [n for n in values if n in referenced and n not in accompanying]
+        return _with_notes(
+            lowered,
+            tuple(s for n in id_inputs for s in _leaves_of_input(lowered, n)),
+            _fixed_note(accompanying),
+        )
     if floats:
-        return Chosen(tuple(Leaf(name, name) for name in floats))
+        return ChosenLeaves(tuple(Leaf(name, name) for name in floats))
     return _default_ids(lowered, list(values))
 
 
@@ -121,32 +127,32 @@ def _check_rows(value: ir.Value) -> None:
 
 
 def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
-    own = [str(v.name) for v in lowered.model.graph.inputs]
+    input_names = [str(v.name) for v in lowered.model.graph.inputs]
     if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
-        raise InvalidOptionError(f"inputs {inputs!r}: give a list of different names out of {own}.")
+        raise InvalidOptionError(f"inputs {inputs!r}: give a list of different names out of {input_names}.")
     inner = {str(v.name) for node in lowered.model.graph for v in node.outputs}
-    unknown = [name for name in inputs if name not in inner and name not in own]
+    unknown = [name for name in inputs if name not in inner and name not in input_names]
     if unknown:
         raise InvalidOptionError(
-            f"no input {unknown}; the model has {own}, and inner tensors that are operators' outputs can be "
-            "named (look them up in Netron; one that the compiler folds or rewrites is gone)."
+            f"no input {unknown}; the model has {input_names}, and inner tensors that are operators' outputs "
+            "can be named (look them up in Netron; one that the compiler folds or rewrites is gone)."
         )
 
 
-def _leaves_at(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
+def _leaves_of_input(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     if name not in values:
         return (_inner_leaf(lowered, name),)
     _check_rows(values[name])
     if is_float(lowered, values[name]):
         return (Leaf(name, name),)
-    found = lookups(lowered, name)
-    if not found:
+    leaves = lookups(lowered, name)
+    if not leaves:
         raise InvalidOptionError(
             f"input {[name]} holds no floats, so it has no attributions, and no table is looked up by its "
             f"elements alone. Name the float tensor that they become (--input), or {_ANY_MODEL}."
         )
-    return found
+    return leaves
 
 
 def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
@@ -167,11 +173,11 @@ def keeps_batch(lowered: Lowered, name: str) -> bool:
     return spec is not None and spec[0][:1] == (1,) and (lowered.single_row_only or name in lowered.batched)
 
 
-def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
+def _default_ids(lowered: Lowered, names: Sequence[str]) -> ChosenLeaves:
     """Return the ids of the largest table; without a table, the numbers of every integer input."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
-    found = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
-    leaves = [s for group in found.values() for s in group]
+    leaves_of = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
+    leaves = [s for input_leaves in leaves_of.values() for s in input_leaves]
     tables = [s for s in leaves if s.size is not None]
     if not leaves:
         raise UnsupportedModelError(
@@ -182,7 +188,7 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
     if not tables:
         return _with_notes(lowered, tuple(leaves))
     name = max(tables, key=lambda s: s.size or 0).name
-    return _with_notes(lowered, found[name], _kept_note([n for n in names if n != name]))
+    return _with_notes(lowered, leaves_of[name], _fixed_note([n for n in names if n != name]))
 
 
 def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
@@ -190,17 +196,21 @@ def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
 
     If some inputs are ids of a table, others accompany them if they have the same shape, or look nothing up.
     """
-    found = {name: lookups(lowered, name) for name in names}
-    ids = [name for name, leaves in found.items() if any(s.size is not None for s in leaves)]
+    leaves_of = {name: lookups(lowered, name) for name in names}
+    ids = [name for name, leaves in leaves_of.items() if any(s.size is not None for s in leaves)]
     rows = {lowered.specs[name][0] for name in ids}
-    return [n for n in names if ids and n not in ids and (not found[n] or lowered.specs[n][0] in rows)]
+    return [n for n in names if ids and n not in ids and (not leaves_of[n] or lowered.specs[n][0] in rows)]
 
 
-def _kept_note(names: Sequence[str]) -> str:
-    return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
+def _fixed_note(names: Sequence[str]) -> str:
+    return (
+        f"; these inputs keep each row's own values: {', '.join(names)} (--input names others)"
+        if names
+        else ""
+    )
 
 
-def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
+def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], addition: str = "") -> ChosenLeaves:
     """Return the leaves, with a note for each integer input."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
@@ -213,17 +223,14 @@ def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> C
                     f"input {leaf.name!r} is looked up in {leaf.tensor!r}, which does not keep the batch "
                     f"on axis 0. Name a tensor behind it that does (--input), or {_ANY_MODEL}."
                 )
+    words = {n: "truth values" if lowered.specs[n][1] == ir.DataType.BOOL else "integers" for n in groups}
     notes = [
-        f"{name!r} holds {_what_it_holds(lowered, name)}: it is explained at "
+        f"{name!r} holds {words[name]}: it is explained at "
         f"{', '.join(repr(s.tensor) for s in group)}, summed to one value for each of its elements"
         for name, group in groups.items()
     ]
-    notes[-1:] = [note + more for note in notes[-1:]]
-    return Chosen(leaves, tuple(notes))
-
-
-def _what_it_holds(lowered: Lowered, name: str) -> str:
-    return "truth values" if lowered.specs[name][1] == ir.DataType.BOOL else "integers"
+    notes[-1:] = [note + addition for note in notes[-1:]]
+    return ChosenLeaves(leaves, tuple(notes))
 
 
 # -- ids that become floats -------------------------------------------------------------------------------
@@ -235,41 +242,41 @@ def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
         return ()
     moved: dict[str, list[ir.Node]] = {name: []}
     quantised: dict[str, Leaf] = {}  # rows of integer tables, which the next node turns into floats
-    found = []
+    leaves = []
     for node in lowered.model.graph:
         ids, result = _ids_operand(node), node.outputs[0]
         if ids is None or node.domain:
             continue
-        known = is_float(lowered, result) and str(result.name) in lowered.specs
-        if ids.name in quantised and known:
-            found.append(replace(quantised[str(ids.name)], tensor=str(result.name)))
+        is_known_float = is_float(lowered, result) and str(result.name) in lowered.specs
+        if ids.name in quantised and is_known_float:
+            leaves.append(replace(quantised[str(ids.name)], tensor=str(result.name)))
         elif ids.name in moved:
             nodes = moved[str(ids.name)]
-            if _hands_on(node, ids) and not known:
+            if _keeps_ids(node, ids) and not is_known_float:
                 moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
-            elif known or node.op_type == "Gather":
+            elif is_known_float or node.op_type == "Gather":
                 indices, row = _indices(lowered, name, nodes, ids), lowered.specs[name][0]
                 size = _table_size(node)
-                leaf = Leaf(str(result.name), name, indices, row, size and size - _offset(nodes))
-                found += [leaf] if known else []
-                quantised.update({} if known else {leaf.tensor: leaf})
-    return tuple(found)
+                leaf = Leaf(str(result.name), name, indices, row, size and size - _largest_offset(nodes))
+                leaves += [leaf] if is_known_float else []
+                quantised.update({} if is_known_float else {leaf.tensor: leaf})
+    return tuple(leaves)
 
 
 def _ids_operand(node: ir.Node) -> ir.Value | None:
     """Return the operand that may hold ids, if all other operands are constant."""
     values = list(node.inputs)
     varying = [v for v in values if v is not None and not v.is_initializer()]
-    if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys() | {"Add"}:
+    if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OPERAND.keys() | {"Add"}:
         return None
     position = values.index(varying[0])
     axis = node.attributes.get_int("axis", 0 if node.op_type == "Gather" else -1)
-    looks_up = position == _IDS_OF.get(node.op_type) and (node.op_type != "Gather" or axis == 0)
+    looks_up = position == _IDS_OPERAND.get(node.op_type) and (node.op_type != "Gather" or axis == 0)
     looks_up &= node.op_type != "OneHot" or axis == -1
-    return varying[0] if looks_up or _hands_on(node, varying[0]) else None
+    return varying[0] if looks_up or _keeps_ids(node, varying[0]) else None
 
 
-def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
+def _keeps_ids(node: ir.Node, ids: ir.Value) -> bool:
     """Tell whether each element of the result is one of the ids, at another index or with a constant added.
 
     Ids that look up one table for several fields have an offset added: the number of rows before the field.
@@ -277,36 +284,36 @@ def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
     return node.op_type == "Add" or (node.op_type in _MOVES and node.inputs[0] is ids)
 
 
-def _added(node: ir.Node) -> np.ndarray:
+def _offsets_of_add(node: ir.Node) -> np.ndarray:
     """Return the constant that an Add adds to ids."""
     (array,) = (v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None)
     return array
 
 
-def _offset(nodes: Sequence[ir.Node]) -> int:
+def _largest_offset(nodes: Sequence[ir.Node]) -> int:
     """Return the largest number that is added to an id."""
-    return sum(max(int(_added(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
+    return sum(max(int(_offsets_of_add(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
 
 
 def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
     """Return, for each of the ids, the index of its element in the input's row."""
     shape, _ = lowered.specs[name]
-    count = np.arange(int(np.prod(shape))).reshape(shape)
+    positions = np.arange(int(np.prod(shape))).reshape(shape)
     if not nodes:
-        return count
-    own = next(v for v in lowered.model.graph.inputs if v.name == name)
-    wide = extract(lowered.model, nodes, [own], [ids])
-    for value in wide.graph.inputs:
+        return positions
+    model_input = next(v for v in lowered.model.graph.inputs if v.name == name)
+    model = extract(lowered.model, nodes, [model_input], [ids])
+    for value in model.graph.inputs:
         value.type = ir.TensorType(ir.DataType.INT64)  # int8 could not hold the indices
-    for node in wide.graph:
+    for node in model.graph:
         node.outputs[0].type = None
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", ir.DataType.INT64)
         if node.op_type == "Add":
             i = [v is not None and v.is_initializer() for v in node.inputs].index(True)
-            nothing = np.zeros_like(_added(node), np.int64)
-            node.replace_input_with(i, new_constant(wide.graph, f"{node.outputs[0].name}/nothing", nothing))
-    return np.asarray(Runner(wide, optimise=False)({name: count.astype(np.int64)})[str(ids.name)])
+            zeros = np.zeros_like(_offsets_of_add(node), np.int64)
+            node.replace_input_with(i, new_constant(model.graph, f"{node.outputs[0].name}/nothing", zeros))
+    return np.asarray(Runner(model, optimise=False)({name: positions.astype(np.int64)})[str(ids.name)])
 
 
 def _table_size(node: ir.Node) -> int | None:

@@ -11,39 +11,39 @@ from rationale.trees.read import read_ensemble
 
 _PROBABILITIES = frozenset({"Sigmoid", "Softmax", "LogSoftmax"})
 # operators allowed after it: they move or round probabilities, or derive others (1 − p beside p, log p)
-_PASSED = frozenset(
+_PASSABLE = frozenset(
     "Add Cast Clip Concat DequantizeLinear Div Dropout Expand Flatten Gather Identity Log Max Min Mul Neg "
     "QuantizeLinear Reshape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
 )
 _INPUT = "an input"
 _REGRESSORS = frozenset({"TreeEnsembleRegressor", "LinearRegressor", "SVMRegressor"})
 # operators that keep numbers between 0 and 1
-_KEPT = frozenset(
+_KEEPS_RANGE = frozenset(
     "Cast Concat Dropout Expand Flatten Gather Identity Max Mean Min Reshape Slice Split Squeeze Tile "
     "Transpose Unsqueeze".split()
 )
-_MOVED = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
-_SAME = _MOVED | _PROBABILITIES | frozenset("Clip Div Max Min Mul Normalizer Sum".split())
-_AVERAGED = 1e-3  # a sum of rounded leaves may exceed 0 or 1 by this
+_MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+_SAME_ORDER = _MOVES | _PROBABILITIES | frozenset("Clip Div Max Min Mul Normalizer Sum".split())
+_ROUNDING = 1e-3  # a sum of rounded leaves may exceed 0 or 1 by this
 _TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBIT"})
 
 
 def logits_behind(model: onnx.ModelProto, output: str) -> str | None:
     """Return the only tensor whose Softmax, LogSoftmax or Sigmoid is `output`, or None."""
-    closed = closing(model, output)
+    closed = closing_operator(model, output)
     return None if closed is None else closed[1]
 
 
-def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
+def closing_operator(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
     """Return the operator that closes `output`, and the tensor behind it, or None."""
-    ends = set(_ends(model.graph, output))
+    ends = set(_end_operators(model.graph, output))
     is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
     return next(iter(ends)) if is_one else None
 
 
-def of_regressors(model: onnx.ModelProto, output: str) -> bool:
+def comes_from_regressors(model: onnx.ModelProto, output: str) -> bool:
     """Tell whether only regressors of ai.onnx.ml give `output` its values, and these are no probabilities."""
-    ends = {operator for operator, _ in _ends(model.graph, output)}
+    ends = {operator for operator, _ in _end_operators(model.graph, output)}
     return bool(ends) and ends <= _REGRESSORS and not is_probability(model, output)
 
 
@@ -56,14 +56,14 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
     logits = logits_behind(model, output)
     if logits is not None:
         return logits
-    ends = sorted(set(_ends(model.graph, output)))
-    others = ", ".join(sorted({operator for operator, _ in ends if operator not in _PROBABILITIES}))
-    if ends and not others:
+    ends = sorted(set(_end_operators(model.graph, output)))
+    other_operators = ", ".join(sorted({operator for operator, _ in ends if operator not in _PROBABILITIES}))
+    if ends and not other_operators:
         reason = f"is made of several logits, {[name for _, name in ends]}: choose one with --output"
     else:
         reason = (
-            f"ends with {others or 'a constant'}, not with a Sigmoid, Softmax or LogSoftmax: leave --logits "
-            "out, or name the tensor to explain with --output"
+            f"ends with {other_operators or 'a constant'}, not with a Sigmoid, Softmax or LogSoftmax: leave "
+            "--logits out, or name the tensor to explain with --output"
         )
     raise InvalidOptionError(f"--logits: output {output!r} {reason}.")
 
@@ -82,7 +82,7 @@ def is_probability(model: onnx.ModelProto, output: str) -> bool:
         if node is None:
             return False
         is_rest = node.op_type == "Sub" and _is_one(model, node.input[0])  # 1 − p, beside p
-        if node.op_type in _KEPT or is_rest:
+        if node.op_type in _KEEPS_RANGE or is_rest:
             reads = node.input[:1] if node.op_type not in ("Concat", "Max", "Mean", "Min") else node.input
             reads = node.input[1:] if is_rest else reads
             if not all(_is_between(model, name) for name in reads if name in constants):
@@ -106,11 +106,11 @@ def _is_between(model: onnx.ModelProto, name: str) -> bool:
 
 
 def _constant(model: onnx.ModelProto, name: str) -> np.ndarray | None:
-    made = {t.name: t for t in model.graph.initializer}
+    tensors = {t.name: t for t in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.output[0] == name:
-            made |= [(name, a.t) for a in node.attribute if a.name == "value"]
-    return onnx.numpy_helper.to_array(made[name]) if name in made else None
+            tensors |= [(name, a.t) for a in node.attribute if a.name == "value"]
+    return onnx.numpy_helper.to_array(tensors[name]) if name in tensors else None
 
 
 def _is_classifier(node: onnx.NodeProto) -> bool:
@@ -122,7 +122,7 @@ def _is_classifier(node: onnx.NodeProto) -> bool:
     between = read_ensemble(node).scores_between()
     if between.shape[1] == 2 and (between[0] == -between[1][::-1]).all():
         between = between[:, 1:]  # for two classes side by side, 1 − p is read as −p
-    return bool((between > -_AVERAGED).all() and (between < 1 + _AVERAGED).all())
+    return bool((between > -_ROUNDING).all() and (between < 1 + _ROUNDING).all())
 
 
 def class_names(model: onnx.ModelProto, output: str, count: int) -> tuple[str, ...]:
@@ -132,18 +132,18 @@ def class_names(model: onnx.ModelProto, output: str, count: int) -> tuple[str, .
     no label belongs to the output, or the names are just 0, 1 ….
     """
     producers = {name: node for node in model.graph.node for name in node.output}
-    scores = _alike(producers, output)
+    scores = _same_elements(producers, output)
     for end in model.graph.output:
         label = end.name
-        while label in producers and producers[label].op_type in _MOVED:
+        while label in producers and producers[label].op_type in _MOVES:
             label = producers[label].input[0]
-        names, chosen = _label_of(model, producers, label)
-        if len(names) == count and scores & _alike(producers, chosen):
+        names, chosen = _names_and_scores_of_label(model, producers, label)
+        if len(names) == count and scores & _same_elements(producers, chosen):
             return () if names == tuple(map(str, range(count))) else names
     return ()
 
 
-def _label_of(
+def _names_and_scores_of_label(
     model: onnx.ModelProto, producers: Mapping[str, onnx.NodeProto], label: str
 ) -> tuple[tuple[str, ...], str]:
     """Return the names of a label's classes, and the tensor of scores that chooses one."""
@@ -152,29 +152,29 @@ def _label_of(
         return (), ""
     named = [a for a in node.attribute if a.name.startswith("classlabels_")]
     if named and node.output[0] == label:
-        own = [text.decode(errors="replace") for a in named for text in a.strings]
-        return (*own, *(str(number) for a in named for number in a.ints)), node.output[1]
+        texts_of_classes = [text.decode(errors="replace") for a in named for text in a.strings]
+        return (*texts_of_classes, *(str(number) for a in named for number in a.ints)), node.output[1]
     if node.op_type not in ("ArrayFeatureExtractor", "Gather"):
         return (), ""
     table, best = _constant(model, node.input[0]), node.input[1]
-    while best in producers and producers[best].op_type in _MOVED:
+    while best in producers and producers[best].op_type in _MOVES:
         best = producers[best].input[0]
     if table is None or best not in producers or producers[best].op_type not in ("ArgMax", "TopK"):
         return (), ""
-    texts = (each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in table.flat)
+    texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in table.flat)
     return tuple(texts), producers[best].input[0]
 
 
-def _alike(producers: Mapping[str, onnx.NodeProto], name: str) -> set[str]:
+def _same_elements(producers: Mapping[str, onnx.NodeProto], name: str) -> set[str]:
     """Return the names of a tensor, and of tensors before it with the same elements in the same order."""
-    found = {name}
-    while name in producers and producers[name].op_type in _SAME:
+    names = {name}
+    while name in producers and producers[name].op_type in _SAME_ORDER:
         name = producers[name].input[0]
-        found.add(name)
-    return found
+        names.add(name)
+    return names
 
 
-def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
+def _end_operators(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
     """Yield the operators that give `output` its values, with their operands; constants are left out."""
     producers = {name: node for node in graph.node for name in node.output}
     inputs = {v.name for v in graph.input} - {t.name for t in graph.initializer}
@@ -184,7 +184,7 @@ def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
         node = producers.get(name)
         if node is None:
             yield from [(_INPUT, name)] * (name in inputs)
-        elif node.op_type in _PASSED and node.domain in ("", "ai.onnx"):
+        elif node.op_type in _PASSABLE and node.domain in ("", "ai.onnx"):
             pending += [read for read in node.input if read not in seen]
             seen.update(node.input)
         elif node.input:

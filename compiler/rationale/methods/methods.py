@@ -23,12 +23,12 @@ def make_method(name: str, references: References | None, options: Mapping[str, 
         InvalidOptionError: if there is no such method, it lacks a required option, it does not take an
             option, or a value makes no sense.
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    arguments = {key: value for key, value in options.items() if value is not None}
     if references is not None:
-        given[REFERENCES] = references
-    check_options(name, given)
+        arguments[REFERENCES] = references
+    check_options(name, arguments)
     module, _, make = METHODS[name].path.partition(":")
-    method: Method = getattr(import_module(module), make)(**{**METHODS[name].preset, **given})
+    method: Method = getattr(import_module(module), make)(**{**METHODS[name].preset, **arguments})
     return method
 
 

@@ -82,11 +82,11 @@ class Outputs:
     @property
     def names(self) -> set[str]:
         """All names that the explanation needs in the graph."""
-        found = {BASE_VALUE, EXPLAINED_VALUE, GAP}
-        found |= {name for names in self.by_kind.values() for name in names.values()}
+        every = {BASE_VALUE, EXPLAINED_VALUE, GAP}
+        every |= {name for names in self.by_kind.values() for name in names.values()}
         if self.concepts is not None:
-            found |= {self.concepts.attributions, self.concepts.channels, *self.concepts.heatmaps.values()}
-        return found
+            every |= {self.concepts.attributions, self.concepts.channels, *self.concepts.heatmaps.values()}
+        return every
 
 
 def check_group_names(target: Target, tensors: Sequence[str]) -> None:
@@ -105,14 +105,14 @@ def inner_spec(
     return TensorSpec(name=name, datatype=DATATYPES[specs[name][1].name], shape=shape)
 
 
-def players_by_output(target: Target, of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def players_by_output(target: Target, player_of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the players of each output, by the tensor that it explains; `GROUPS` stands for all.
 
     Args:
-        of: player of each element of a row, by explained tensor; `target.players` come first.
+        player_of: player of each element of a row, by explained tensor; `target.players` come first.
     """
-    own = {name: of[name] for name in target.ungrouped}
-    return {**own, GROUPS: np.arange(len(target.players.names))} if target.players else own
+    players = {name: player_of[name] for name in target.ungrouped}
+    return {**players, GROUPS: np.arange(len(target.players.names))} if target.players else players
 
 
 # -- values of the explained output -----------------------------------------------------------------------
@@ -124,16 +124,16 @@ class Seed:
 
     Attributes:
         base: the base value; None for a method without one.
-        rest: the rounding error of the base value; None if it is not rounded.
+        base_rounding: the rounding error of the base value; None if it is not rounded.
     """
 
     multiplier: Tensor
     explained: Tensor
     base: Tensor | None = None
-    rest: Tensor | None = None
+    base_rounding: Tensor | None = None
 
 
-def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.DataType | None) -> Seed:
+def make_seed(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.DataType | None) -> Seed:
     """Return the seed at x, even if the method walks at other points: it explains the class of x.
 
     Args:
@@ -145,16 +145,16 @@ def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.
     size = int(np.prod(y.shape))
     row = op.reshape(y, (1, size))
     if target.elements == "predicted":
-        winner = op.ArgMax(_as_answered(op, row, narrow), axis=1, keepdims=1)
+        winner = op.ArgMax(_round_like_model(op, row, narrow), axis=1, keepdims=1)
         explained = op.GatherElements(row, winner, axis=1)
         seed = op.reshape(op.one_hot(winner, size, y.dtype), y.shape)
-        return Seed(seed, explained, *(_at_winner(op, b, winner) for b in in_two(op, base, y.dtype)))
+        return Seed(seed, explained, *(_at_winner(op, b, winner) for b in split_rounding(op, base, y.dtype)))
     matrix = target.matrix(size)
     ones = matrix.T.astype(y.dtype.numpy()).reshape(-1, *y.shape[1:])
     batch_axes = frozenset("T" if target.count > 1 else "")
     seed = replace(op.constant(ones), shape=y.shape, batch_axes=batch_axes, rows=True)
     base = None if base is None else _at_targets(op, base, matrix)
-    return Seed(seed, _at_targets(op, row, matrix), *in_two(op, base, y.dtype))
+    return Seed(seed, _at_targets(op, row, matrix), *split_rounding(op, base, y.dtype))
 
 
 def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
@@ -174,7 +174,7 @@ def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:
     return op.Gather(replace(op.reshape(base, base.shape[1:]), rows=False), winner)
 
 
-def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
+def _round_like_model(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
     """Round the output's row as the model does; the first of equal values is the predicted class."""
     return row if narrow is None else op.Cast(op.Cast(row, to=int(narrow)), to=int(row.dtype))
 
@@ -184,15 +184,17 @@ def emit_values(op: Ops, seed: Seed, totals: Sequence[Tensor], *, gap: bool) -> 
     outputs = [] if seed.base is None else [op.rows_output(seed.base, BASE_VALUE)]
     outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
     if gap:
-        left = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
-        left = left if seed.rest is None else op.Sub(left, seed.rest)
+        value = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
+        value = value if seed.base_rounding is None else op.Sub(value, seed.base_rounding)
         for total in totals:
-            left = op.Sub(left, op.Cast(total, to=int(left.dtype)) if total.dtype != left.dtype else total)
-        outputs.append(op.rows_output(left, GAP))
+            value = op.Sub(
+                value, op.Cast(total, to=int(value.dtype)) if total.dtype != value.dtype else total
+            )
+        outputs.append(op.rows_output(value, GAP))
     return outputs
 
 
-def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
+def split_rounding(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
     """Return a value in the graph's type and its rounding error; an empty list for None.
 
     Two numbers in the graph's type are more precise than one. If the references are constants, both are
@@ -200,12 +202,12 @@ def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
     """
     if base is None or base.dtype == dtype:
         return [] if base is None else [base]
-    answered = op.Cast(base, to=int(dtype))
-    rest = op.Sub(base, op.Cast(answered, to=int(base.dtype)))
-    return [answered, op.Cast(rest, to=int(dtype))]
+    rounded = op.Cast(base, to=int(dtype))
+    rounding = op.Sub(base, op.Cast(rounded, to=int(base.dtype)))
+    return [rounded, op.Cast(rounding, to=int(dtype))]
 
 
-def total_of(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
+def total_over_features(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
     """Return Σ over the features of an attributions output: row shape [1, T]."""
     whole = Tensor(value, (1, op.sizes["T"], *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
     axes = list(range(2, whole.rank))

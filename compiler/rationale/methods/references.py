@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from rationale.errors import InvalidModelError, InvalidReferencesError
@@ -30,40 +29,38 @@ from rationale.references.reference_set import (
 )
 from rationale.schema.manifest import is_float
 
-Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
-
 
 @dataclass(frozen=True)
-class Referenced:
+class PreparedReferences:
     """The references of a walk.
 
     Attributes:
         set: references of the tensors at which the walk ends; None for a method without references.
-        fed: the given rows of model inputs, by name.
+        input_rows: the given rows of model inputs, by name.
     """
 
     set: ReferenceSet | None = None
-    fed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    input_rows: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
+def shapes_of(references: References | None) -> dict[str | None, tuple[int, ...]]:
     """Return the references' shapes by input; under None if there is only one input.
 
     References without a shape are left out; they cause an error later.
     """
-    if isinstance(given, OpenReferences):
-        given = given.examples
-    if given is None or isinstance(given, Baseline):
+    if isinstance(references, OpenReferences):
+        references = references.examples
+    if references is None or isinstance(references, Baseline):
         return {}
-    arrays = given if isinstance(given, Mapping) else {None: given}
-    found: dict[str | None, tuple[int, ...]] = {}
+    arrays = references if isinstance(references, Mapping) else {None: references}
+    shapes: dict[str | None, tuple[int, ...]] = {}
     for name, array in arrays.items():
         with suppress(ValueError):
-            found[name] = np.shape(array)
-    return found
+            shapes[name] = np.shape(array)
+    return shapes
 
 
-def prepare_references(selection: Selection) -> Referenced:
+def prepare_references(selection: Selection[Any, Any]) -> PreparedReferences:
     """Prepare references for each tensor at which the walk ends: the third stage of a compile.
 
     Raises:
@@ -71,22 +68,26 @@ def prepare_references(selection: Selection) -> Referenced:
     """
     lowered, target, method = selection.lowered, selection.target, selection.method
     if method.reference_set is None:
-        return Referenced()
-    given, fed = at_leaves(lowered, target, method.reference_set)
-    _demand_read(lowered, target, given)
+        return PreparedReferences()
+    leaf_references, input_rows = references_of_leaves(lowered, target, method.reference_set)
+    _demand_read(lowered, target, leaf_references)
     dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in target.tensors}
     rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
     missing = method.engine.takes_missing
-    return Referenced(prepare(given, method.reference_weights, rows, missing=missing), fed)
+    return PreparedReferences(
+        prepare(leaf_references, method.reference_weights, rows, missing=missing), input_rows
+    )
 
 
-def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
+def _demand_read(lowered: Lowered, target: Target, references: References) -> None:
     """Raise InvalidReferencesError if the output does not depend on an input with references."""
-    if not isinstance(given, Mapping):
+    if not isinstance(references, Mapping):
         return
     read = reach_backward(lowered.model.graph, target.output, ())
-    own = [str(v.name) for v in lowered.model.graph.inputs]
-    unread = [name for name in own if name in given and name not in read and name not in target.tensors]
+    input_names = [str(v.name) for v in lowered.model.graph.inputs]
+    unread = [
+        name for name in input_names if name in references and name not in read and name not in target.tensors
+    ]
     if unread:
         raise InvalidReferencesError(
             f"references are given for {unread}, which the explained output {target.output!r} is not "
@@ -94,48 +95,52 @@ def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
         )
 
 
-def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
+def references_of_leaves(
+    lowered: Lowered, target: Target, references: References
+) -> tuple[References, dict[str, np.ndarray]]:
     """Return references for each tensor at which the walk ends, and the given rows of model inputs.
 
     Args:
-        given: the references; for an inner tensor its own rows, or rows of the inputs it is computed from;
-            for token ids a sequence [K, *shape of the input] or an embedding.
+        references: for an inner tensor its own rows, or rows of the inputs from which it is computed; for
+            token ids a sequence [K, *shape of the input] or an embedding.
 
     Raises:
         InvalidReferencesError: if names, shapes or ids do not fit the model.
     """
-    own = {str(v.name) for v in lowered.model.graph.inputs}
-    if isinstance(given, Baseline) or own.issuperset(target.tensors):
-        return given, {}
-    if isinstance(given, OpenReferences):
-        inner = sorted(set(target.tensors) - own)
+    input_names = {str(v.name) for v in lowered.model.graph.inputs}
+    if isinstance(references, Baseline) or input_names.issuperset(target.tensors):
+        return references, {}
+    if isinstance(references, OpenReferences):
+        inner = sorted(set(target.tensors) - input_names)
         raise InvalidReferencesError(
-            f"references can be an input of the graph only where the model's own float inputs are explained, "
+            f"references can be an input of the graph only if the model's own float inputs are explained, "
             f"not {inner}: compile with a reference set."
         )
-    arrays = _by_name(lowered, target, given)
-    known: dict[str, np.ndarray] = {}
+    arrays = _arrays_by_name(lowered, target, references)
+    rows_of_tensor: dict[str, np.ndarray] = {}
     pending: list[Leaf] = []
     for leaf in target.leaves:
         if leaf.name in arrays and _fits(lowered, leaf, arrays):
-            known[leaf.tensor] = arrays[leaf.name]
+            rows_of_tensor[leaf.tensor] = arrays[leaf.name]
         else:
             pending.append(leaf)
-    direct = {s.name for s in target.leaves if s.tensor in known and s.name != s.tensor}
-    fed = {name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in own - direct}
-    nodes, read = _needed(lowered.model.graph, [s.tensor for s in pending])
+    direct = {s.name for s in target.leaves if s.tensor in rows_of_tensor and s.name != s.tensor}
+    input_rows = {
+        name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in input_names - direct
+    }
+    nodes, read = _nodes_and_inputs_behind(lowered.model.graph, [s.tensor for s in pending])
     needed = {str(v.name) for v in read}
     surplus = sorted(set(arrays) - {s.name for s in target.leaves} - needed)
     if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
         raise InvalidReferencesError(
-            f"references are given for {surplus}; {list(target.inputs)} are explained: give rows of those, "
-            f"or of what they are computed from ({[str(v.name) for v in read]})."
+            f"references are given for {surplus}; {list(target.inputs)} are explained: give rows of these, "
+            f"or of the inputs from which they are computed ({[str(v.name) for v in read]})."
         )
-    if fed:
-        check_count(fed)
+    if input_rows:
+        check_count(input_rows)
     if pending:
-        known |= _computed(lowered, [s.tensor for s in pending], nodes, read, fed)
-    return {s.tensor: known[s.tensor] for s in target.leaves}, fed
+        rows_of_tensor |= _compute_rows(lowered, [s.tensor for s in pending], nodes, read, input_rows)
+    return {s.tensor: rows_of_tensor[s.tensor] for s in target.leaves}, input_rows
 
 
 def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
@@ -143,21 +148,21 @@ def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
     return all(not lowered.specs[name][1].is_floating_point() for name in names)
 
 
-def _by_name(lowered: Lowered, target: Target, given: Any) -> dict[str, np.ndarray]:
-    own = [str(v.name) for v in lowered.model.graph.inputs]
-    if isinstance(given, Mapping):
-        unknown = sorted(set(map(str, given)) - {*own, *target.inputs})
+def _arrays_by_name(lowered: Lowered, target: Target, references: Any) -> dict[str, np.ndarray]:
+    input_names = [str(v.name) for v in lowered.model.graph.inputs]
+    if isinstance(references, Mapping):
+        unknown = sorted(set(map(str, references)) - {*input_names, *target.inputs})
         if unknown:
             raise InvalidReferencesError(
                 f"references are given for {unknown}; {list(target.inputs)} are explained, and the model's "
-                f"inputs are {own}."
+                f"inputs are {input_names}."
             )
-        return {str(name): as_array(str(name), a) for name, a in given.items()}
+        return {str(name): as_array(str(name), a) for name, a in references.items()}
     if len(target.inputs) != 1:
         raise unnamed(target.inputs)
-    (name,), array = target.inputs, as_array(target.inputs[0], given)
-    if name not in own and len(own) == 1 and not _is_row_of(lowered, name, array):
-        name = own[0]  # rows of the model's input, from which the inner tensor is computed
+    (name,), array = target.inputs, as_array(target.inputs[0], references)
+    if name not in input_names and len(input_names) == 1 and not _is_row_of(lowered, name, array):
+        name = input_names[0]  # rows of the model's input, from which the inner tensor is computed
     return {name: array}
 
 
@@ -187,18 +192,18 @@ def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(cast)
 
 
-def _computed(
+def _compute_rows(
     lowered: Lowered,
     tensors: Sequence[str],
     nodes: Sequence[ir.Node],
     read: Sequence[ir.Value],
-    fed: Mapping[str, np.ndarray],
+    input_rows: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Compute [K, …] of each tensor by `nodes` from the inputs `read`.
 
     The model runs row by row, since it may take only one row.
     """
-    missing = [str(v.name) for v in read if v.name not in fed]
+    missing = [str(v.name) for v in read if v.name not in input_rows]
     if missing:
         raise InvalidReferencesError(
             f"references of {list(tensors)} are computed from {[v.name for v in read]}: give rows for each "
@@ -207,12 +212,12 @@ def _computed(
     names = [str(v.name) for v in read]
     values = {str(v.name): v for node in nodes for v in node.outputs}
     run = Runner(
-        extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False, given=True
+        extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False, users_model=True
     )
     rows = []
-    for i in range(len(fed[names[0]])):
+    for i in range(len(input_rows[names[0]])):
         try:
-            rows.append(run({name: fed[name][i : i + 1] for name in names}))
+            rows.append(run({name: input_rows[name][i : i + 1] for name in names}))
         except InvalidModelError as error:
             raise InvalidReferencesError(
                 f"references: the model cannot take row {i} of {names} (an id outside of its table?): {error}"
@@ -220,7 +225,7 @@ def _computed(
     return {t: np.concatenate([row[t] for row in rows]) for t in tensors}
 
 
-def _needed(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
+def _nodes_and_inputs_behind(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
     """Return the nodes that compute some tensors, in order, and the graph's inputs that they read."""
     values = [v for v in (*graph.inputs, *(v for n in graph for v in n.outputs)) if v.name in tensors]
     nodes = nodes_behind(graph, values)

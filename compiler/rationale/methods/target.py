@@ -19,29 +19,28 @@ from rationale.schema.manifest import ends_of
 from rationale.schema.profile import element_in
 from rationale.schema.request import CompileRequest, Element
 
-OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
+SIZE_OPERATORS = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
 
 
-def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
+def computes(node: ir.Node, ends: Sequence[str]) -> bool:
     """Tell whether a node computes one of the `ends`."""
     return any(v.name in ends for v in node.outputs)
 
 
 def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
     """Return the names of the values that depend on the `ends`; nodes that compute `ends` do not count."""
-    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
+    return reached_from(ends, (n for n in graph if n.op_type not in SIZE_OPERATORS and not computes(n, ends)))
 
 
 def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
     """Return the names of the values from which an output is computed, back to the `ends`."""
     reached = {output}
     for node in reversed(graph):
-        if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
+        if any(v.name in reached for v in node.outputs) and not computes(node, ends):
             reached.update(names_read(node))
     return frozenset(reached)
 
 
-MOST_NAMED = 12  # values in a message
 BY_PLACE = "it chooses values by place, and has no multiplier"
 AMONG_CARRIERS = f"{BY_PLACE} of its own beside theirs"
 MOST_STOPS = 5  # in a warning; the manifest lists all
@@ -94,7 +93,9 @@ class Target:
     @property
     def ungrouped(self) -> tuple[str, ...]:
         """Names of the explained inputs without grouped features: each has attributions of its own."""
-        return tuple(name for name in self.inputs if self.players is None or name not in self.players.of)
+        return tuple(
+            name for name in self.inputs if self.players is None or name not in self.players.player_of
+        )
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -113,31 +114,31 @@ class Target:
 
     def matrix(self, size: int) -> np.ndarray:
         """Return [size, T], each target's coefficients of the output's row; not defined for "predicted"."""
-        found = np.zeros((size, self.count))
-        for column, element in zip(found.T, self.elements, strict=True):
+        coefficients = np.zeros((size, self.count))
+        for column, element in zip(coefficients.T, self.elements, strict=True):
             first, against = ends_of(element) if isinstance(element, str) else (int(element), None)
             column[first] = 1
             if against is not None:
                 column[against] = -1
-        return found
+        return coefficients
 
 
 def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
     """Return a warning for the user that names the ends of attributions."""
     if not stops:
         return ()
-    return (f"attributions end, and what goes on from there has none: {_named(stops)}",)
+    return (f"attributions end, and what goes on from there has none: {_list_stops(stops)}",)
 
 
 def stop_notes(stops: Sequence[Stop], gap: float) -> tuple[str, ...]:
     """Return a note for the user about these ends if attributions add up nevertheless."""
     return (
         f"attributions add up within {gap:.1e} of the output's difference on the rows of the check, although "
-        f"none pass here: {_named(stops)}",
+        f"none pass here: {_list_stops(stops)}",
     )
 
 
-def _named(stops: Sequence[Stop]) -> str:
+def _list_stops(stops: Sequence[Stop]) -> str:
     named = [f"{s.operator} {s.node!r} reads {s.tensor!r}: {s.reason}" for s in stops[:MOST_STOPS]]
     more = [f"and {len(stops) - MOST_STOPS} more"] if len(stops) > MOST_STOPS else []
     return "; ".join([*named, *more])
@@ -151,7 +152,7 @@ def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
             shape = ", ".join(str(d) for d in values[name].shape or ())
             raise UnsupportedModelError(
                 f"input {name!r} has the shape [{shape}]: every axis but the first needs a fixed size, since "
-                "each feature gets an attribution. Say it (--size NAME=LENGTH, sizes={NAME: LENGTH}), give "
+                "each feature gets an attribution. Give it (--size NAME=LENGTH, sizes={NAME: LENGTH}), give "
                 "references of that length, or export the model with static feature sizes."
             )
         if 0 in lowered.specs[name][0]:
@@ -191,8 +192,8 @@ def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
     if not request.output or not request.output.endswith("]"):
         return request
     tensor, index = element_in(request.output)
-    made = {str(v.name) for node in lowered.model.graph for v in node.outputs}
-    if index is None or request.output in made:
+    inner_names = {str(v.name) for node in lowered.model.graph for v in node.outputs}
+    if index is None or request.output in inner_names:
         return request
     if request.targets is not None:
         raise InvalidOptionError(
@@ -230,13 +231,13 @@ def choose_targets(
         raise InvalidOptionError(
             f"targets {targets!r}: give a list of indices (or contrasts such as '1-0'), 'all' or 'predicted'."
         )
-    given = list(targets)
-    if not given or not all(_is_index(t, size) or _is_contrast(t, size) for t in given):
+    requested = list(targets)
+    if not requested or not all(_is_index(t, size) or _is_contrast(t, size) for t in requested):
         raise InvalidOptionError(
-            f"targets {given}: output {output!r} has indices 0 to {size - 1}, and contrasts of two different "
-            "ones such as '1-0'."
+            f"targets {requested}: output {output!r} has indices 0 to {size - 1}, and contrasts of two "
+            "different ones such as '1-0'."
         )
-    return tuple(t if isinstance(t, str) else int(t) for t in given)
+    return tuple(t if isinstance(t, str) else int(t) for t in requested)
 
 
 def _is_index(target: object, size: int) -> bool:
@@ -246,20 +247,20 @@ def _is_index(target: object, size: int) -> bool:
 
 
 def _is_contrast(target: object, size: int) -> bool:
-    found = _CONTRAST.fullmatch(target) if isinstance(target, str) else None
-    first, second = map(int, found.groups()) if found else (0, 0)
+    parts = _CONTRAST.fullmatch(target) if isinstance(target, str) else None
+    first, second = map(int, parts.groups()) if parts else (0, 0)
     return first != second and max(first, second) < size
 
 
-def check_names(lowered: Lowered, new: Collection[str]) -> None:
+def check_names(lowered: Lowered, names: Collection[str]) -> None:
     """Raise InvalidOptionError if the model's inputs or outputs already have one of these names.
 
     Inner tensors with these names are renamed.
     """
     graph = lowered.source.graph
-    taken = sorted({*new} & {v.name for v in (*graph.input, *graph.output)})
-    if taken:
+    collisions = sorted({*names} & {v.name for v in (*graph.input, *graph.output)})
+    if collisions:
         raise InvalidOptionError(
-            f"the model already has inputs or outputs named {taken}, as outputs of the explanation are: "
+            f"the model already has inputs or outputs named {collisions}, as outputs of the explanation are: "
             "rename them before compiling (input_names and output_names in torch.onnx.export)."
         )

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
 from rationale.lowering import Lowered
-from rationale.methods.target import OF_SIZES
-from rationale.methods.trees.provenance import all_made_of
+from rationale.methods.target import SIZE_OPERATORS
+from rationale.methods.trees.provenance import all_origins
 
 Categories = frozenset[str | float]
 
@@ -43,13 +43,13 @@ def categories_of(lowered: Lowered, features: Mapping[str, tuple[str, ...] | Non
         start += len(names)
     nodes = list(lowered.model.graph)
     try:
-        made = all_made_of(lowered, [node for node in nodes if _hands_on(node)], players)
+        made = all_origins(lowered, [node for node in nodes if _hands_on(node)], players)
     except UnsupportedModelError:
         return {}
     known: dict[int, set[str | float]] = {}
     unclear = set[int]()
     for node in nodes:
-        if _hands_on(node) or node.op_type in OF_SIZES or node.op_type == "IsNaN":
+        if _hands_on(node) or node.op_type in SIZE_OPERATORS or node.op_type == "IsNaN":
             continue
         keys = _keys(node)
         for value in node.inputs:

@@ -26,10 +26,10 @@ from rationale.decisions.rows import (
 from rationale.errors import InvalidOptionError
 from rationale.lowering import Lowered
 from rationale.methods.answers import holds_numbers
-from rationale.methods.engine import Gap, Method, Selection
-from rationale.methods.feature_names import by_name, features_of
+from rationale.methods.engine import EngineChoice, Gap, Method, Selection
+from rationale.methods.feature_names import features_of, with_named_columns
 from rationale.methods.logits import is_probability
-from rationale.methods.references import Referenced, prepare_references
+from rationale.methods.references import PreparedReferences, prepare_references
 from rationale.methods.target import Target, check_shapes, reach_backward
 from rationale.profiles.categories import categories_of
 from rationale.profiles.faults import Known, faults_of, remarks_on, remarks_on_scores
@@ -213,8 +213,8 @@ class _Explained:
         return [str(value.name) for value in self.lowered.model.graph.inputs]
 
     @cached_property
-    def _referenced(self) -> Referenced:
-        return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
+    def _referenced(self) -> PreparedReferences:
+        return prepare_references(Selection(self.lowered, self.target, self.method, None, EngineChoice()))
 
     def weights(self, count: int) -> np.ndarray:
         """Return weights of `count` references, which sum to 1."""
@@ -228,7 +228,7 @@ class _Explained:
         if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
             return None
         referenced = self._referenced
-        given = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+        given = {**referenced.input_rows, **(referenced.set.arrays if referenced.set else {})}
         if not set(self.inputs) <= set(given):
             return None
         types = {v.name: v.type.tensor_type.elem_type for v in self.lowered.source.graph.input}
@@ -238,7 +238,7 @@ class _Explained:
 def _explained(lowered: Lowered, method: Method, request: CompileRequest) -> _Explained:
     target = Target(method.engine.leaves(lowered, method, request.inputs))
     check_shapes(lowered, target.tensors)
-    method, names = by_name(method, lowered, target, request.features)
+    method, names = with_named_columns(method, lowered, target, request.features)
     rows = {name: lowered.specs[name][0][1:] for name in target.inputs}
     return _Explained(lowered, method, target, features_of(target.inputs, rows, names))
 

@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from rationale.decisions.rows import ENDS, SIGMOID_ERROR, score_index, scores_in, sigmoid
 from rationale.errors import InvalidProfileError, InvalidReferencesError, UnsupportedModelError
-from rationale.graph.nodes import Nodes
+from rationale.graph.nodes import NodeBuilder
 from rationale.graph.runtime.session import Run, Runner
 from rationale.graph.shapes import ROWS
 from rationale.lowering import Lowered, lower
-from rationale.methods.logits import closing
+from rationale.methods.logits import closing_operator
 from rationale.methods.trees.ensembles import with_scores_behind
 from rationale.references.reference_set import check_count, check_rows, unnamed, whole_numbers
 from rationale.schema.manifest import ends_of
@@ -138,7 +138,7 @@ class Scorer:
     def __init__(self, lowered: Lowered, profile: DecisionProfile, margin: "Margin | None" = None) -> None:
         self._profile, self._margin = profile, margin
         given = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
-        self._run: Run = Runner(answering(given, profile.tensor), given=True)
+        self._run: Run = Runner(answering(given, profile.tensor), users_model=True)
         self._size = 1 if lowered.single_row_only else _BLOCK
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +194,7 @@ class Margin:
         if tensor is None or tensor not in lowered.batched or not alike:
             raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
         model = lowered.model.clone()
-        op = Nodes(model.graph, self.name)
+        op = NodeBuilder(model.graph, self.name)
         values = (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))
         (value,) = (v for v in values if v.name == tensor)
         row = op.Flatten(value, axis=1)
@@ -216,9 +216,9 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
         elements: the number of elements in the row.
     """
     transform = transform_of(lowered, tensor)
-    closed = closing(lowered.source, tensor)
+    closed = closing_operator(lowered.source, tensor)
     if closed is None and not transform:  # a lowered classifier of ai.onnx.ml
-        closed = closing(ir.serde.serialize_model(lowered.model), tensor)
+        closed = closing_operator(ir.serde.serialize_model(lowered.model), tensor)
     operator, behind = (transform, tensor) if closed is None else closed
     spec = lowered.specs.get(behind)
     count = elements if closed is None or spec is None else prod(spec[0][1:])

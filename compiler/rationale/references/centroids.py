@@ -236,7 +236,7 @@ def outputs_of(
             output.
     """
     lowered = lower(model, references={name: a.shape for name, a in rows.items()})
-    run = Runner(lowered.source, given=True)
+    run = Runner(lowered.source, users_model=True)
     full, short = (_answers(run, _feeds(lowered.source, arrays)) for arrays in (rows, made.arrays))
     finite = [name for name in full if np.isfinite(full[name]).all() and np.isfinite(short[name]).all()]
     if not finite:

@@ -28,7 +28,7 @@ from typing import Any
 from rationale.extensions import RULES, Installed, installed
 from rationale.graph.batching import elementwise
 from rationale.graph.ops import Ops
-from rationale.graph.shapes import ShapeForm, broadcast_shape, declare_shape, is_own
+from rationale.graph.shapes import ShapeForm, broadcast_shape, declare_shape, is_custom_domain
 from rationale.graph.tensor import Tensor
 from rationale.schema.manifest import Extension
 
@@ -211,7 +211,7 @@ def rule(
         _RULES[domain, op_type] = declared
         if Trait.ELEMENTWISE in declared.traits:
             elementwise(op_type, domain=domain)
-            if is_own(domain):
+            if is_custom_domain(domain):
                 declare_shape(op_type, domain, broadcast_shape)
         return declared
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rationale import DeepShap, Gradient, Lrp, RationaleError, Zero, compile_model
+from rationale import Compiled, DeepShap, Gradient, Lrp, RationaleError, Zero, compile_model
 from rationale.methods.engine import Method
 from rationale.rules.rule import Kind, Rule, Trait, find_rule
 from rationale.testing.engine import Rows, Run, by_onnx, computing_by
@@ -109,7 +109,8 @@ class Harness:
     def completeness(self) -> None:
         """Check completeness for one reference, and for several with weights."""
         for weights in ([1.0], [0.5, 0.2, 0.3]):
-            x, references = self._draw(N, 1), self._draw(len(weights), 2)
+            x = self._draw(N, 1)
+            references = self.one_reference if len(weights) == 1 else self._draw(len(weights), 2)
             self.demand_sum(self.answer(x, references, weights), f"{len(weights)} reference(s)")
 
     def ties(self) -> None:
@@ -149,14 +150,14 @@ class Harness:
     def in_float32(self) -> None:
         """Check that ONNX Runtime's answers agree with the float64 graph."""
         x = self.sample.draw(N, 9, np.float32)
-        for name in ("deepshap", "gradient"):
-            if name == "deepshap" and not self._has_deepshap:
-                continue
+        pairs = {"gradient": (self.gradient_in_float32, self.graph("gradient"))}
+        if self._has_deepshap:
             references = {k: v.astype(np.float32) for k, v in self.one_reference.items()}
-            method = DeepShap(references) if name == "deepshap" else Gradient()
+            narrow = compile_model(self._narrow, DeepShap(references), targets=self.targets)
             wide = DeepShap({k: v.astype(np.float64) for k, v in references.items()})
-            got = compile_model(self._narrow, method, targets=self.targets).explain(x)
-            graph = self.graph(name) if name == "gradient" else self._compiled(wide)
+            pairs = {"deepshap": (narrow, self._compiled(wide)), **pairs}
+        for name, (compiled, graph) in pairs.items():
+            got = compiled.explain(x)
             want = self.run(graph, {k: v.astype(np.float64) for k, v in x.items()})
             for output, value in attributions(want).items():
                 own = got[f"{output}_attributions"]
@@ -164,7 +165,7 @@ class Harness:
 
     def batching(self) -> None:
         """Demand that a single row gets the same answer as in a batch, and that no node runs row by row."""
-        compiled = compile_model(self._narrow, Gradient(), targets=self.targets)
+        compiled = self.gradient_in_float32
         if any(node.op_type == "Scan" for node in compiled.model.graph.node):
             raise AssertionError(f"{self.sample.label}: its graph runs row by row, in a Scan, which is slow")
         x = self.sample.draw(K, 10, np.float32)
@@ -190,7 +191,9 @@ class Harness:
 
     def answer(self, x: Rows, references: Rows, weights: Sequence[float]) -> Rows:
         """Return the answer of the DeepSHAP graph for these references."""
-        return self.run(self._compiled(DeepShap(references, weights)), x)
+        is_one = references is self.one_reference
+        graph = self.graph("deepshap") if is_one else self._compiled(DeepShap(references, weights))
+        return self.run(graph, x)
 
     def demand_sum(self, answer: Rows, where: str) -> None:
         """Demand that attributions add up to the explained value, also by the graph's own gap."""
@@ -201,6 +204,10 @@ class Harness:
         self._demand(got, due, tolerance, where, "the sum of attributions", "of output − base value")
         gap = answer["completeness_gap"] / scale
         self._demand(gap, np.zeros_like(gap), tolerance, where, "completeness_gap", "of nothing")
+
+    @cached_property
+    def gradient_in_float32(self) -> Compiled:
+        return compile_model(self._narrow, Gradient(), targets=self.targets)
 
     @cached_property
     def one_reference(self) -> Rows:

@@ -17,13 +17,13 @@ import numpy as np
 
 from rationale.errors import UnsupportedModelError
 from rationale.schema.machine import in_words
-from rationale.trees.groups import MOST_STATES, Leaf, Tree
+from rationale.trees.groups import MOST_STATES, Tree, TreeLeaf
 from rationale.trees.tables import (
     FLOAT,
     MOST_BYTES,
     Bit,
-    Counting,
     Counts,
+    CountsBuilder,
     Units,
     bits_of,
     columns_of,
@@ -74,7 +74,9 @@ class Leaves:
         return sum(block.shares.size for block in self.blocks)
 
 
-def apart(trees: Sequence[Tree], values: np.ndarray, player_of: np.ndarray) -> tuple[list[Tree], list[Tree]]:
+def split_by_size(
+    trees: Sequence[Tree], values: np.ndarray, player_of: np.ndarray
+) -> tuple[list[Tree], list[Tree]]:
     """Split groups into those kept as tables, and those with tables too large, largest first."""
     units = Units(player_of, pairs=False)
     sizes = {
@@ -84,20 +86,20 @@ def apart(trees: Sequence[Tree], values: np.ndarray, player_of: np.ndarray) -> t
     }
     groups = sorted((g for tree in trees for g in tree.groups), key=lambda g: sizes[id(g)])
     total = np.cumsum([sizes[id(g)] for g in groups], dtype=float)
-    kept = {
+    table_groups = {
         id(group)
-        for group, so_far in zip(groups, total, strict=True)
-        if group.rows <= MOST_STATES and so_far <= MOST_BYTES
+        for group, total_size in zip(groups, total, strict=True)
+        if group.rows <= MOST_STATES and total_size <= MOST_BYTES
     }
 
     def only(tree: Tree, tables: bool) -> Tree:
-        return replace(tree, groups=tuple(g for g in tree.groups if (id(g) in kept) is tables))
+        return replace(tree, groups=tuple(g for g in tree.groups if (id(g) in table_groups) is tables))
 
     return [only(tree, True) for tree in trees], [only(tree, False) for tree in trees]
 
 
 @dataclass(frozen=True, eq=False)
-class _Alone:
+class LeafPatterns:
     """A leaf: numbers and players of its k conditions, the references' patterns [U, k] and their shares."""
 
     row: int
@@ -121,33 +123,36 @@ def build_leaves(
     """
     units = Units(player_of, pairs=False)
     share = np.full(len(references), 1 / len(references)) if weights is None else weights
-    conditions, found, size = _Conditions(), list[_Alone](), 0
+    conditions, leaf_patterns, size = _Conditions(), list[LeafPatterns](), 0
     for tree in trees:
         pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
         for leaf in (leaf for group in tree.groups for leaf in group.leaves):
             players = units.players(leaf.satisfied)
             satisfied = np.stack(
-                [np.all([leaf.satisfied[f][pieces[f]] for f in own], axis=0) for own in players.values()]
+                [
+                    np.all([leaf.satisfied[f][pieces[f]] for f in features], axis=0)
+                    for features in players.values()
+                ]
             )
             patterns, shares = _patterns(satisfied, share)
-            numbers = [conditions.number(tree, leaf, own) for own in players.values()]
-            found.append(_Alone(leaf.row, numbers, list(players), patterns, shares))
+            numbers = [conditions.number(tree, leaf, features) for features in players.values()]
+            leaf_patterns.append(LeafPatterns(leaf.row, numbers, list(players), patterns, shares))
             size += patterns.size * FLOAT
             if size > MOST_BYTES:
-                raise _too_large(trees, found)
+                raise _too_large_error(trees, leaf_patterns)
     always = conditions.counting.add((), 1)
-    blocks = tuple(_blocks(found, always))
-    return Leaves(values, int(player_of.max()) + 1, conditions.counting.finished(), blocks)
+    blocks = tuple(_blocks(leaf_patterns, always))
+    return Leaves(values, int(player_of.max()) + 1, conditions.counting.build(), blocks)
 
 
 class _Conditions:
     """The conditions of all leaves, each once."""
 
     def __init__(self) -> None:
-        self.counting = Counting()
+        self.counting = CountsBuilder()
         self._numbers: dict[tuple[tuple[tuple[Bit, int], ...], int], int] = {}
 
-    def number(self, tree: Tree, leaf: Leaf, features: Sequence[int]) -> int:
+    def number(self, tree: Tree, leaf: TreeLeaf, features: Sequence[int]) -> int:
         """Return the number of the condition that all `features` have values that lead to a leaf."""
         slots, start = list[tuple[Bit, int]](), 1 - len(features)
         for feature in features:
@@ -162,17 +167,17 @@ class _Conditions:
         return self._numbers[key]
 
 
-def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedModelError:
+def _too_large_error(trees: Sequence[Tree], counted_leaves: Sequence[LeafPatterns]) -> UnsupportedModelError:
     """Return the error that there are too many pairs, with an estimate from those counted so far."""
     leaves = [leaf for tree in trees for group in tree.groups for leaf in group.leaves]
-    share = len(leaves) / len(found)
-    size = share * sum(leaf.patterns.size for leaf in found) * FLOAT
-    seconds = share * sum(len(leaf.shares) for leaf in found) * _PAIR_S
+    share = len(leaves) / len(counted_leaves)
+    size = share * sum(leaf.patterns.size for leaf in counted_leaves) * FLOAT
+    seconds = share * sum(len(leaf.shares) for leaf in counted_leaves) * _PAIR_S
     most = max(len(leaf.satisfied) for leaf in leaves)
     return UnsupportedModelError(
         f"{len(leaves)} leaves depend on up to {most} features each, too many for tables; the patterns of "
         f"the references on them would take about {in_words(int(size))}, and an answer about {seconds:.1g} s "
-        f"for each row: at most {in_words(MOST_BYTES)} are kept in a graph. Give fewer references, train "
+        f"for each row: a graph holds at most {in_words(MOST_BYTES)}. Give fewer references, train "
         "with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
     )
 
@@ -187,13 +192,13 @@ def _patterns(satisfied: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.
     return satisfied[:, first].T, np.bincount(code, share)
 
 
-def _blocks(leaves: Sequence[_Alone], always: int) -> Iterator[Block]:
+def _blocks(leaves: Sequence[LeafPatterns], always: int) -> Iterator[Block]:
     """Yield blocks of leaves with similar lengths and, among these, similar numbers of patterns."""
 
-    def length(leaf: _Alone) -> int:
+    def length(leaf: LeafPatterns) -> int:
         return -(-(len(leaf.numbers) + 1) // _FACTORS) * _FACTORS
 
-    pending: list[_Alone] = []
+    pending: list[LeafPatterns] = []
     pairs = 0
     for leaf in sorted(leaves, key=lambda leaf: (length(leaf), -len(leaf.shares))):
         if pending:
@@ -209,14 +214,14 @@ def _blocks(leaves: Sequence[_Alone], always: int) -> Iterator[Block]:
         yield _block(pending, length(pending[0]), always)
 
 
-def _block(leaves: Sequence[_Alone], k: int, always: int) -> Block:
+def _block(leaves: Sequence[LeafPatterns], k: int, always: int) -> Block:
     count, most = len(leaves), len(leaves[0].shares)
     conditions, players = np.full((count, k), always), np.full((count, k), -1)
     patterns, shares = np.ones((count, most, k), bool), np.zeros((count, most))
     for i, leaf in enumerate(leaves):
-        u, own = leaf.patterns.shape
-        conditions[i, :own], players[i, :own] = leaf.numbers, leaf.players
-        patterns[i, :u, :own], shares[i, :u] = leaf.patterns, leaf.shares
+        pattern_count, condition_count = leaf.patterns.shape
+        conditions[i, :condition_count], players[i, :condition_count] = leaf.numbers, leaf.players
+        patterns[i, :pattern_count, :condition_count], shares[i, :pattern_count] = leaf.patterns, leaf.shares
     return Block(conditions, patterns, shares, np.array([leaf.row for leaf in leaves]), players)
 
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.trees.picking import Picking, chunked, joined
+from rationale.trees.picking import Picker, chunk_columns, concatenate
 from rationale.trees.probability import Terms
-from rationale.trees.tables import Bit, Counts, Tables, Test
+from rationale.trees.tables import Bit, Counts, SplitTest, Tables
 
 _SHELF = 1 << 12  # slots that take as long as a few more nodes
 
@@ -27,15 +27,17 @@ def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tenso
     columns = tables.targets * len(tables.units)
     if not len(tables.column):
         return op.row_constant(np.zeros((1, columns), dtype.numpy()))
-    pick = Picking(op)
-    indices, at = counted(op, pick, tables.first, x)
-    index, column_of = chunked(tables.column, columns)
-    nothing = index < 0
-    group = np.where(nothing, len(tables.first.starts) - 1, tables.group[index])
-    within = np.where(nothing, 0, tables.within[index]).reshape(1, -1).astype(np.int32)
-    indices = op.Add(pick(indices, at[group].reshape(-1)), op.row_constant(within))
-    found = op.reshape(op.take(op.constant(tables.numbers.astype(dtype.numpy())), indices), (1, *index.shape))
-    return pick.sums(op.ReduceSum(found, [2], keepdims=0), column_of, columns)
+    pick = Picker(op)
+    indices, position_of = emit_counts(op, pick, tables.first, x)
+    chunks, column_of = chunk_columns(tables.column, columns)
+    is_empty = chunks < 0
+    group = np.where(is_empty, len(tables.first.starts) - 1, tables.group[chunks])
+    within = np.where(is_empty, 0, tables.within[chunks]).reshape(1, -1).astype(np.int32)
+    indices = op.Add(pick(indices, position_of[group].reshape(-1)), op.row_constant(within))
+    looked_up = op.reshape(
+        op.take(op.constant(tables.numbers.astype(dtype.numpy())), indices), (1, *chunks.shape)
+    )
+    return pick.sums(op.ReduceSum(looked_up, [2], keepdims=0), column_of, columns)
 
 
 def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) -> Tensor:
@@ -47,36 +49,36 @@ def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) 
     """
     targets, players, dtype = tables.targets, attributions.shape[1] // tables.targets, attributions.dtype
     diagonal = op.row_constant(np.eye(players, dtype=dtype.numpy())[None, None])
-    own = op.reshape(attributions, (1, targets, players, 1))
+    own_values = op.reshape(attributions, (1, targets, players, 1))
     if not tables.units:
-        return op.reshape(op.Mul(own, diagonal), (1, targets * players * players))
+        return op.reshape(op.Mul(own_values, diagonal), (1, targets * players * players))
     pairs = emit_tables(op, tables, x, dtype)
-    pick = Picking(op)
-    found = joined(op, [pairs, op.row_constant(np.zeros((1, 1), dtype.numpy()))])
-    index = np.full((targets, players, players), found.shape[1] - 1)  # for pairs that meet nowhere
+    pick = Picker(op)
+    padded = concatenate(op, [pairs, op.row_constant(np.zeros((1, 1), dtype.numpy()))])
+    index = np.full((targets, players, players), padded.shape[1] - 1)  # for pairs that meet nowhere
     for unit, (i, j) in enumerate(tables.units):
         index[:, i, j] = index[:, j, i] = np.arange(targets) * len(tables.units) + unit
-    apart = op.reshape(pick(found, index.reshape(-1)), (1, targets, players, players))
+    off_diagonal = op.reshape(pick(padded, index.reshape(-1)), (1, targets, players, players))
     ends = np.add.outer(np.arange(targets) * players, np.array(tables.units).T)  # [targets, 2, pairs]
-    twice = joined(op, [pairs, pairs])
-    of_pairs = pick.sums(twice, ends.swapaxes(0, 1).reshape(-1), targets * players)
-    own = op.Sub(own, op.reshape(of_pairs, (1, targets, players, 1)))
-    return op.reshape(op.Add(apart, op.Mul(own, diagonal)), (1, targets * players * players))
+    doubled = concatenate(op, [pairs, pairs])
+    of_pairs = pick.sums(doubled, ends.swapaxes(0, 1).reshape(-1), targets * players)
+    own_values = op.Sub(own_values, op.reshape(of_pairs, (1, targets, players, 1)))
+    return op.reshape(op.Add(off_diagonal, op.Mul(own_values, diagonal)), (1, targets * players * players))
 
 
-def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> tuple[Tensor, np.ndarray]:
+def emit_counts(op: Ops, pick: Picker, counts: Counts, x: Tensor) -> tuple[Tensor, np.ndarray]:
     """Return [1, counts] int32, those with few slots first, and the position of each count."""
     bits, position = _bits(op, pick, counts.bits, x)
     slots = (counts.steps != 0).sum(axis=1)
     order, parts = np.argsort(slots, kind="stable"), []
-    for own, most in _shelves(slots[order]):
-        which = order[own]
-        reads, steps = counts.reads[which, :most], counts.steps[which, :most]
+    for shelf, most_slots in _shelves(slots[order]):
+        shelf_counts = order[shelf]
+        reads, steps = counts.reads[shelf_counts, :most_slots], counts.steps[shelf_counts, :most_slots]
         picked = op.reshape(pick(bits, position[reads].reshape(-1)), (1, *reads.shape))
-        gone = op.Mul(picked, op.row_constant(steps[None].astype(np.int32)))
-        parts.append(op.ReduceSum(gone, [2], keepdims=0))
+        added = op.Mul(picked, op.row_constant(steps[None].astype(np.int32)))
+        parts.append(op.ReduceSum(added, [2], keepdims=0))
     starts = op.row_constant(counts.starts[order][None].astype(np.int32))
-    return op.Add(joined(op, parts), starts), np.argsort(order)
+    return op.Add(concatenate(op, parts), starts), np.argsort(order)
 
 
 def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
@@ -93,30 +95,30 @@ def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
     return [(slice(cut), max(int(slots[cut - 1]), 1)), (slice(cut, count), most)]
 
 
-def _bits(op: Ops, pick: Picking, bits: Sequence[Bit], x: Tensor) -> tuple[Tensor, np.ndarray]:
+def _bits(op: Ops, pick: Picker, bits: Sequence[Bit], x: Tensor) -> tuple[Tensor, np.ndarray]:
     """Return 0 or 1 for each bit, test by test, and the position of each bit."""
     parts, order = [], []
-    for test in Test:
-        own = [i for i, bit in enumerate(bits) if bit[1] is test]
-        if own:
-            bounds = np.asarray([[bits[i][2] for i in own]], x.dtype.numpy())
-            picked = pick(x, np.asarray([bits[i][0] for i in own]))
-            parts.append(_tested(op, test, picked, bounds))
-            order += own
+    for test in SplitTest:
+        tested_bits = [i for i, bit in enumerate(bits) if bit[1] is test]
+        if tested_bits:
+            bounds = np.asarray([[bits[i][2] for i in tested_bits]], x.dtype.numpy())
+            picked = pick(x, np.asarray([bits[i][0] for i in tested_bits]))
+            parts.append(_emit_split_test(op, test, picked, bounds))
+            order += tested_bits
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
-    return op.Cast(joined(op, parts), to=int(ir.DataType.INT32)), position
+    return op.Cast(concatenate(op, parts), to=int(ir.DataType.INT32)), position
 
 
-def _tested(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
+def _emit_split_test(op: Ops, test: SplitTest, x: Tensor, bounds: np.ndarray) -> Tensor:
     """Return the test's result; every comparison with NaN is false."""
-    if test is Test.MISSING:
+    if test is SplitTest.MISSING:
         return op.IsNaN(x)
-    if test is Test.REACHED:
+    if test is SplitTest.REACHED:
         return op.GreaterOrEqual(x, op.row_constant(bounds))
-    if test is Test.PASSED:
+    if test is SplitTest.PASSED:
         return op.Greater(x, op.row_constant(bounds))
-    under = op.Less if test is Test.REACHED_OR_MISSING else op.LessOrEqual
+    under = op.Less if test is SplitTest.REACHED_OR_MISSING else op.LessOrEqual
     return op.Not(under(x, op.row_constant(bounds)))
 
 
@@ -130,8 +132,8 @@ def emit_rescaled(
         margins: the margins of `terms`, row shape [1, columns].
         target_matrix: [columns, targets], the targets' coefficients of the columns.
     """
-    players, ends = len(tables.units), np.cumsum([0, *(len(t.at) for t in terms)])
-    found = emit_tables(op, tables, x, op.dtype)
+    players, ends = len(tables.units), np.cumsum([0, *(len(t.margins) for t in terms)])
+    term_values = emit_tables(op, tables, x, op.dtype)
     column, target = np.nonzero(target_matrix)
     picks = [
         (term, t, target_matrix[c, t])
@@ -139,30 +141,30 @@ def emit_rescaled(
         for term in range(ends[c], ends[c + 1])
     ]
     of_term, to = (np.array([p[i] for p in picks]) for i in (0, 1))
-    pick = Picking(op)
+    pick = Picker(op)
     factors = op.Mul(_slopes(op, pick, margins, terms, of_term), op.row_constant(_row([p[2] for p in picks])))
-    each = (1, len(picks), players)
+    shape = (1, len(picks), players)
     indices = of_term[:, None] * players + np.arange(players)
     factors = op.reshape(op.Cast(factors, to=int(op.dtype)), (1, len(picks), 1))
-    product = op.Mul(op.reshape(pick(found, indices.reshape(-1)), each), factors)
+    product = op.Mul(op.reshape(pick(term_values, indices.reshape(-1)), shape), factors)
     product = op.reshape(product, (1, len(picks) * players))
     column_of = to[:, None] * players + np.arange(players)
     return pick.sums(product, column_of.reshape(-1), target_matrix.shape[1] * players)
 
 
-def _slopes(op: Ops, pick: Picking, margins: Tensor, terms: Sequence[Terms], chosen: np.ndarray) -> Tensor:
+def _slopes(op: Ops, pick: Picker, margins: Tensor, terms: Sequence[Terms], chosen: np.ndarray) -> Tensor:
     """Return `probability.slope` from the row's margins to the chosen terms' ones, float64: [1, chosen]."""
-    columns = np.repeat(np.arange(len(terms)), [len(t.at) for t in terms])[chosen]
-    at = np.concatenate([t.at for t in terms])[chosen]
+    columns = np.repeat(np.arange(len(terms)), [len(t.margins) for t in terms])[chosen]
+    term_margins = np.concatenate([t.margins for t in terms])[chosen]
     a = op.Cast(pick(margins, columns), to=int(ir.DataType.DOUBLE))
-    b = op.row_constant(_row(at))
-    half, one = op.row_constant(_row([0.5])), op.row_constant(_row([1.0]))
+    b = op.row_constant(_row(term_margins))
+    halves, ones = op.row_constant(_row([0.5])), op.row_constant(_row([1.0]))
     d = op.Sub(a, b)
     equal = op.Equal(d, op.row_constant(_row([0.0])))
-    rise = op.Div(op.Tanh(op.Mul(d, half)), op.Where(equal, one, d))
-    rise = op.Where(equal, half, rise)
-    flat = op.Sub(one, op.Mul(op.Tanh(op.Mul(a, half)), op.row_constant(_row(np.tanh(at / 2)))))
-    return op.Mul(op.Mul(rise, half), flat)
+    rise = op.Div(op.Tanh(op.Mul(d, halves)), op.Where(equal, ones, d))
+    rise = op.Where(equal, halves, rise)
+    flat = op.Sub(ones, op.Mul(op.Tanh(op.Mul(a, halves)), op.row_constant(_row(np.tanh(term_margins / 2)))))
+    return op.Mul(op.Mul(rise, halves), flat)
 
 
 def _row(numbers: Sequence[float] | np.ndarray) -> np.ndarray:

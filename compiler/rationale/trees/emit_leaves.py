@@ -6,8 +6,8 @@ import onnx_ir as ir
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.trees.by_leaf import Block, Leaves, coalition_shares
-from rationale.trees.emit import counted
-from rationale.trees.picking import Picking, chunked, joined
+from rationale.trees.emit import emit_counts
+from rationale.trees.picking import Picker, chunk_columns, concatenate
 
 
 def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tensor:
@@ -17,24 +17,26 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
         x: the features, row shape [1, features].
         dtype: the type in which attributions are summed.
     """
-    pick = Picking(op)
-    counts, at = counted(op, pick, leaves.conditions, x)
+    pick = Picker(op)
+    counts, position_of = emit_counts(op, pick, leaves.conditions, x)
     fulfilled = op.Cast(op.Greater(counts, 0), to=int(dtype))
-    found = joined(op, [_of_block(op, pick, block, fulfilled, at, dtype) for block in leaves.blocks])
+    leaf_values = concatenate(
+        op, [_block_values(op, pick, block, fulfilled, position_of, dtype) for block in leaves.blocks]
+    )
     players = np.concatenate([block.players.reshape(-1) for block in leaves.blocks])
     rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in leaves.blocks])
-    worth = leaves.values[rows] * (players >= 0)[:, None]
-    entry, target = np.nonzero(worth)
+    values = leaves.values[rows] * (players >= 0)[:, None]
+    entry, target = np.nonzero(values)
     columns = leaves.values.shape[1] * leaves.players
-    index, column_of = chunked(target * leaves.players + players[entry], columns)
-    factors = np.where(index < 0, 0, worth[entry, target][index])
-    picked = op.reshape(pick(found, entry[index].reshape(-1)), (1, *index.shape))
-    worths = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
-    return pick.sums(op.ReduceSum(worths, [2], keepdims=0), column_of, columns)
+    index, column_of = chunk_columns(target * leaves.players + players[entry], columns)
+    factors = np.where(index < 0, 0, values[entry, target][index])
+    picked = op.reshape(pick(leaf_values, entry[index].reshape(-1)), (1, *index.shape))
+    weighted_values = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
+    return pick.sums(op.ReduceSum(weighted_values, [2], keepdims=0), column_of, columns)
 
 
-def _of_block(
-    op: Ops, pick: Picking, block: Block, fulfilled: Tensor, at: np.ndarray, dtype: ir.DataType
+def _block_values(
+    op: Ops, pick: Picker, block: Block, fulfilled: Tensor, position_of: np.ndarray, dtype: ir.DataType
 ) -> Tensor:
     """Return Shapley values of leaves of value 1: [1, L · k].
 
@@ -42,14 +44,14 @@ def _of_block(
     player among the p.
     """
     numbers, (count, most, k) = dtype.numpy(), block.patterns.shape
-    a = op.reshape(pick(fulfilled, at[block.conditions].reshape(-1)), (1, count, k))
+    a = op.reshape(pick(fulfilled, position_of[block.conditions].reshape(-1)), (1, count, k))
     patterns = op.constant(block.patterns.astype(numbers))
     satisfied = block.patterns.sum(axis=2)
-    both = op.reshape(op.MatMul(patterns, op.reshape(a, (1, count, k, 1))), (1, count, most))
+    satisfied_by_both = op.reshape(op.MatMul(patterns, op.reshape(a, (1, count, k, 1))), (1, count, most))
     sums = op.ReduceSum(a, [2], keepdims=1)
     # no condition fails for both: k = a + B − both; this never holds after the last pattern
     of_row = np.where(block.shares > 0, satisfied - k, 1)[None].astype(numbers)
-    meets = op.Equal(op.Sub(both, sums), op.row_constant(of_row))
+    meets = op.Equal(op.Sub(satisfied_by_both, sums), op.row_constant(of_row))
     p = k - satisfied
     n = op.Sub(op.row_constant(np.full((1, 1, 1), k, numbers)), sums)
     index = op.Add(

@@ -74,7 +74,7 @@ class Ensemble:
         Raises:
             ValueError: if a node follows itself.
         """
-        entered, done = 1, 2
+        entered, finished = 1, 2
         state = np.zeros(len(self.feature), np.int8)
         order: list[int] = []
         pending = [int(r) for r in self.roots]
@@ -82,14 +82,14 @@ class Ensemble:
             node = pending[-1]
             if state[node] == 0 and self.feature[node] >= 0:
                 state[node] = entered
-                following = (int(self.yes[node]), int(self.no[node]))
-                if any(state[n] == entered for n in following):
+                children = (int(self.yes[node]), int(self.no[node]))
+                if any(state[n] == entered for n in children):
                     raise ValueError(node)
-                pending += [n for n in following if state[n] == 0]
+                pending += [n for n in children if state[n] == 0]
                 continue
             pending.pop()
-            if state[node] != done:
-                state[node] = done
+            if state[node] != finished:
+                state[node] = finished
                 order.append(node)
         return order
 
@@ -97,13 +97,13 @@ class Ensemble:
         """Return [N, columns] float64, the sum of the leaves that each row reaches, without base values."""
         total = np.zeros((len(x), self.columns))
         for root in self.roots:
-            at = np.full(len(x), root)
-            while (split := self.feature[at] >= 0).any():
-                for node in np.unique(at[split]):
-                    rows = at == node
+            nodes = np.full(len(x), root)
+            while (split := self.feature[nodes] >= 0).any():
+                for node in np.unique(nodes[split]):
+                    rows = nodes == node
                     passed = self.outcome(int(node), x[rows, self.feature[node]])
-                    at[rows] = np.where(passed, self.yes[node], self.no[node])
-            total += self.weights[self.leaf[at]]
+                    nodes[rows] = np.where(passed, self.yes[node], self.no[node])
+            total += self.weights[self.leaf[nodes]]
         return total
 
     def scores_between(self) -> np.ndarray:
@@ -119,12 +119,12 @@ class Ensemble:
 
     def outcome(self, node: int, x: np.ndarray) -> np.ndarray:
         """Tell whether numbers of a split's feature pass it."""
-        own = self.bounds_of(node)
-        flips = past(x, self.bounds[own], self.strict[own]).sum(axis=1)
+        node_bounds = self.bounds_of(node)
+        flips = is_past(x, self.bounds[node_bounds], self.strict[node_bounds]).sum(axis=1)
         return np.asarray(np.where(np.isnan(x), self.missing[node], self.below[node] ^ (flips % 2 == 1)))
 
 
-def past(x: np.ndarray, bounds: np.ndarray, strict: np.ndarray) -> np.ndarray:
+def is_past(x: np.ndarray, bounds: np.ndarray, strict: np.ndarray) -> np.ndarray:
     """Return [len(x), bounds], whether each number is past each bound; NaN is past none."""
     numbers = x[:, None]
     return np.asarray(np.where(strict, numbers > bounds, numbers >= bounds))

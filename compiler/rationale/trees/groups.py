@@ -19,7 +19,7 @@ _GROWTH = 2  # factor by which a merge may enlarge tables: fewer groups are wort
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
+class FeatureBounds:
     """The bounds at which one tree's splits divide a feature: pieces 0 … len(numbers), then NaN."""
 
     numbers: np.ndarray
@@ -33,7 +33,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
+class TreeLeaf:
     """A path from a root to a leaf.
 
     Attributes:
@@ -48,7 +48,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class LeafGroup:
     """Leaves of one tree that share a table.
 
     Attributes:
@@ -56,7 +56,7 @@ class Group:
     """
 
     states: dict[int, np.ndarray]
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[TreeLeaf, ...]
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -75,11 +75,11 @@ class Group:
 class Tree:
     """The groups of one tree, and the bounds of its features."""
 
-    bounds: dict[int, Bounds]
-    groups: tuple[Group, ...]
+    bounds: dict[int, FeatureBounds]
+    groups: tuple[LeafGroup, ...]
 
 
-def grouped(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
+def grouped_trees(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
     """Yield one tree after the other.
 
     Args:
@@ -93,7 +93,7 @@ def grouped(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
         bounds = {
             f: _bounds(ensemble, nodes, f) for f in np.unique(ensemble.feature[nodes]).tolist() if f >= 0
         }
-        yield Tree(bounds, tuple(_groups(ensemble, int(root), bounds, used)))
+        yield Tree(bounds, tuple(_leaf_groups(ensemble, int(root), bounds, used)))
 
 
 def _reached(ensemble: Ensemble, root: int) -> list[int]:
@@ -108,56 +108,58 @@ def _reached(ensemble: Ensemble, root: int) -> list[int]:
     return sorted(seen)
 
 
-def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> Bounds:
-    own = [ensemble.bounds_of(n) for n in nodes if ensemble.feature[n] == feature]
-    numbers = np.concatenate([ensemble.bounds[s] for s in own])
-    strict = np.concatenate([ensemble.strict[s] for s in own])
+def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> FeatureBounds:
+    spans = [ensemble.bounds_of(n) for n in nodes if ensemble.feature[n] == feature]
+    numbers = np.concatenate([ensemble.bounds[s] for s in spans])
+    strict = np.concatenate([ensemble.strict[s] for s in spans])
     order = np.lexsort([strict, numbers])
     numbers, strict = numbers[order], strict[order]
-    new = np.concatenate([[True], (numbers[1:] != numbers[:-1]) | (strict[1:] != strict[:-1])])
-    return Bounds(numbers[new], strict[new])
+    is_first = np.concatenate([[True], (numbers[1:] != numbers[:-1]) | (strict[1:] != strict[:-1])])
+    return FeatureBounds(numbers[is_first], strict[is_first])
 
 
-def _passing(ensemble: Ensemble, node: int, bounds: Bounds) -> np.ndarray:
+def _pieces_that_pass(ensemble: Ensemble, node: int, bounds: FeatureBounds) -> np.ndarray:
     """Return [pieces and NaN], whether the split is passed in each piece."""
-    own = ensemble.bounds_of(node)
-    keys = {(float(n), bool(s)) for n, s in zip(ensemble.bounds[own], ensemble.strict[own], strict=True)}
+    span = ensemble.bounds_of(node)
+    keys = {(float(n), bool(s)) for n, s in zip(ensemble.bounds[span], ensemble.strict[span], strict=True)}
     flips = [pair in keys for pair in zip(bounds.numbers.tolist(), bounds.strict.tolist(), strict=True)]
     past = np.concatenate([[0], np.cumsum(flips)]) % 2 == 1
     return np.concatenate([bool(ensemble.below[node]) ^ past, [bool(ensemble.missing[node])]])
 
 
-def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.ndarray) -> Iterator[Group]:
+def _leaf_groups(
+    ensemble: Ensemble, root: int, bounds: dict[int, FeatureBounds], used: np.ndarray
+) -> Iterator[LeafGroup]:
     """Yield groups depth first; the groups of both sides of a split are merged when both exist."""
     pending: list[tuple[int, dict[int, np.ndarray], dict[int, float]] | None] = [(root, {}, {})]
-    done: list[list[Group]] = []
+    built: list[list[LeafGroup]] = []
     while pending:
         step = pending.pop()
         if step is None:
-            right, left = done.pop(), done.pop()
-            merged = _merged(left[0], right[0]) if len(left) == len(right) == 1 else None
-            done.append([*left, *right] if merged is None else [merged])
+            above, below = built.pop(), built.pop()
+            merged = _merge(below[0], above[0]) if len(below) == len(above) == 1 else None
+            built.append([*below, *above] if merged is None else [merged])
             continue
         node, satisfied, shares = step
         feature = int(ensemble.feature[node])
         if feature < 0:
             row = int(ensemble.leaf[node])
-            done.append([_alone(Leaf(row, satisfied, shares))] if satisfied and used[row] else [])
+            built.append([_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else [])
             continue
-        passing = _passing(ensemble, node, bounds[feature])
+        passing = _pieces_that_pass(ensemble, node, bounds[feature])
         before = satisfied.get(feature)
         pending.append(None)  # then merge the groups of both sides
         share = _share(ensemble, node)
         sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
-        here = [(int(to), there if before is None else there & before, part) for to, there, part in sides]
+        steps = [(int(to), p if before is None else p & before, portion) for to, p, portion in sides]
         reached = [
-            (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * part})
-            for to, passed, part in here
-            if passed.any() or (part > 0 and ensemble.share is not None)
+            (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * portion})
+            for to, passed, portion in steps
+            if passed.any() or (portion > 0 and ensemble.share is not None)
         ]
-        done += [[]] * (2 - len(reached))  # no number takes the other side
+        built += [[]] * (2 - len(reached))  # no number takes the other side
         pending += reached
-    yield from done.pop()
+    yield from built.pop()
 
 
 def _share(ensemble: Ensemble, node: int) -> float:
@@ -172,30 +174,30 @@ def _share(ensemble: Ensemble, node: int) -> float:
     return share
 
 
-def _alone(leaf: Leaf) -> Group:
-    return Group({f: _from_first(where.astype(np.int64)) for f, where in leaf.satisfied.items()}, (leaf,))
+def _leaf_group(leaf: TreeLeaf) -> LeafGroup:
+    return LeafGroup({f: _renumber(where.astype(np.int64)) for f, where in leaf.satisfied.items()}, (leaf,))
 
 
-def _from_first(states: np.ndarray) -> np.ndarray:
+def _renumber(states: np.ndarray) -> np.ndarray:
     """Renumber the states in the order of the pieces."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(state, len(numbers)) for state in states.tolist()])
 
 
-def _merged(a: Group, b: Group) -> Group | None:
+def _merge(a: LeafGroup, b: LeafGroup) -> LeafGroup | None:
     """Merge two groups into one; return None if its table would be too large."""
     states, rows = {}, 1
     limit = min(MOST_STATES, int(_GROWTH * (a.cost + b.cost)))
     for feature in sorted({*a.states, *b.states}):
-        left, right = a.states.get(feature), b.states.get(feature)
-        if left is not None and right is not None:
-            states[feature] = _from_first(left * (int(right.max()) + 1) + right)
+        states_of_a, states_of_b = a.states.get(feature), b.states.get(feature)
+        if states_of_a is not None and states_of_b is not None:
+            states[feature] = _renumber(states_of_a * (int(states_of_b.max()) + 1) + states_of_b)
         else:
-            one = right if left is None else left
-            assert one is not None
-            states[feature] = one
+            single_states = states_of_b if states_of_a is None else states_of_a
+            assert single_states is not None
+            states[feature] = single_states
         rows *= int(states[feature].max()) + 1
         if rows > limit:
             return None
-    group = Group(states, (*a.leaves, *b.leaves))
+    group = LeafGroup(states, (*a.leaves, *b.leaves))
     return group if group.cost <= _GROWTH * (a.cost + b.cost) else None

@@ -21,7 +21,7 @@ def leaf_values(patterns: np.ndarray) -> np.ndarray:
     """
     h, k, q, share = _at_points(patterns)
     out = np.empty((*patterns.shape, k))
-    _all_but_one(h, 0, k, k, q, share, out)
+    _transform_others(h, 0, k, k, q, share, out)
     return out
 
 
@@ -40,13 +40,13 @@ def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
     """
     h, k, q, share = _at_points(patterns)
     out = np.empty((*patterns.shape, k * (k - 1) // 2))
-    own = np.empty((*patterns.shape, k))
+    with_first = np.empty((*patterns.shape, k))
     first = 0
     for i in range(k - 1):
-        _all_but_one(_differed(h, i, k), i + 1, k, k, q, share / 2, own)
-        out[..., first : first + k - 1 - i] = own[..., i + 1 :]
+        _transform_others(_difference(h, i, k), i + 1, k, k, q, share / 2, with_first)
+        out[..., first : first + k - 1 - i] = with_first[..., i + 1 :]
         first += k - 1 - i
-        h = _mixed(h, i, k, q)
+        h = _mixture(h, i, k, q)
     return out
 
 
@@ -57,33 +57,33 @@ def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.nd
     return np.broadcast_to(patterns, (len(nodes), *patterns.shape)), k, (nodes + 1) / 2, weights / 2
 
 
-def _all_but_one(
+def _transform_others(
     h: np.ndarray, low: int, high: int, k: int, q: np.ndarray, share: np.ndarray, out: np.ndarray
 ) -> None:
     """Transform, for each feature in low … high, all others of them; the rest is transformed already."""
     if high - low == 1:
-        out[..., low] = np.einsum("q,qls->ls", share, _differed(h, low, k))
+        out[..., low] = np.einsum("q,qls->ls", share, _difference(h, low, k))
         return
     middle = (low + high) // 2
-    for first, last, rest in ((middle, high, (low, middle)), (low, middle, (middle, high))):
-        moved = h
+    for first, last, half in ((middle, high, (low, middle)), (low, middle, (middle, high))):
+        transformed = h
         for axis in range(first, last):
-            moved = _mixed(moved, axis, k, q)
-        _all_but_one(moved, *rest, k, q, share, out)
+            transformed = _mixture(transformed, axis, k, q)
+        _transform_others(transformed, *half, k, q, share, out)
 
 
-def _differed(h: np.ndarray, axis: int, k: int) -> np.ndarray:
+def _difference(h: np.ndarray, axis: int, k: int) -> np.ndarray:
     """Return a − b, summed over b."""
-    own = _halves(h, axis, k)
-    return np.stack([-own[..., 1, :], own[..., 0, :]], axis=-2).reshape(h.shape)
+    halves = _halves(h, axis, k)
+    return np.stack([-halves[..., 1, :], halves[..., 0, :]], axis=-2).reshape(h.shape)
 
 
-def _mixed(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
+def _mixture(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
     """Return q·a + (1 − q)·b, summed over b."""
-    own, to = _halves(h, axis, k), q.reshape(-1, 1, 1, 1)
-    return np.stack([(1 - to) * own[..., 1, :], to * own[..., 0, :] + own[..., 1, :]], axis=-2).reshape(
-        h.shape
-    )
+    halves, points = _halves(h, axis, k), q.reshape(-1, 1, 1, 1)
+    return np.stack(
+        [(1 - points) * halves[..., 1, :], points * halves[..., 0, :] + halves[..., 1, :]], axis=-2
+    ).reshape(h.shape)
 
 
 def _halves(h: np.ndarray, axis: int, k: int) -> np.ndarray:

@@ -16,7 +16,7 @@ _CHUNK = 32  # numbers that are added at once
 _EVEN = 8  # chunk widths are multiples of it: ONNX Runtime's order of other sums depends on their alignment
 
 
-class Picking:
+class Picker:
     """A function `pick(x, indices)`: [1, indices] of x [1, n]; the same indices for every row."""
 
     def __init__(self, op: Ops) -> None:
@@ -39,17 +39,17 @@ class Picking:
             column_of: the column of each number of `x`; −1 for numbers that are 0.
         """
         while not np.array_equal(column_of, np.arange(columns)):
-            index, following = chunked(column_of, columns)
+            index, following = chunk_columns(column_of, columns)
             nothing = np.append(np.flatnonzero(column_of < 0), len(column_of))[0]
             if nothing == len(column_of):
-                x = joined(self.op, [x, self.op.row_constant(np.zeros((1, 1), x.dtype.numpy()))])
+                x = concatenate(self.op, [x, self.op.row_constant(np.zeros((1, 1), x.dtype.numpy()))])
             picked = self(x, np.where(index < 0, nothing, index).reshape(-1))
             x = self.op.ReduceSum(self.op.reshape(picked, (1, *index.shape)), [2], keepdims=0)
             column_of = following
         return x
 
 
-def chunked(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
+def chunk_columns(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return [chunks, width] indices of numbers that are added at once, −1 for none, and each sum's column.
 
     A column with many numbers has many chunks, so that it does not lengthen the others. If one chunk is
@@ -72,6 +72,6 @@ def chunked(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray
     return index, following if last else np.append(following, -1)
 
 
-def joined(op: Ops, parts: Sequence[Tensor]) -> Tensor:
+def concatenate(op: Ops, parts: Sequence[Tensor]) -> Tensor:
     """Concatenate the parts along axis 1."""
     return parts[0] if len(parts) == 1 else op.emit("Concat", parts, {"axis": 1})[0]

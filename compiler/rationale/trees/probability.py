@@ -22,11 +22,11 @@ class Terms:
     """The terms of the slope as a sum of products.
 
     Attributes:
-        at: [R], the margins b_t, some of the references' own.
+        margins: [R], the margins b_t, some of the references' own.
         weights: [R, K], h_t of each reference.
     """
 
-    at: np.ndarray
+    margins: np.ndarray
     weights: np.ndarray
 
 
@@ -38,7 +38,7 @@ def slope(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(0.5 * rise * (1 - np.tanh(a / 2) * np.tanh(b / 2)))
 
 
-def separated(margins: np.ndarray, low: float, high: float) -> Terms:
+def separate_slope(margins: np.ndarray, low: float, high: float) -> Terms:
     """Separate the slope into a sum of products.
 
     Args:
@@ -47,20 +47,22 @@ def separated(margins: np.ndarray, low: float, high: float) -> Terms:
     """
     ends = np.array([min(low, margins.min()), max(high, margins.max())])
     a = np.concatenate([np.linspace(e[0], e[1], _GRID) for e in (ends, np.clip(ends, -_STEEP, _STEEP))])
-    known = np.unique(np.quantile(margins, np.linspace(0, 1, _GRID), method="nearest"))
-    columns = slope(a[:, None], known)
-    at = known[_pivots(columns)]
-    inverse = np.linalg.pinv(slope(a[:, None], at))
+    candidates = np.unique(np.quantile(margins, np.linspace(0, 1, _GRID), method="nearest"))
+    columns = slope(a[:, None], candidates)
+    pivots = candidates[_pivots(columns)]
+    inverse = np.linalg.pinv(slope(a[:, None], pivots))
     parts = [margins[i : i + _AT_ONCE] for i in range(0, len(margins), _AT_ONCE)]
-    return Terms(at, np.concatenate([inverse @ slope(a[:, None], part) for part in parts], axis=1))
+    return Terms(
+        pivots, np.concatenate([inverse @ slope(a[:, None], margin_part) for margin_part in parts], axis=1)
+    )
 
 
 def _pivots(columns: np.ndarray) -> list[int]:
     """Return columns whose combinations give all others; each next one is the least determined so far."""
-    left, chosen = columns.copy(), []
-    while np.abs(left).max() > _EXACT:
-        norms = (left**2).sum(axis=0)
+    residual, chosen = columns.copy(), []
+    while np.abs(residual).max() > _EXACT:
+        norms = (residual**2).sum(axis=0)
         chosen.append(int(norms.argmax()))
-        direction = left[:, chosen[-1]] / np.sqrt(norms[chosen[-1]])
-        left -= np.outer(direction, direction @ left)
+        direction = residual[:, chosen[-1]] / np.sqrt(norms[chosen[-1]])
+        residual -= np.outer(direction, direction @ residual)
     return chosen

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
-from rationale.trees.covers import share_of
+from rationale.trees.covers import passing_share
 from rationale.trees.ensemble import Ensemble
 
 OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
@@ -45,7 +45,7 @@ def read_ensemble(
             follow themselves, or thresholds or weights are no numbers.
         UnsupportedModelError: if leaves are not added (MIN, MAX), or there are too many.
     """
-    reader = _Ensemble if node.op_type == "TreeEnsemble" else _Attributed
+    reader = _IndexedNodesReader if node.op_type == "TreeEnsemble" else _NumberedNodesReader
     return reader(node, features, np.dtype(np.float32) if dtype is None else dtype).read()
 
 
@@ -77,7 +77,7 @@ class _Reader:
         if not len(array) and default is not None and count is not None:
             return np.full(count, default, dtype)
         if count is not None and len(array) != count:
-            self.fault(f"{name} has {len(array)} entries where {count} are due")
+            self.fault(f"{name} has {len(array)} entries instead of {count}")
         return array
 
     def word(self, name: str, words: tuple[str, ...], default: str) -> str:
@@ -91,18 +91,18 @@ class _Reader:
         return str(text)
 
     def check_features(self, feature: np.ndarray) -> None:
-        wrong = feature[(feature < 0) | (feature >= (self.features or np.inf))]
-        if len(wrong):
-            known = "" if self.features is None else f", and a row has {self.features}"
-            self.fault(f"it splits by feature {wrong[0]}{known}")
+        outside = feature[(feature < 0) | (feature >= (self.features or np.inf))]
+        if len(outside):
+            row_size = "" if self.features is None else f", and a row has {self.features}"
+            self.fault(f"it splits by feature {outside[0]}{row_size}")
 
-    def check_numbers(self, what: str, values: np.ndarray, *, finite: bool) -> np.ndarray:
+    def check_numbers(self, kind: str, values: np.ndarray, *, finite: bool) -> np.ndarray:
         wrong = values[~np.isfinite(values)] if finite else values[np.isnan(values)]
         if len(wrong):
-            self.fault(f"a {what} is {wrong[0]}")
+            self.fault(f"a {kind} is {wrong[0]}")
         return values
 
-    def added(self, trees: int) -> float:
+    def leaf_factor(self, trees: int) -> float:
         """Return the factor of each leaf."""
         aggregate = self.word("aggregate_function", _AGGREGATES, "SUM")
         if aggregate in ("MIN", "MAX"):
@@ -153,7 +153,7 @@ class _Reader:
         below = np.isin(modes, list(_BELOW))
         return below, first, np.concatenate(numbers), np.concatenate(strict)
 
-    def finished(self, ensemble: Ensemble) -> Ensemble:
+    def with_checked_depth(self, ensemble: Ensemble) -> Ensemble:
         try:
             depth = ensemble.depth()
         except ValueError as error:
@@ -163,7 +163,7 @@ class _Reader:
         return ensemble
 
 
-class _Attributed(_Reader):
+class _NumberedNodesReader(_Reader):
     """The reader of TreeEnsembleRegressor and TreeEnsembleClassifier: one list of numbered nodes."""
 
     def read(self) -> Ensemble:
@@ -177,7 +177,7 @@ class _Attributed(_Reader):
         values = np.where(split, self.floats("nodes_values", count), 0)
         self.check_numbers("threshold", values, finite=False)
         self.check_features(feature[split])
-        find = _Nodes(self, tree, number)
+        find = _NodeIndex(self, tree, number)
         following = [
             np.where(split, find(tree, self.ints(name, count), name, split), 0)
             for name in ("nodes_truenodeids", "nodes_falsenodeids")
@@ -185,10 +185,10 @@ class _Attributed(_Reader):
         missing = self.ints("nodes_missing_value_tracks_true", count, default=0) != 0
         roots = self._roots(tree)
         leaf = np.where(split, -1, np.cumsum(~split) - 1)
-        weights = self._weights(find, leaf) * self.added(len(roots))
+        weights = self._weights(find, leaf) * self.leaf_factor(len(roots))
         modes, members = self._sets(modes, values, feature, following[0], following[1], missing)
         below, first, bounds, strict = self.bounds(modes, values, members)
-        return self.finished(
+        return self.with_checked_depth(
             Ensemble(
                 roots=roots,
                 feature=np.where(split, feature, -1),
@@ -220,14 +220,14 @@ class _Attributed(_Reader):
         The first split's next node, also for NaN, is corrected in place. If nodes have covers, chains are
         kept.
         """
-        alike = (modes == "EQ") & (modes[no] == "EQ") & (feature[no] == feature) & (yes[no] == yes)
+        continues = (modes == "EQ") & (modes[no] == "EQ") & (feature[no] == feature) & (yes[no] == yes)
         if self.given.get("nodes_hitrates"):
-            alike[:] = False
-        heads = alike & ~np.isin(np.arange(len(modes)), no[alike])
+            continues[:] = False
+        heads = continues & ~np.isin(np.arange(len(modes)), no[continues])
         members = list[np.ndarray]()
         for node in np.flatnonzero(heads):
             chain = [int(node)]
-            while alike[chain[-1]] and no[chain[-1]] not in chain:
+            while continues[chain[-1]] and no[chain[-1]] not in chain:
                 chain.append(int(no[chain[-1]]))
             members.append(values[chain])
             no[node], missing[node] = no[chain[-1]], missing[chain].any()
@@ -237,18 +237,18 @@ class _Attributed(_Reader):
         rates = self.floats("nodes_hitrates")
         if not len(rates):
             return None
-        return share_of(self.floats("nodes_hitrates", len(split)), yes, no, split)
+        return passing_share(self.floats("nodes_hitrates", len(split)), yes, no, split)
 
     def _modes(self, count: int) -> np.ndarray:
-        given = [
+        modes = [
             m.decode(errors="replace").removeprefix("BRANCH_") for m in self.given.get("nodes_modes", ())
         ]
-        if len(given) != count:
-            self.fault(f"nodes_modes has {len(given)} entries where {count} are due")
-        unknown = sorted(set(given) - {_LEAF, *_MODES[:-1]})
+        if len(modes) != count:
+            self.fault(f"nodes_modes has {len(modes)} entries instead of {count}")
+        unknown = sorted(set(modes) - {_LEAF, *_MODES[:-1]})
         if unknown:
             self.fault(f"nodes_modes holds {unknown}")
-        return np.asarray(given)
+        return np.asarray(modes)
 
     def _roots(self, tree: np.ndarray) -> np.ndarray:
         roots = np.flatnonzero(np.concatenate([[True], tree[1:] != tree[:-1]]))
@@ -256,7 +256,7 @@ class _Attributed(_Reader):
             self.fault("the nodes of a tree do not stand together in nodes_treeids")
         return roots
 
-    def _weights(self, find: "_Nodes", leaf: np.ndarray) -> np.ndarray:
+    def _weights(self, find: "_NodeIndex", leaf: np.ndarray) -> np.ndarray:
         """Return [leaves, columns] as the operator returns scores."""
         prefix = "class" if self.op_type == "TreeEnsembleClassifier" else "target"
         tree = self.ints(f"{prefix}_treeids")
@@ -276,7 +276,7 @@ class _Attributed(_Reader):
         return max(len(self.given.get(f"classlabels_{kind}", ())) for kind in ("int64s", "strings"))
 
 
-class _Nodes:
+class _NodeIndex:
     """The index of a node in the lists, by its tree and number."""
 
     def __init__(self, reader: _Reader, tree: np.ndarray, number: np.ndarray) -> None:
@@ -287,30 +287,33 @@ class _Nodes:
         self.keys = keys[self.order]
         same = np.flatnonzero(self.keys[1:] == self.keys[:-1])
         if len(same):
-            at = self.order[same[0]]
-            reader.fault(f"node {number[at]} of tree {tree[at]} is there twice")
+            duplicate = self.order[same[0]]
+            reader.fault(f"node {number[duplicate]} of tree {tree[duplicate]} occurs twice")
 
     def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Return sortable keys; −1 for pairs that are not among the nodes."""
         pairs = (self.trees, tree), (self.numbers, number)
-        positions = [np.searchsorted(known, ids) for known, ids in pairs]
+        positions = [np.searchsorted(listed, ids) for listed, ids in pairs]
         within = [
-            known[np.minimum(at, len(known) - 1)] == ids
-            for known, at, ids in ((self.trees, positions[0], tree), (self.numbers, positions[1], number))
+            listed[np.minimum(position, len(listed) - 1)] == ids
+            for listed, position, ids in (
+                (self.trees, positions[0], tree),
+                (self.numbers, positions[1], number),
+            )
         ]
         return np.where(within[0] & within[1], positions[0] * len(self.numbers) + positions[1], -1)
 
     def __call__(self, tree: np.ndarray, number: np.ndarray, name: str, needed: np.ndarray) -> np.ndarray:
         keys = self._keys(tree, number)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        dangling = np.flatnonzero(needed & (self.keys[at] != keys))
+        index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        dangling = np.flatnonzero(needed & (self.keys[index] != keys))
         if len(dangling):
             i = dangling[0]
-            self.reader.fault(f"{name} names node {number[i]} of tree {tree[i]}, which is not there")
-        return np.asarray(self.order[at])
+            self.reader.fault(f"{name} names node {number[i]} of tree {tree[i]}, which does not exist")
+        return np.asarray(self.order[index])
 
 
-class _Ensemble(_Reader):
+class _IndexedNodesReader(_Reader):
     """The reader of TreeEnsemble: splits and leaves in separate lists, by index."""
 
     def read(self) -> Ensemble:
@@ -328,7 +331,9 @@ class _Ensemble(_Reader):
         if not len(roots) or ((roots < 0) | (roots >= splits)).any():
             self.fault(f"tree_roots {roots[:4].tolist()} are no places among {splits} splits")
         weights = self._tensor("leaf_weights", leaves)
-        scores = self.scores(leaves, columns, np.arange(leaves), target, weights) * self.added(len(roots))
+        scores = self.scores(leaves, columns, np.arange(leaves), target, weights) * self.leaf_factor(
+            len(roots)
+        )
         modes = np.concatenate([modes, np.full(leaves, _LEAF)])
         values = np.concatenate([values, np.zeros(leaves)])
         below, first, bounds, strict = self.bounds(
@@ -336,7 +341,7 @@ class _Ensemble(_Reader):
         )
         missing = self.ints("nodes_missing_value_tracks_true", splits, default=0) != 0
         ends = np.full(leaves, -1)
-        return self.finished(
+        return self.with_checked_depth(
             Ensemble(
                 roots=roots,
                 feature=np.concatenate([feature, ends]),
@@ -384,5 +389,5 @@ class _Ensemble(_Reader):
         values = array.reshape(-1)
         ends = np.flatnonzero(np.isnan(values))
         if len(ends) != count or (len(values) and not np.isnan(values[-1])):
-            self.fault(f"membership_values hold {len(ends)} sets where {count} are due")
-        return [part[~np.isnan(part)] for part in np.split(values, ends)[:count]]
+            self.fault(f"membership_values hold {len(ends)} sets instead of {count}")
+        return [group[~np.isnan(group)] for group in np.split(values, ends)[:count]]

@@ -20,7 +20,7 @@ import numpy as np
 from rationale.errors import UnsupportedModelError
 from rationale.schema.machine import in_words
 from rationale.trees.ensemble import Ensemble
-from rationale.trees.groups import MOST_STATES, Bounds, Group, Leaf, Tree, grouped
+from rationale.trees.groups import MOST_STATES, FeatureBounds, LeafGroup, Tree, TreeLeaf, grouped_trees
 from rationale.trees.leaves import leaf_interactions, leaf_values
 
 MOST_LEAVES = 1 << 16  # of all trees
@@ -30,10 +30,10 @@ _AT_ONCE = 1 << 22  # numbers of a batch of leaves
 FLOAT = 4  # bytes
 Players = dict[int, list[int]]  # with the features of each
 Unit = tuple[int, ...]  # a player, or two
-_Patterns = Callable[[Leaf, Players], np.ndarray]  # [W, 2^k]: frequency of each pattern of conditions
+_Patterns = Callable[[TreeLeaf, Players], np.ndarray]  # [W, 2^k]: frequency of each pattern of conditions
 
 
-class Test(StrEnum):
+class SplitTest(StrEnum):
     """The test of a number that a bit records."""
 
     REACHED = "reached"  # x ≥ bound
@@ -43,7 +43,7 @@ class Test(StrEnum):
     MISSING = "missing"
 
 
-Bit = tuple[int, Test, float]  # a feature, and the test of its number against a bound
+Bit = tuple[int, SplitTest, float]  # a feature, and the test of its number against a bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Counts:
     starts: np.ndarray
 
 
-class Counting:
+class CountsBuilder:
     """Counts under construction."""
 
     def __init__(self) -> None:
@@ -77,12 +77,12 @@ class Counting:
         self.starts.append(start)
         return len(self.slots) - 1
 
-    def finished(self) -> Counts:
+    def build(self) -> Counts:
         shape = len(self.slots), max(map(len, self.slots), default=0)
         reads, steps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for i, own in enumerate(self.slots):
-            reads[i, : len(own)] = [self.bits[bit] for bit, _ in own]
-            steps[i, : len(own)] = [step for _, step in own]
+        for i, count_slots in enumerate(self.slots):
+            reads[i, : len(count_slots)] = [self.bits[bit] for bit, _ in count_slots]
+            steps[i, : len(count_slots)] = [step for _, step in count_slots]
         return Counts(tuple(self.bits), reads, steps, np.array(self.starts))
 
 
@@ -140,31 +140,31 @@ def build_tables(
     trees = trees_of(ensemble, values) if trees is None else trees
     units = Units(player_of, pairs)
     _check_sizes(trees, values, units)
-    layout = _Layout(trees, values, units)
+    layout = _TablesBuilder(trees, values, units)
     for tree in trees:
-        patterns = _expected if references is None else _Counted(tree, references, weights)
+        patterns = _cover_patterns if references is None else _ReferencePatterns(tree, references, weights)
         groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
         leaves = [leaf for g in tree.groups for leaf in g.leaves]
-        for leaf, own in _leaf_tables(leaves, patterns, units):
-            layout.add(groups[id(leaf)], leaf, own)
-    return layout.finished()
+        for leaf, unit_values in _leaf_tables(leaves, patterns, units):
+            layout.add(groups[id(leaf)], leaf, unit_values)
+    return layout.build()
 
 
 def trees_of(ensemble: Ensemble, values: np.ndarray) -> list[Tree]:
     """Return the trees with their groups; raise UnsupportedModelError if there are too many leaves."""
     _check_leaves(ensemble)
-    return list(grouped(ensemble, (values != 0).any(axis=1)))
+    return list(grouped_trees(ensemble, (values != 0).any(axis=1)))
 
 
 def _check_leaves(ensemble: Ensemble) -> None:
-    each = ensemble.leaves_below()[ensemble.roots]
-    for count, most, what in (
-        (int(each.sum()), MOST_LEAVES, f"{len(each)} trees have"),
-        (int(each.max()), MOST_LEAVES_OF_TREE, "the largest tree has"),
+    leaf_counts = ensemble.leaves_below()[ensemble.roots]
+    for count, most, subject in (
+        (int(leaf_counts.sum()), MOST_LEAVES, f"{len(leaf_counts)} trees have"),
+        (int(leaf_counts.max()), MOST_LEAVES_OF_TREE, "the largest tree has"),
     ):
         if count > most:
             raise UnsupportedModelError(
-                f"{what} {count} leaves, and Shapley values as tables are made for {most} at most. Train "
+                f"{subject} {count} leaves, and Shapley values as tables are made for {most} at most. Train "
                 "with fewer or smaller trees (max_depth, num_leaves), or take shap.TreeExplainer."
             )
 
@@ -181,8 +181,8 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
         widest = max(len(group.states) for group in deep)
         message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
     raise UnsupportedModelError(
-        f"{message}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
-        "features), are kept in a graph. Train with a max_depth (6 to 8), or with fewer trees, or take "
+        f"{message}: a graph holds at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each "
+        "table (leaves on 12 features). Train with a max_depth (6 to 8), or with fewer trees, or take "
         "shap.TreeExplainer."
     )
 
@@ -195,58 +195,58 @@ class Units:
 
     def players(self, features: Iterable[int]) -> Players:
         """Return the players of features, with their features, in order."""
-        found: Players = {}
+        players: Players = {}
         for feature in features:
-            found.setdefault(int(self.player_of[feature]), []).append(feature)
-        return found
+            players.setdefault(int(self.player_of[feature]), []).append(feature)
+        return players
 
-    def of(self, players: Iterable[int]) -> list[Unit]:
+    def of_players(self, players: Iterable[int]) -> list[Unit]:
         """Return the units of players, in the order of `leaf_values` or `leaf_interactions`."""
         if self.pairs:
             return [(min(two), max(two)) for two in combinations(players, 2)]
         return [(player,) for player in players]
 
-    def of_group(self, group: Group) -> list[Unit]:
+    def of_group(self, group: LeafGroup) -> list[Unit]:
         if not self.pairs:
-            return self.of(self.players(group.states))
-        leaves = (self.of(self.players(leaf.satisfied)) for leaf in group.leaves)
+            return self.of_players(self.players(group.states))
+        leaves = (self.of_players(self.players(leaf.satisfied)) for leaf in group.leaves)
         return sorted({unit for units in leaves for unit in units})
 
-    def every(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
+    def all_units(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
         if not self.pairs:
             return tuple((player,) for player in range(int(self.player_of.max()) + 1))
         groups = [group for tree in trees for group in tree.groups]
         return tuple(sorted({unit for group in groups for unit in self.of_group(group)}))
 
 
-def columns_of(group: Group, values: np.ndarray, units: Units) -> list[tuple[int, Unit]]:
+def columns_of(group: LeafGroup, values: np.ndarray, units: Units) -> list[tuple[int, Unit]]:
     """Return target and unit of each column of a group's table."""
     targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
     return [(t, unit) for t in targets for unit in units.of_group(group)]
 
 
 def _leaf_tables(
-    leaves: Sequence[Leaf], patterns: _Patterns, units: Units
-) -> Iterator[tuple[Leaf, np.ndarray]]:
+    leaves: Sequence[TreeLeaf], patterns: _Patterns, units: Units
+) -> Iterator[tuple[TreeLeaf, np.ndarray]]:
     """Yield each leaf with its units' values [W, 2^k, units], for a leaf of value 1 with k players.
 
     W is 1 for all targets together, or the number of targets.
     """
     transform = leaf_interactions if units.pairs else leaf_values
-    by_count: dict[int, list[tuple[Leaf, Players]]] = {}
+    by_count: dict[int, list[tuple[TreeLeaf, Players]]] = {}
     for leaf in leaves:
         players = units.players(leaf.satisfied)
         by_count.setdefault(len(players), []).append((leaf, players))
-    for k, own in sorted(by_count.items()):
+    for k, same_size in sorted(by_count.items()):
         step = max(1, _AT_ONCE // (k ** (1 + units.pairs) << k))
-        for i in range(0, len(own), step):
-            some = own[i : i + step]
-            counts = np.stack([patterns(leaf, players) for leaf, players in some])
-            found = transform(counts.reshape(-1, 1 << k))
-            yield from zip([leaf for leaf, _ in some], found.reshape(*counts.shape, -1), strict=True)
+        for i in range(0, len(same_size), step):
+            batch = same_size[i : i + step]
+            counts = np.stack([patterns(leaf, players) for leaf, players in batch])
+            transformed = transform(counts.reshape(-1, 1 << k))
+            yield from zip([leaf for leaf, _ in batch], transformed.reshape(*counts.shape, -1), strict=True)
 
 
-class _Counted:
+class _ReferencePatterns:
     """The share of the references for each pattern of players whose conditions they satisfy."""
 
     def __init__(self, tree: Tree, references: np.ndarray, weights: np.ndarray | None) -> None:
@@ -254,7 +254,7 @@ class _Counted:
         count = len(references)
         self.share = np.atleast_2d(np.full(count, 1 / count) if weights is None else weights)
 
-    def __call__(self, leaf: Leaf, players: Players) -> np.ndarray:
+    def __call__(self, leaf: TreeLeaf, players: Players) -> np.ndarray:
         code = np.zeros(self.share.shape[1], np.int64)
         for features in players.values():
             each = [leaf.satisfied[f][self.pieces[f]] for f in features]
@@ -262,19 +262,19 @@ class _Counted:
         return np.stack([np.bincount(code, share, minlength=1 << len(players)) for share in self.share])
 
 
-def _expected(leaf: Leaf, players: Players) -> np.ndarray:
+def _cover_patterns(leaf: TreeLeaf, players: Players) -> np.ndarray:
     """Return the share of each pattern by the covers: each player goes the leaf's way independently."""
     shares = (prod(leaf.shares[f] for f in features) for features in players.values())
     return reduce(np.kron, [np.array([1 - share, share]) for share in shares])[None]
 
 
-class _Layout:
+class _TablesBuilder:
     """The positions of the groups' tables."""
 
     def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
         self.values, self.units, self.targets = values, units, values.shape[1]
-        self.every = units.every(trees)
-        self.position = {unit: i for i, unit in enumerate(self.every)}
+        self.all_units = units.all_units(trees)
+        self.position = {unit: i for i, unit in enumerate(self.all_units)}
         members = [(tree, group) for tree in trees for group in tree.groups]
         self.columns = {id(g): {c: i for i, c in enumerate(columns_of(g, values, units))} for _, g in members}
         sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
@@ -284,12 +284,12 @@ class _Layout:
             id(group): self.numbers[start : start + size].reshape(group.rows, -1)
             for (_, group), start, size in zip(members, starts, sizes, strict=False)
         }
-        self.counting = Counting()
+        self.counting = CountsBuilder()
         for (tree, group), start in zip(members, starts, strict=False):
             self.counting.add(list(self._slots(tree, group)), start)
         self.counting.add((), starts[-1])
 
-    def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[Bit, int]]:
+    def _slots(self, tree: Tree, group: LeafGroup) -> Iterator[tuple[Bit, int]]:
         """Yield the bits that make up a row's index in the table, and the numbers that each skips."""
         stride = group.rows * len(self.columns[id(group)])
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
@@ -297,7 +297,7 @@ class _Layout:
             for bit, step in bits_of(feature, states, tree.bounds[feature]):
                 yield bit, step * stride
 
-    def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
+    def add(self, group: LeafGroup, leaf: TreeLeaf, leaf_values: np.ndarray) -> None:
         """Add the values [W, 2^k, units] of a leaf's units to its group's table."""
         table, columns = self.tables[id(group)], self.columns[id(group)]
         code = np.zeros(1, np.int64)
@@ -312,45 +312,45 @@ class _Layout:
             all_of = sum(1 << shift[f] for f in features)
             pattern = 2 * pattern + (code & all_of == all_of)
         for target in np.flatnonzero(self.values[leaf.row]):
-            found = own[target % len(own), pattern]
-            to = [columns[int(target), unit] for unit in self.units.of(players)]
-            table[:, to] += self.values[leaf.row, target] * found
+            values_by_row = leaf_values[target % len(leaf_values), pattern]
+            table_columns = [columns[int(target), unit] for unit in self.units.of_players(players)]
+            table[:, table_columns] += self.values[leaf.row, target] * values_by_row
 
-    def finished(self) -> Tables:
-        columns = [column for own in self.columns.values() for column in own]
-        widths = [len(own) for own in self.columns.values()]
+    def build(self) -> Tables:
+        columns = [column for group_columns in self.columns.values() for column in group_columns]
+        widths = [len(group_columns) for group_columns in self.columns.values()]
         return Tables(
             self.targets,
-            self.every,
-            self.counting.finished(),
+            self.all_units,
+            self.counting.build(),
             self.numbers,
             group=np.repeat(np.arange(len(widths)), widths),
             within=np.concatenate([np.arange(width) for width in [0, *widths]]),
-            column=np.array([t * len(self.every) + self.position[unit] for t, unit in columns], np.int64),
+            column=np.array([t * len(self.all_units) + self.position[unit] for t, unit in columns], np.int64),
         )
 
 
-def bits_of(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[Bit, int]]:
+def bits_of(feature: int, states: np.ndarray, bounds: FeatureBounds) -> Iterator[tuple[Bit, int]]:
     """Yield the tests of a feature's number that determine its state, and the number that each adds.
 
     NaN passes as many bounds from state 0 as lead to its own state, or has a bit of its own.
     """
     pieces, missing = states[:-1], int(states[-1])
-    alike = np.flatnonzero(pieces == missing)
-    passed = int(alike[0]) if len(alike) else 0
+    missing_alike = np.flatnonzero(pieces == missing)
+    passed = int(missing_alike[0]) if len(missing_alike) else 0
     for i in np.flatnonzero(np.diff(pieces)).tolist():
         strict, with_missing = bool(bounds.strict[i]), i < passed
         yield (
             (feature, _TESTS[strict, with_missing], float(bounds.numbers[i])),
             int(pieces[i + 1] - pieces[i]),
         )
-    if not len(alike):
-        yield (feature, Test.MISSING, 0.0), missing
+    if not len(missing_alike):
+        yield (feature, SplitTest.MISSING, 0.0), missing
 
 
 _TESTS = {
-    (False, False): Test.REACHED,
-    (False, True): Test.REACHED_OR_MISSING,
-    (True, False): Test.PASSED,
-    (True, True): Test.PASSED_OR_MISSING,
+    (False, False): SplitTest.REACHED,
+    (False, True): SplitTest.REACHED_OR_MISSING,
+    (True, False): SplitTest.PASSED,
+    (True, True): SplitTest.PASSED_OR_MISSING,
 }

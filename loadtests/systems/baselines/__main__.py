@@ -22,12 +22,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="made by loadtests.load.prepare")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch, in each worker")
     parser.add_argument("--workers", type=int, default=1, help="more than one are processes")
-    given = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn raises it again when it has stopped
-    load(given.name, given.folder, given.threads)
-    explainer = explaining(given.name, given.folder, given.threads, given.workers)
+    load(options.name, options.folder, options.threads)
+    explainer = explaining(options.name, options.folder, options.threads, options.workers)
     with explainer, ThreadPoolExecutor(1) as predictor:  # predictions do not wait for explanations
-        warm_up(explainer, given.folder, given.workers)
+        warm_up(explainer, options.folder, options.workers)
         listener = listen("127.0.0.1", 0)
         print(f"ready on http://{address_of(listener)}", flush=True)
         config = uvicorn.Config(

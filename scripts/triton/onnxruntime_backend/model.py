@@ -167,22 +167,22 @@ def check_dims(model, tensor, dims, batched, exact):
         )
 
 
-def check_tensor(model, entry, known, kind, batched):
+def check_tensor(model, entry, tensors, kind, batched):
     """Check one input or output of the configuration against the model's own."""
     name = entry["name"]
-    if name not in known:
-        allowed = ", ".join(sorted(known))
+    if name not in tensors:
+        allowed = ", ".join(sorted(tensors))
         raise pb_utils.TritonModelException(
             f"unexpected inference {kind} '{name}', allowed {kind}s are: {allowed}"
         )
-    provided = DATA_TYPES.get(known[name].type, "TYPE_INVALID")
+    provided = DATA_TYPES.get(tensors[name].type, "TYPE_INVALID")
     if entry["data_type"] != provided:
         raise pb_utils.TritonModelException(
             f"unable to load model '{model}', configuration expects datatype {entry['data_type']} for "
             f"{kind} '{name}', model provides {provided}"
         )
     dims = entry["reshape"]["shape"] if "reshape" in entry else entry["dims"]
-    check_dims(model, known[name], [int(size) for size in dims], batched, exact=kind == "output")
+    check_dims(model, tensors[name], [int(size) for size in dims], batched, exact=kind == "output")
 
 
 def check_config(config, session):
@@ -201,12 +201,12 @@ def check_config(config, session):
             f"unable to load model '{model}', configuration expects {len(required)} inputs, model provides "
             f"{len(session.get_inputs())}"
         )
-    known = {x.name: x for x in (*session.get_inputs(), *session.get_overridable_initializers())}
+    tensors = {x.name: x for x in (*session.get_inputs(), *session.get_overridable_initializers())}
     for entry in inputs:
-        check_tensor(model, entry, known, "input", batched)
-    known = {x.name: x for x in session.get_outputs()}
+        check_tensor(model, entry, tensors, "input", batched)
+    tensors = {x.name: x for x in session.get_outputs()}
     for entry in config["output"]:
-        check_tensor(model, entry, known, "output", batched)
+        check_tensor(model, entry, tensors, "output", batched)
 
 
 # --- requests -----------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class TritonPythonModel:
         }
 
     def response(self, request, values, rows):
-        wanted = request.requested_output_names()
+        requested = request.requested_output_names()
         return pb_utils.InferenceResponse(
-            output_tensors=[pb_utils.Tensor(n, v[rows]) for n, v in values.items() if n in wanted]
+            output_tensors=[pb_utils.Tensor(n, v[rows]) for n, v in values.items() if n in requested]
         )

@@ -26,7 +26,7 @@ app = typer.Typer(
 Repository = Annotated[
     str | None,
     typer.Option(
-        help="That of the gateway, whose state the trail is in where RATIONALE_AUDIT names no database. "
+        help="The gateway's repository: the trail is in its state, unless RATIONALE_AUDIT names a database. "
         "Default: model_repository.",
         metavar="FOLDER|URL",
         show_default=False,
@@ -45,7 +45,7 @@ _SHOWN = 100
 
 
 @contextmanager
-def opened(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
+def open_trail(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
     """Open the trail of a gateway with these settings. Ends the command if either cannot be read."""
     with reporting_errors():
         from rationale_service.configuration import load_settings
@@ -84,13 +84,13 @@ def verify(
 
     Exit status 1 where there is one.
     """
-    with opened(repository, config) as (ledger, settings), progress_bar() as progress:
+    with open_trail(repository, config) as (ledger, settings), progress_bar() as progress:
         from rationale_service.decisions.audit.acts import verify_acts
         from rationale_service.decisions.audit.heads import heads as ends
         from rationale_service.decisions.audit.heads import read_signed
         from rationale_service.decisions.audit.retention import months_ago
         from rationale_service.decisions.audit.signatures import PublicKey
-        from rationale_service.decisions.audit.verify import Fault
+        from rationale_service.decisions.audit.verify import ChainFault
         from rationale_service.decisions.audit.verify import verify as found
 
         if heads and not public_key:
@@ -98,12 +98,12 @@ def verify(
         keys = [PublicKey(file) for file in public_key or ()]
         signed = [head for file in heads or () for head in read_signed(file, keys)]
         months = settings.audit_retention_months
-        faults: list[Fault] = []
+        faults: list[ChainFault] = []
         rows = 0
         for each in found(ledger.store, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
                 rows = each
-                progress(_counted(rows, "decision"), 0, 1)
+                progress(_with_number(rows, "decision"), 0, 1)
             else:
                 faults.append(each)
         *of_acts, acts = verify_acts(ledger.store)
@@ -113,16 +113,18 @@ def verify(
         print(fault)
     if faults:
         print(
-            f"{_counted(len(faults), 'fault')} in {_counted(rows, 'decision')}"
+            f"{_with_number(len(faults), 'fault')} in {_with_number(rows, 'decision')}"
             + f"; the first {_SHOWN} are shown" * (len(faults) > _SHOWN)
         )
         raise typer.Exit(1)
     pruned, erased = sum(head.first - 1 for head in now), sum(len(head.erased) for head in now)
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
-    by_whom = "" if keys else ", by records whose signatures --public-key would check"
+    by_whom = "" if keys else " (give --public-key to check their signatures)"
     gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
-    administered = f"; {_counted(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
-    print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
+    administered = (
+        f"; {_with_number(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
+    )
+    print(f"{_with_number(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
 
 
 @app.command(name="heads")
@@ -132,7 +134,7 @@ def write_heads(
     config: Config = None,
 ) -> None:
     """Print both ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.heads import heads, signed
         from rationale_service.decisions.audit.signatures import PrivateKey
 
@@ -150,18 +152,18 @@ def export(
         bool,
         typer.Option(
             "--inputs",
-            help="Also what callers sent, and values of reasons, as far as they can be shown.",
+            help="Add the callers' inputs and the values of reasons, if the trail can show them.",
         ),
     ] = False,
     repository: Repository = None,
     config: Config = None,
 ) -> None:
     """Write decisions as a table."""
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.export import export as write
 
         written = write(ledger, file, since, until, model, with_inputs=inputs)
-        print(f"{file}: {_counted(written, 'decision')}")
+        print(f"{file}: {_with_number(written, 'decision')}")
 
 
 @app.command()
@@ -169,7 +171,7 @@ def acts(
     since: Since = None, until: Until = None, repository: Repository = None, config: Config = None
 ) -> None:
     """Print what administrators did over the API, a line of JSON for each act, oldest first."""
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.acts import shown
 
         for row in ledger.store.acts(since, until):
@@ -179,13 +181,13 @@ def acts(
 @app.command()
 def prune(repository: Repository = None, config: Config = None) -> None:
     """Delete decisions that are older than RATIONALE_AUDIT_RETENTION_MONTHS, as the gateway does daily."""
-    with opened(repository, config) as (ledger, settings):
+    with open_trail(repository, config) as (ledger, settings):
         from rationale_service.decisions.audit.retention import months_ago
 
         months, count = settings.audit_retention_months, 0
         while months and (pruned := ledger.store.prune(months_ago(months))):
             count += pruned
-    print(f"{_counted(count, 'decision')} deleted")
+    print(f"{_with_number(count, 'decision')} deleted")
 
 
 @app.command()
@@ -193,7 +195,7 @@ def erase(
     decision: Annotated[list[str], typer.Argument(help="Ids of decisions.", metavar="ID…")],
     key: Annotated[
         Path,
-        typer.Option(help="Ed25519 private key (PEM) that signs the record of it.", metavar="FILE"),
+        typer.Option(help="Ed25519 private key (PEM) that signs the record of the erasure.", metavar="FILE"),
     ],
     repository: Repository = None,
     config: Config = None,
@@ -202,7 +204,7 @@ def erase(
 
     Nobody reads these again, and the chain still verifies.
     """
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.retention import erase as delete
         from rationale_service.decisions.audit.signatures import PrivateKey
 
@@ -212,5 +214,5 @@ def erase(
             print(f"the inputs of decision {each} are erased")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _with_number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -31,7 +31,7 @@ _ATTEMPTS = 5  # tries for an entry that is replaced during the copy
 def backup(
     into: Annotated[
         Path,
-        typer.Argument(help="Folder to write, whole or not at all; there is none yet.", metavar="FOLDER"),
+        typer.Argument(help="New folder for the copy. A failed backup leaves none.", metavar="FOLDER"),
     ],
     repository: Repository = None,
     config: Config = None,
@@ -42,14 +42,14 @@ def backup(
     database server or in a bucket is not copied, and is named: docs/backup.md says how that is saved. Run it
     as the gateway's user.
     """
-    with reporting_errors(), _reported(into):
+    with reporting_errors(), _errors_reported(into):
         from rationale_service.configuration import load_settings
 
         settings = load_settings({"repository": repository}, config)
         entries = Path(settings.repository) if settings.repository_url is None else None
         if entries is not None and not entries.is_dir():
             raise InvalidOptionError(f"there is no repository {entries}: --repository names it")
-        with _whole(into) as folder:
+        with _new_folder(into) as folder:
             for line in [*_copy_state(settings, folder / STATE), *_copy_audit(settings, folder / STATE)]:
                 print(line)
             # Entries come last, since they exist before the records that name them.
@@ -138,7 +138,7 @@ def _copy_entry(source: Path, target: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _whole(into: Path) -> Iterator[Path]:
+def _new_folder(into: Path) -> Iterator[Path]:
     """Yield a folder that becomes `into` at the end without an error."""
     if into.exists():
         raise InvalidOptionError(f"{into} is there already: give a folder that is not")
@@ -153,7 +153,7 @@ def _whole(into: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _reported(into: Path) -> Iterator[None]:
+def _errors_reported(into: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, shutil.Error, sqlite3.Error) as error:

@@ -8,13 +8,13 @@ import typer
 
 from rationale.errors import InvalidOptionError
 from rationale.terminal import Panel, progress_bar
-from rationale_service.cli.audit import Config, Repository, opened
+from rationale_service.cli.audit import Config, Repository, open_trail
 from rationale_service.cli.reporting import reporting_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rationale_service.decisions.replay import Replayed, Replayer
+    from rationale_service.decisions.replay import ReplayedDecision, Replayer
     from rationale_service.decisions.trail import RecordedDecision
 
 app = typer.Typer()
@@ -22,7 +22,7 @@ app = typer.Typer()
 Entries = Annotated[
     Path | None,
     typer.Option(
-        help="Folder that has the entry that decided, where the gateway's repository has it no more.",
+        help="Folder with the entry that decided, if the gateway's repository no longer has it.",
         metavar="FOLDER",
         show_default=False,
     ),
@@ -30,8 +30,8 @@ Entries = Annotated[
 Instance = Annotated[
     Path | None,
     typer.Option(
-        help="JSON file with the instance that was decided on, where only its digest was kept; its digest is "
-        "compared.",
+        help="JSON file with the decided instance, if the trail holds only its digest; the digests must be "
+        "equal.",
         metavar="FILE",
         show_default=False,
     ),
@@ -47,7 +47,7 @@ def decide(
         typer.Option(
             "--input",
             help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model and of "
-            "knock-outs. An empty cell is a missing value. Of a portfolio a folder, a pattern "
+            "knock-outs. An empty cell is a missing value. For a portfolio: a folder, a pattern "
             "('loans/*.parquet') or a URL (s3://…).",
             metavar="FILE",
         ),
@@ -55,16 +55,16 @@ def decide(
     save: Annotated[
         str,
         typer.Option(
-            help="File to write: .csv or .parquet, a line for each row and its reasons in columns, or "
-            ".jsonl, the answers of :decide as they are. Of a portfolio the folder or URL for a .parquet of "
-            "each file.",
+            help="File to write: .csv or .parquet with a line for each row and its reasons in columns, or "
+            ".jsonl with the answers of :decide. For a portfolio: the folder or URL for one .parquet per "
+            "input file.",
             metavar="FILE",
         ),
     ],
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of a table that are written as they are, such as an application's id; by commas.",
+            help="Columns of the table to copy unchanged, such as an application's id; by commas.",
             metavar="NAME,…",
             show_default=False,
         ),
@@ -99,12 +99,12 @@ def decide(
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
             files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, columns, progress)
-            done = str(files)
+            target = str(files)
         else:
             read = portfolio.read_portfolio(settings, name, Path(input_), columns)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
-            done = save
-    print(f"{done}: {outcomes}")
+            target = save
+    print(f"{target}: {outcomes}")
     raise typer.Exit(1 if outcomes.counts[portfolio.WITHOUT] else 0)
 
 
@@ -120,7 +120,7 @@ def replay(
     since: Annotated[
         str | None,
         typer.Option(
-            help="Instead of ID: all decisions from this time on, such as 2026-11-22.",
+            help="Replay all decisions from this time on (such as 2026-11-22) instead of ID.",
             metavar="TIME",
             show_default=False,
         ),
@@ -138,7 +138,7 @@ def replay(
 
     Example: rationale replay 5f0c… --entries archive/2026-05
     """
-    with opened(repository, config) as (ledger, settings):
+    with open_trail(repository, config) as (ledger, settings):
         if (decision is None) == (since is None):
             raise InvalidOptionError("give the ID of a decision, or --since TIME for all since then")
         if until is not None and since is None:
@@ -177,7 +177,7 @@ def receipt(
 
     Example: rationale receipt 5f0c… --out receipt && python receipt/check.py
     """
-    with opened(repository, config) as (ledger, settings):
+    with open_trail(repository, config) as (ledger, settings):
         from rationale_service.decisions.receipt import write_receipt
         from rationale_service.decisions.replay import Replayer
 
@@ -201,7 +201,7 @@ def notice(
     variables: Annotated[
         Path | None,
         typer.Option(
-            help="YAML or JSON file with what the template names: creditor, applicant, agency …",
+            help="YAML or JSON file with the template's variables: creditor, applicant, agency …",
             metavar="FILE",
             show_default=False,
         ),
@@ -210,8 +210,8 @@ def notice(
         list[str] | None,
         typer.Option(
             "--set",
-            help="One variable, such as applicant.name='Jo Doe'. Give it once for each; it comes before the "
-            "file's.",
+            help="One variable, such as applicant.name='Jo Doe'. Repeat the option for more; it overrides "
+            "the file.",
             metavar="NAME=VALUE",
             show_default=False,
         ),
@@ -239,14 +239,14 @@ def notice(
 
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
-    with opened(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, _):
         from rationale.artifact.folder import atomic_file
         from rationale.decisions.notice import notice as rendered
         from rationale.decisions.notice import read_variables
 
-        given = read_variables(variables, set_ or ())
+        inputs = read_variables(variables, set_ or ())
         record = ledger.read(decision, _read(instance))
-        statement = rendered(record.answer, given, template, person_declined=person_declined)
+        statement = rendered(record.answer, inputs, template, person_declined=person_declined)
         for warning in statement.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if out is None:
@@ -275,7 +275,7 @@ def _read(file: Path | None) -> dict[str, Any] | None:
     return content
 
 
-def _replay_one(replayed: "Replayed") -> bool:
+def _replay_one(replayed: "ReplayedDecision") -> bool:
     decision, answer = replayed.decision, replayed.decision.answer
     print(f"decision {decision.id} of {decision.model}, {decision.time}")
     print(f"answered: {answer['decision']}, score {answer['score']}, {len(answer['reasons'])} reasons")
@@ -291,7 +291,7 @@ def _replay_one(replayed: "Replayed") -> bool:
     return not replayed.differences
 
 
-def _likeness(replayed: "Replayed") -> str:
+def _likeness(replayed: "ReplayedDecision") -> str:
     from rationale_service.decisions.replay import TOLERANCE
 
     if replayed.elsewhere:

@@ -85,12 +85,12 @@ def show(console: Console, workspace: Path) -> None:
 
 
 @contextmanager
-def step(console: Console, what: str) -> Iterator[None]:
+def step(console: Console, label: str) -> Iterator[None]:
     """Show a spinner on a terminal during a step, and at its end a line with its duration."""
     started = time.monotonic()
-    with console.status(what, spinner="line"):
+    with console.status(label, spinner="line"):
         yield
-    console.print(f"{what}: {time.monotonic() - started:.1f} s", style="dim")
+    console.print(f"{label}: {time.monotonic() - started:.1f} s", style="dim")
 
 
 # --- children and requests ---

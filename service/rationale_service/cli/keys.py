@@ -25,7 +25,7 @@ def _keys() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Whose key it is: what logs show.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the key, for logs.", metavar="NAME")],
     scope: Annotated[
         list[str],
         typer.Option(help="What it may do: infer, explain, decide, audit, admin. Give it once for each."),
@@ -81,8 +81,8 @@ def _replace(file: Path, text: str) -> None:
     """Replace the file atomically, so that a gateway never reads half of it; only its owner may read it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(text)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(text)
         partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)

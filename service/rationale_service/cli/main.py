@@ -32,18 +32,21 @@ Command = Callable[..., None]
 FLAGS = {
     "repository": (
         "FOLDER|URL",
-        "Folder with the compiled models, or a URL (s3://…), of which a copy is kept with the state. "
+        "Folder with the compiled models, or a URL (s3://…), which the gateway copies into its state. "
         "Default: model_repository.",
     ),
-    "strict": (None, "Do not start where an entry is broken. Default: serve the others, and tell of it."),
+    "strict": (
+        None,
+        "Do not start if an entry is broken. Default: serve the others, and log the broken one.",
+    ),
     "watch_s": (
         "SECONDS",
-        "Look so often whether entries of the repository are new, changed or gone, and take that up. "
-        "Default: only on SIGHUP, or when asked through the admin API.",
+        "Interval for picking up added, changed and removed entries of the repository. "
+        "Default: only on SIGHUP or by the admin API.",
     ),
     "device": (
         "auto|cpu|cuda",
-        "Where models run: cpu, cuda, or auto: as the instance_group of each says. Default: auto.",
+        "Device of the models: cpu, cuda, or auto, which follows each instance_group. Default: auto.",
     ),
     "host": ("ADDRESS", "Address to listen on. Default: 127.0.0.1, this machine only."),
     "port": ("PORT", "Port to listen on; 0 takes a free one. Default: 8080."),
@@ -68,11 +71,11 @@ FLAGS = {
     ),
     "admin_port": (
         "PORT",
-        "Port of its own for the admin API and /metrics, on this machine only unless RATIONALE_ADMIN_HOST "
-        "says otherwise; 0 takes a free one. Default: they are on --port.",
+        "Separate port for the admin API and /metrics, on this machine only unless RATIONALE_ADMIN_HOST "
+        "is set; 0 takes a free one. Default: they are on --port.",
     ),
-    "tls_cert": ("FILE", "Certificate chain (PEM): HTTP and gRPC over TLS alone."),
-    "tls_key": ("FILE", "Its private key."),
+    "tls_cert": ("FILE", "Certificate chain (PEM). HTTP and gRPC then accept only TLS."),
+    "tls_key": ("FILE", "Private key of --tls-cert (PEM)."),
     "tls_client_ca": ("FILE", "Mutual TLS: callers need a certificate of this authority."),
 }
 Config = Annotated[
@@ -100,8 +103,8 @@ def _with_flags(command: Command) -> Command:
     return command
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"rationale {version()}")
         raise typer.Exit
 

@@ -157,8 +157,8 @@ def start(
             )
             wait_until_ready(container, http_port, timeout)
         except BaseException:  # Ctrl-C too: never leave a half-started server
-            if left := find(engine):
-                left.remove(force=True)
+            if unready_container := find(engine):
+                unready_container.remove(force=True)
             raise
     print("Triton is ready:", ", ".join(f"{end} {HOST}:{port}" for end, port in ports.items()))
     print(f"Next: rationale serve --repository {repository} --triton {HOST}:{grpc_port}")

@@ -29,7 +29,7 @@ _HEADERS = {
 }
 
 
-class _Files(StaticFiles):
+class _ConsoleFiles(StaticFiles):
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
         response.headers.update(_HEADERS)
@@ -44,5 +44,5 @@ def add_console(app: FastAPI) -> None:
     async def console() -> RedirectResponse:
         return RedirectResponse(f"{PATH[1:]}/")  # relative too, so that the prefix stays
 
-    files = _Files(directory=FILES, packages=[("rationale.pictures.browser", "files")], html=True)
+    files = _ConsoleFiles(directory=FILES, packages=[("rationale.pictures.browser", "files")], html=True)
     app.mount(PATH, needs(NOBODY_NEEDS)(files))

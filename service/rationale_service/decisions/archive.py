@@ -24,7 +24,7 @@ from rationale_service.settings import Settings
 
 if TYPE_CHECKING:
     from rationale_service.decisions.audit.ledger import Ledger
-    from rationale_service.decisions.replay import Replayed
+    from rationale_service.decisions.replay import ReplayedDecision
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Archive:
         """
         return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
 
-    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "Replayed":
+    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "ReplayedDecision":
         """Compute a decision again from the files that made it: see `Replayer`.
 
         Raises:
@@ -73,7 +73,7 @@ class Archive:
             raise _unknown_inputs(decision)
         if not self._waiting.acquire(blocking=False):
             raise QueueFullError("too many replays wait already")
-        future = self._replays.submit(self._replayed, decision)
+        future = self._replays.submit(self._replay, decision)
         future.add_done_callback(lambda _: self._waiting.release())
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -94,7 +94,7 @@ class Archive:
         if not _ID.fullmatch(decision):
             raise UnknownResourceError("a decision's id has 32 digits and letters from a to f")
         try:
-            return self._opened().read(decision, instance)
+            return self._get_ledger().read(decision, instance)
         except WrongInstanceError as error:
             raise InvalidInputError(str(error)) from error
         except (InvalidOptionError, StateUnavailableError) as error:
@@ -104,13 +104,13 @@ class Archive:
                 5,
             ) from error
 
-    def _opened(self) -> "Ledger":
+    def _get_ledger(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
                 self._ledger = _ledger(self._settings)
             return self._ledger
 
-    def _replayed(self, decision: RecordedDecision) -> "Replayed":
+    def _replay(self, decision: RecordedDecision) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
         try:
@@ -136,7 +136,7 @@ def noticed(
     try:
         return notice(decision.answer, variables, template, person_declined=person_declined)
     except InvalidOptionError as error:
-        raise InvalidInputError(_by_http(str(error))) from error
+        raise InvalidInputError(_in_http_terms(str(error))) from error
 
 
 # Names on the command line, and their replacements over HTTP.
@@ -149,7 +149,7 @@ _FLAGS = (
 )
 
 
-def _by_http(message: str) -> str:
+def _in_http_terms(message: str) -> str:
     for flag, member in _FLAGS:
         message = message.replace(flag, member)
     return message
@@ -159,7 +159,7 @@ def _unknown_inputs(decision: RecordedDecision) -> InvalidInputError | ConflictE
     if decision.kept == "erased":
         return ConflictError(f"the inputs of decision {decision.id} were erased: nobody can compute it again")
     return InvalidInputError(
-        f"of decision {decision.id}'s inputs only a digest was kept: send what was decided on as `instance`"
+        f"the trail holds only a digest of decision {decision.id}'s inputs: send them as `instance`"
     )
 
 

@@ -78,12 +78,12 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     # The score's decision, unless a knock-out declines by itself.
     knocked: dict[str, list[float | None]] = {}
     for rule in profile["knock_outs"]:
-        given, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
+        actual, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
         if rule["equals"] is not None:
-            met = given == rule["equals"]
+            met = actual == rule["equals"]
         else:
-            met = isinstance(given, int | float)
-            met = met and (low is None or given > low) and (high is None or given < high)
+            met = isinstance(actual, int | float)
+            met = met and (low is None or actual > low) and (high is None or actual < high)
         knocked |= {rule["reason"]: [None, None]} if met else {}
     adverse = score > profile["threshold"] if above else score < profile["threshold"]
     is_referred = profile["refer"] and profile["refer"][0] <= score <= profile["refer"][1]

@@ -32,7 +32,7 @@ from rationale_service.errors import (
     MalformedError,
     UndecidedError,
 )
-from rationale_service.handlers import Call, Read, Verb, open_request
+from rationale_service.handlers import BodyReader, InferenceCall, Verb, open_request
 from rationale_service.observability.context import current
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
@@ -53,7 +53,7 @@ class Drift:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, _DecisionWindow] = {}
 
     def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
         """Count members of `decisions`; if another entry decides now, the model's window begins anew."""
@@ -63,7 +63,7 @@ class Drift:
         if window is None or window.made_by != made_by:
             if window is not None:
                 self._metrics.drifted(model, 0, dict.fromkeys(window.classes, 0.0))
-            window = self._windows[model] = _Window(made_by, decided.classes)
+            window = self._windows[model] = _DecisionWindow(made_by, decided.classes)
         if not window.classes:
             return
         window.add(answers)
@@ -73,16 +73,16 @@ class Drift:
             self._metrics.drifted(model, len(window), window.figures())
 
 
-class _Window:
+class _DecisionWindow:
     """The classes of the last decisions, and the number of decisions in each."""
 
     def __init__(self, made_by: tuple[str, str], classes: Mapping[str, Classes]) -> None:
         self.made_by, self.classes, self.due_s = made_by, classes, 0.0
         self._keys = tuple(classes)
-        most = max((len(one.bounds) for one in classes.values()), default=0)
+        most = max((len(feature_classes.bounds) for feature_classes in classes.values()), default=0)
         self._bounds = np.full((len(classes), most), np.inf)
-        for row, one in zip(self._bounds, classes.values(), strict=True):
-            row[: len(one.bounds)] = one.bounds
+        for row, feature_classes in zip(self._bounds, classes.values(), strict=True):
+            row[: len(feature_classes.bounds)] = feature_classes.bounds
         self._counts = np.zeros((len(classes), most + 1), int)
         self._indices = np.arange(len(classes))
         self._last: deque[np.ndarray] = deque()
@@ -93,12 +93,12 @@ class _Window:
     def add(self, answers: Sequence[Mapping[str, Any]]) -> None:
         values = np.array(
             [
-                [one["score"] if key == SCORE else one["attributions"][key] for key in self._keys]
-                for one in answers
+                [answer["score"] if key == SCORE else answer["attributions"][key] for key in self._keys]
+                for answer in answers
             ]
         )
-        self._last.extend(found := (values[:, :, None] > self._bounds).sum(axis=2))
-        np.add.at(self._counts, (self._indices, found), 1)
+        self._last.extend(class_indices := (values[:, :, None] > self._bounds).sum(axis=2))
+        np.add.at(self._counts, (self._indices, class_indices), 1)
         gone = [self._last.popleft() for _ in range(len(self._last) - WINDOW)]
         if gone:
             np.add.at(self._counts, (self._indices, np.array(gone)), -1)
@@ -108,7 +108,10 @@ class _Window:
         if len(self) < LEAST:
             return dict.fromkeys(self.classes, 0.0)
         counted = zip(self.classes.items(), self._counts, strict=True)
-        return {key: stability(one, row[: len(one.shares)]) for (key, one), row in counted}
+        return {
+            key: stability(feature_classes, row[: len(feature_classes.shares)])
+            for (key, feature_classes), row in counted
+        }
 
 
 class Decider:
@@ -119,7 +122,9 @@ class Decider:
         self._trail = trail
         self._drift = drift
 
-    async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
+    async def decide(
+        self, call: InferenceCall, read: BodyReader, key: str | None = None
+    ) -> list[Mapping[str, Any]]:
         """Return the decisions in the order of the instances: all of them, or an error and none.
 
         A dry run gives decisions without ids and records none.
@@ -153,13 +158,13 @@ class Decider:
             async with _until(deadline_s):
                 earlier = await self._trail.find(manifest.model, caller, key, rows)
             if earlier:
-                return [one.answer for one in earlier]
+                return [decision.answer for decision in earlier]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
         if request.stability:
             decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
         if request.dry_run:
-            return [{**one, "id": None} for one in decisions]
+            return [{**decision, "id": None} for decision in decisions]
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
@@ -168,9 +173,11 @@ class Decider:
             recorded = await self._trail.record(records)
         if recorded and recorded[0].id == records[0].id:  # otherwise another request with the key was first
             for start in range(0, len(recorded), _AT_ONCE):
-                self._drift.observe(manifest, [one.answer for one in recorded[start : start + _AT_ONCE]])
+                self._drift.observe(
+                    manifest, [decision.answer for decision in recorded[start : start + _AT_ONCE]]
+                )
                 await asyncio.sleep(0)
-        return [one.answer for one in recorded]
+        return [decision.answer for decision in recorded]
 
 
 @dataclass(frozen=True)
@@ -258,17 +265,17 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
         InvalidInputError: if they do not fit the model, or have values that the profile does not take.
     """
     profile, form = profile_of(manifest).profile, form_of(entry, manifest)
-    knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
+    knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.allowed_keys]
     names = {rule.feature for rule in knock_outs}
-    own: list[Any] = []
+    own_rows: list[Any] = []
     for i, row in enumerate(rows):
         if isinstance(row, dict):
             for rule in knock_outs:
-                if (wrong := _fault_of(rule, row)) is not None:
+                if (wrong := _describe_fault(rule, row)) is not None:
                     faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
             row = {name: value for name, value in row.items() if name not in names}
-        own.append(row)
-    inputs = to_tensors(form, own, faults)
+        own_rows.append(row)
+    inputs = to_tensors(form, own_rows, faults)
     faults.report()
     bounded = any(rule.is_bounded for rule in profile.features.values())
     values = values_of(manifest, inputs, rows) if bounded else ()
@@ -278,7 +285,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
     return inputs
 
 
-def _fault_of(rule: KnockOut, row: Instance) -> str | None:
+def _describe_fault(rule: KnockOut, row: Instance) -> str | None:
     """Describe the fault of a feature that only a knock-out uses; None if it is valid."""
     if rule.feature not in row:
         return "is missing, and a knock-out declines by it: send null where it is not known"
@@ -310,10 +317,10 @@ async def decisions_of(
     faults, decisions = Faults(), []
     extra = {} if drift is None else {"drift": drift}
     for start in range(0, len(instances), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        of_graph, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
-        values = values_of(manifest, given, instances[part])
-        for i, decided in enumerate(decided_rows(manifest, of_graph, values, given), start):
+        block = slice(start, start + _AT_ONCE)
+        of_graph, block_inputs = ({name: a[block] for name, a in of.items()} for of in (answers, inputs))
+        values = values_of(manifest, block_inputs, instances[block])
+        for i, decided in enumerate(decided_rows(manifest, of_graph, values, block_inputs), start):
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:

@@ -28,7 +28,7 @@ from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 from rationale.tables.written import Kept, check_kept
-from rationale_service.decisions.rows import Deciding, DecisionSession, Instance
+from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
@@ -56,7 +56,7 @@ def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class OutcomeCounts:
     """Number of rows for each outcome.
 
     Attributes:
@@ -75,7 +75,7 @@ class Outcomes:
         return f"{text}; in the audit trail: {decided - self.recorded} found, {self.recorded} new"
 
 
-def _recorded(trail: AuditTrail, session: DecisionSession) -> int | None:
+def _new_records(trail: AuditTrail, session: DecisionSession) -> int | None:
     return None if isinstance(trail, NoTrail) else session.new
 
 
@@ -88,13 +88,13 @@ class Portfolio:
 
     Attributes:
         digest: digest of the rows and of the entry; an interrupted run with the same digest goes on.
-        kept: columns to copy unchanged.
+        kept_columns: columns to copy unchanged.
     """
 
-    deciding: Deciding
+    deciding: DecidingEntry
     instances: Sequence[Instance]
     digest: str
-    kept: Kept = field(default_factory=dict)
+    kept_columns: Kept = field(default_factory=dict)
 
 
 def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
@@ -109,7 +109,7 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
             decide.
         InvalidOptionError, InvalidReferencesError: if rows do not fit.
     """
-    deciding = Deciding.of(local_repository(settings), name)
+    deciding = DecidingEntry.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
     check_kept(keep, own_columns(deciding.manifest))
@@ -118,7 +118,7 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
 
 def decide_portfolio(
     portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
-) -> Outcomes:
+) -> OutcomeCounts:
     """Decide every row and save the decisions.
 
     Decisions go to a file beside `save` until all are there: after an interruption, another call with the
@@ -134,32 +134,34 @@ def decide_portfolio(
     """
     check_decisions(save)
     partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
-    with _told(save):
-        done = _resume(partial)
+    with _save_errors_reported(save):
+        decided_rows = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
-            _decide(portfolio, decide, file, done, progress)
-        with atomic_file(save) as part:
-            write_decisions(part, portfolio.deciding.manifest, _lines(partial), portfolio.kept)
+            _decide(portfolio, decide, file, decided_rows, progress)
+        with atomic_file(save) as partial_file:
+            write_decisions(
+                partial_file, portfolio.deciding.manifest, _lines(partial), portfolio.kept_columns
+            )
         counts = Counter(_outcome(line) for line in _lines(partial))
         partial.unlink()
-    return Outcomes(counts, _recorded(trail, decide))
+    return OutcomeCounts(counts, _new_records(trail, decide))
 
 
 @contextmanager
-def _told(save: Path) -> Iterator[None]:
+def _save_errors_reported(save: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise InvalidOptionError(f"--save {save}: cannot be written: {error.strerror or error}.") from error
 
 
-def _resume(kept: Path) -> int:
+def _resume(partial: Path) -> int:
     """Count the rows that an interrupted run saved in whole parts; drop an incomplete part."""
-    if not kept.exists():
+    if not partial.exists():
         return 0
     count = size = 0
     whole_parts = 0, 0
-    with kept.open("r+b") as file:
+    with partial.open("r+b") as file:
         for line in file:
             count, size = count + 1, size + len(line)
             if count % _AT_ONCE == 0 and line.endswith(b"\n"):
@@ -168,19 +170,21 @@ def _resume(kept: Path) -> int:
     return whole_parts[0]
 
 
-def _decide(portfolio: Portfolio, decide: DecisionSession, file: Any, done: int, progress: Progress) -> None:
+def _decide(
+    portfolio: Portfolio, decide: DecisionSession, file: Any, start_row: int, progress: Progress
+) -> None:
     rows = portfolio.instances
-    for start in range(done, len(rows), _AT_ONCE):
+    for start in range(start_row, len(rows), _AT_ONCE):
         progress("deciding", start, len(rows))
-        part = rows[start : start + _AT_ONCE]
-        for i, line in enumerate(decide(part, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
+        block = rows[start : start + _AT_ONCE]
+        for i, line in enumerate(decide(block, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def _lines(kept: Path) -> Iterator[Line]:
-    with kept.open("rb") as file:
+def _lines(partial: Path) -> Iterator[Line]:
+    with partial.open("rb") as file:
         for line in file:
             yield orjson.loads(line)
 
@@ -201,7 +205,7 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
-) -> tuple[Answered, Outcomes]:
+) -> tuple[Answered, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
 
     A file that an interrupted run did not finish is decided from its first row; the trail returns decisions
@@ -216,32 +220,32 @@ def decide_files(
         InvalidOptionError, InvalidReferencesError: if files or rows cannot be used.
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
-    deciding = Deciding.of(local_repository(settings), name)
+    deciding = DecidingEntry.of(local_repository(settings), name)
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
-        means = _Decisions(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
-        done = answer_files(rows, save, means, progress)
+        means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
+        result = answer_files(rows, save, means, progress)
     counts: Counter[str] = Counter()
-    for table in done.columns(["decision"]):
+    for table in result.columns(["decision"]):
         for outcome in table.column("decision").value_counts().to_pylist():
             counts[outcome["values"] or WITHOUT] += outcome["counts"]
-    return done, Outcomes(counts, _recorded(trail, decide))
+    return result, OutcomeCounts(counts, _new_records(trail, decide))
 
 
 @dataclass(frozen=True)
-class _Decisions:
-    deciding: Deciding
+class _PortfolioAnswers:
+    deciding: DecidingEntry
     decide: DecisionSession
     keep: tuple[str, ...]
     batch_rows: int
     is_recorded: bool
     stage: str = "deciding"
 
-    def schema(self, given: Any) -> Any:
-        own = with_kept(batch_of(self._manifest, []), nothing_of(given), self.keep).schema
+    def schema(self, table: Any) -> Any:
+        schema = with_kept(batch_of(self._manifest, []), nothing_of(table), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
-        return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
+        return schema.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
 
     def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:
         first = 0

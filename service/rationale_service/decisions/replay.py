@@ -25,7 +25,7 @@ from rationale_service.settings import Settings
 
 TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
-    "hashed": "of decision {}'s inputs only a digest was kept: give what was decided on, --instance FILE",
+    "hashed": "the trail holds only a digest of decision {}'s inputs: give them with --instance FILE",
     "erased": "the inputs of decision {} were erased: nobody can compute it again",
 }
 # Members with scales of their own; the largest attribution is the scale of all others.
@@ -33,7 +33,7 @@ _SCORES, _MARKS = ("score", "threshold"), ("tied", "uncertain")
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedDecision:
     """A decision and its repetition.
 
     Attributes:
@@ -74,18 +74,18 @@ class Replayer:
             RepositoryError: if the repository has no such entry.
         """
         digests = decision.answer["digests"]
-        wanted = (digests["explainer"], digests["profile"])
+        identity = (digests["explainer"], digests["profile"])
         candidates = [
             entry
             for folder, manifest in self._deciding()
-            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
+            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == identity
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
         if not candidates:
             raise RepositoryError(
-                f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
-                f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
+                f"{self._repository}: has no entry with the explainer {identity[0][:12]}… and the profile "
+                f"{identity[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
                 "that was served then, or name a folder that has it with --entries"
             )
         graph, model = decision.runtime.get("graph"), decision.model
@@ -96,7 +96,7 @@ class Replayer:
 
         return min(candidates, key=distance)
 
-    def replay(self, decision: RecordedDecision) -> Replayed:
+    def replay(self, decision: RecordedDecision) -> ReplayedDecision:
         """Compute a decision again.
 
         Raises:
@@ -121,12 +121,12 @@ class Replayer:
             fault = str(error)
         if fault:
             differences.append(f"nothing is decided now: {fault}")
-            return Replayed(decision, entry, tuple(differences), elsewhere, ())
-        made = decided.as_json()
-        now = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
+            return ReplayedDecision(decision, entry, tuple(differences), elsewhere, ())
+        repeated = decided.as_json()
+        now = orjson.loads(orjson.dumps(repeated, option=orjson.OPT_SERIALIZE_NUMPY))
         differences += compare(decision.answer, now, exact=not elsewhere)
         passed_over = sorted({*decision.answer} - {*now, "id", "digests"})
-        return Replayed(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
+        return ReplayedDecision(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
         """Return folders with a decision profile; skip unreadable ones."""
@@ -170,7 +170,7 @@ def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: 
         "score": max(abs(computed["score"]), abs(computed["threshold"])),
         "share": 1.0,
     }
-    return [*_differing(_by_code(answered), _by_code(computed), "", scales)]
+    return [*_differing(_with_reasons_by_code(answered), _with_reasons_by_code(computed), "", scales)]
 
 
 def _differing(then: Any, now: Any, where: str, scales: Mapping[str, float] | None) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _same(then: Any, now: Any, name: str, scales: Mapping[str, float] | None) ->
     return abs(then - now) <= TOLERANCE * scale
 
 
-def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _with_reasons_by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer with reasons by their codes, without marks that depend on the last digits."""
     reasons = {
         reason["code"]: {name: value for name, value in reason.items() if name not in _MARKS}
@@ -231,12 +231,12 @@ def _elsewhere(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str
         return
     for name in here:
         if then.get(name) != here[name]:
-            yield f"{name}: {_shown(then.get(name))} then, {_shown(here[name])} here"
+            yield f"{name}: {_as_text(then.get(name))} then, {_as_text(here[name])} here"
     if here["devices"] != [CPU]:
         yield "a GPU promises no equal bits"
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

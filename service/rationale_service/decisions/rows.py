@@ -23,7 +23,7 @@ from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
-from rationale_service.engine.backends.onnxruntime import Warmed, load_warmed, run, runtime
+from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
 from rationale_service.engine.checks import Faults, check_answer
 from rationale_service.engine.features import form_of
 from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFiniteError, UndecidedError
@@ -38,7 +38,7 @@ _ERASED = "the inputs of this decision were erased: the values of its reasons ar
 
 
 @dataclass(frozen=True, eq=False)
-class Deciding:
+class DecidingEntry:
     """An entry that decides; it converts and decides rows."""
 
     entry: Entry
@@ -46,7 +46,7 @@ class Deciding:
     compiled: Compiled
 
     @classmethod
-    def of(cls, repository: Path, name: str) -> "Deciding":
+    def of(cls, repository: Path, name: str) -> "DecidingEntry":
         """Open an entry.
 
         Raises:
@@ -61,8 +61,8 @@ class Deciding:
     def digest(self, rows: Sequence[Instance]) -> str:
         """Return a digest of rows and of the entry that decides them."""
         digest = hashlib.sha256(orjson.dumps(rows))
-        for part in self.made_by:
-            digest.update(f"\0{part}".encode())
+        for identity in self.made_by:
+            digest.update(f"\0{identity}".encode())
         return digest.hexdigest()
 
     @property
@@ -123,8 +123,8 @@ class DecisionSession:
 
     def __init__(
         self,
-        deciding: Deciding,
-        warmed: Warmed,
+        deciding: DecidingEntry,
+        warmed: ReadyEntry,
         ran: Mapping[str, Any],
         trail: AuditTrail,
         runner: asyncio.Runner,
@@ -140,32 +140,35 @@ class DecisionSession:
 
     async def _lines(self, rows: Sequence[Instance], key: str) -> list[Line]:
         began_s = time.monotonic()
-        outcomes = [await self._decided(row) for row in rows]
+        outcomes = [await self._decide_row(row) for row in rows]
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
         recorded = iter(
-            await self._recorded(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
+            await self._record(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
         )
         return [
             {"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in outcomes
         ]
 
-    async def _recorded(self, made: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
+    async def _record(self, decisions: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
         """Record decisions; return the answers that the trail has."""
         try:
-            recorded = await self._trail.record(made)
+            recorded = await self._trail.record(decisions)
         except ErasedInputsError as error:  # the key proves that the rows are the same
             recorded = error.decisions
-        self.new += sum(ours.id == one.id for ours, one in zip(made, recorded, strict=True))
+        self.new += sum(
+            ours.id == recorded_decision.id
+            for ours, recorded_decision in zip(decisions, recorded, strict=True)
+        )
         return [
-            {**one.answer, "warnings": [*one.answer["warnings"], _ERASED]}
-            if one.kept == "erased"
-            else one.answer
-            for one in recorded
+            {**recorded_decision.answer, "warnings": [*recorded_decision.answer["warnings"], _ERASED]}
+            if recorded_decision.kept == "erased"
+            else recorded_decision.answer
+            for recorded_decision in recorded
         ]
 
-    async def _decided(self, row: Instance) -> dict[str, Any] | str:
+    async def _decide_row(self, row: Instance) -> dict[str, Any] | str:
         """Return the decision on one row, or the reason for which there is none."""
         entry, manifest = self._deciding.entry, self._deciding.manifest
         try:

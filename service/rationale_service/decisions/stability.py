@@ -40,25 +40,25 @@ async def with_survival(
         ServiceError: if `DataPlane.infer` raises it.
     """
     decided = profile_of(manifest)
-    attributed = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
+    attributed = [i for i, item in enumerate(decisions) if any(map(_is_attributed, item["reasons"]))]
     codes_by_row: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
     if attributed:
         chosen = {name: array[attributed] for name, array in inputs.items()}
-        for one in decided.comparisons:
-            entry, own = _served(plane, manifest, one)
+        for item in decided.comparisons:
+            entry, comparison_manifest = _entry_of_comparison(plane, manifest, item)
             answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
             for place, (i, row) in enumerate(
-                zip(attributed, explained_rows(judged_by(own, decided), answers), strict=True)
+                zip(attributed, explained_rows(judged_by(comparison_manifest, decided), answers), strict=True)
             ):
                 try:
-                    codes_by_row[i].append((one, codes_of(decided, row, one.name)))
+                    codes_by_row[i].append((item, codes_of(decided, row, item.name)))
                 except NoReasonsError as error:
                     raise UndecidedError(f"instances[{i}]: {error}") from error
                 if place % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)
     return [
-        {**one, "reasons": [_with(reason, codes_by_row.get(i, ())) for reason in one["reasons"]]}
-        for i, one in enumerate(decisions)
+        {**item, "reasons": [_with(reason, codes_by_row.get(i, ())) for reason in item["reasons"]]}
+        for i, item in enumerate(decisions)
     ]
 
 
@@ -67,16 +67,26 @@ def _is_attributed(reason: Mapping[str, Any]) -> bool:
     return reason["attribution"] is not None
 
 
-def _with(reason: Mapping[str, Any], found: Sequence[tuple[Comparison, Codes]]) -> dict[str, Any]:
-    return {**reason, "survival": survival(reason["code"], found)} if _is_attributed(reason) else {**reason}
+def _with(reason: Mapping[str, Any], comparisons: Sequence[tuple[Comparison, Codes]]) -> dict[str, Any]:
+    return (
+        {**reason, "survival": survival(reason["code"], comparisons)}
+        if _is_attributed(reason)
+        else {**reason}
+    )
 
 
-def _served(plane: DataPlane, manifest: Manifest, one: Comparison) -> tuple[Entry, Manifest]:
-    entry = plane.repository.entries.get(one.entry)
-    own = None if entry is None else entry.manifest
-    if entry is None or own is None or own.digests.explanation != one.explanation:
+def _entry_of_comparison(
+    plane: DataPlane, manifest: Manifest, comparison: Comparison
+) -> tuple[Entry, Manifest]:
+    entry = plane.repository.entries.get(comparison.entry)
+    manifest_of_comparison = None if entry is None else entry.manifest
+    if (
+        entry is None
+        or manifest_of_comparison is None
+        or manifest_of_comparison.digests.explanation != comparison.explanation
+    ):
         raise BrokenExplanationError(
-            f"stability: the comparison '{one.name}' of model '{manifest.model}', entry '{one.entry}', is "
-            "not served: load it, or compile the model again"
+            f"stability: the comparison '{comparison.name}' of model '{manifest.model}', entry "
+            f"'{comparison.entry}', is not served: load it, or compile the model again"
         )
-    return entry, own
+    return entry, manifest_of_comparison

@@ -44,7 +44,7 @@ class AuditTrail(Protocol):
     def start(self) -> None:
         """Begin to open the trail before its first use, and to check it from then on."""
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         """Wait until a started trail knows if it can write, or until that takes too long."""
 
     @property
@@ -98,7 +98,7 @@ class NoTrail:
     def start(self) -> None:
         pass
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         pass
 
     async def find(self, *_: object) -> Sequence[RecordedDecision]:

@@ -38,17 +38,17 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, fault: ServiceError, part: str | None = None) -> None:
+    def add(self, fault: ServiceError, name: str | None = None) -> None:
         """Add a fault. The tenth one raises all, as `report` does."""
         self._found.append(fault)
-        if part is not None:
-            self.parts.add(part)
+        if name is not None:
+            self.parts.add(name)
         if len(self._found) == _MOST:
             self.report()
 
-    def note(self, text: str, part: str | None = None) -> None:
+    def note(self, text: str, name: str | None = None) -> None:
         """Add an InvalidInputError."""
-        self.add(InvalidInputError(text), part)
+        self.add(InvalidInputError(text), name)
 
     def __enter__(self) -> None:
         """Catch errors of a `with` block and add them."""
@@ -66,7 +66,7 @@ class Faults:
         """
         if self._found:
             try:
-                raise _joined(self._found)
+                raise _join_faults(self._found)
             finally:
                 self._found = []
 
@@ -84,29 +84,29 @@ def from_validation(error: ValidationError, kind: type[ServiceError], whole: str
     if count > _MOST_TOLD:
         return kind(f"{whole} has {count} faults, too many to tell them: compare it with GET /openapi.json")
     details = itertools.islice(error.errors(include_url=False, include_input=False), _MOST)
-    return _joined([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
+    return _join_faults([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
 
 
 def _place(detail: ErrorDetails) -> str:
-    return ".".join(str(part) for part in detail["loc"])[:_LONGEST_NAME]
+    return ".".join(str(step) for step in detail["loc"])[:_LONGEST_NAME]
 
 
-def _joined(found: Sequence[ServiceError]) -> ServiceError:
-    if len(found) == 1:
-        return found[0]
-    first = "the first " if len(found) == _MOST else ""
-    texts = " ".join(f"({i}) {_shortened(str(fault))}" for i, fault in enumerate(found, 1))
-    return type(found[0])(f"{first}{len(found)} problems: {texts}")
+def _join_faults(faults: Sequence[ServiceError]) -> ServiceError:
+    if len(faults) == 1:
+        return faults[0]
+    first = "the first " if len(faults) == _MOST else ""
+    texts = " ".join(f"({i}) {_shorten(str(fault))}" for i, fault in enumerate(faults, 1))
+    return type(faults[0])(f"{first}{len(faults)} problems: {texts}")
 
 
-def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
+def check_name(name: str, owner: str, error: type[ServiceError]) -> str:
     """Check and return the name of a resource, which also names a file.
 
-    Raises `error`; its text begins with `whose`.
+    Raises `error`; its text begins with `owner`.
     """
     if not _NAME.fullmatch(name) or ".." in name:
         raise error(
-            f"{whose} name is made of letters, digits, '.', '_' and '-', begins with a letter or digit and "
+            f"{owner} name is made of letters, digits, '.', '_' and '-', begins with a letter or digit and "
             "has at most 100 characters"
         )
     return name
@@ -118,7 +118,7 @@ def listed(names: Collection[str]) -> str:
     return ", ".join(f"'{name[:_LONGEST_NAME]}'" for name in itertools.islice(names, _MOST)) + more
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -146,9 +146,9 @@ def check_request(
     if manifest is not None and not faults:
         for row, fault in manifest.refused_texts(inputs):
             faults.note(f"row {row}: {fault}")
-    wanted = _check_outputs(entry, outputs, faults)
+    output_names = _check_outputs(entry, outputs, faults)
     faults.report()
-    return len(next(iter(inputs.values()))), wanted
+    return len(next(iter(inputs.values()))), output_names
 
 
 def tell_all(
@@ -156,8 +156,8 @@ def tell_all(
 ) -> None:
     """Raise `faults` with all other faults, except those of references: another entry may take them."""
     faults.parts.update(name for name in entry.input_specs if _is_of_references(name))
-    own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
-    _check_inputs(entry, own, missing, faults)
+    model_inputs = {name: array for name, array in inputs.items() if not _is_of_references(name)}
+    _check_inputs(entry, model_inputs, missing, faults)
     _check_outputs(entry, outputs, faults)
     faults.report()
 
@@ -187,8 +187,10 @@ def _check_together(entry: Entry, inputs: Tensors) -> None:
     counts = {name: len(array) for name, array in inputs.items()}
     if min(counts.values()) != max(counts.values()):
         raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {counts}")
-    opened = entry.manifest.open_length if entry.manifest is not None else None
-    if opened is not None and (fault := opened.fault({name: a.shape for name, a in inputs.items()})):
+    open_length = entry.manifest.open_length if entry.manifest is not None else None
+    if open_length is not None and (
+        fault := open_length.fault({name: a.shape for name, a in inputs.items()})
+    ):
         raise InvalidInputError(fault)
 
 

@@ -66,7 +66,7 @@ class DataPlane:
         self.off_loop = OffLoop()
         size = settings.answer_cache_bytes
         self._answers = ResponseCache(size, metrics.cache("answers")) if size else None
-        self._working = _Working()
+        self._working = _RunningRequests()
         self._cannot_decide = cannot_decide
         self._all_started = all_started
         self.stopping = asyncio.Event()  # ends tasks that outlive a request
@@ -170,18 +170,18 @@ class DataPlane:
             raise NotReadyError(self.state.value)
         manifest = self.repository.manifest_of(entry)
         missing = frozenset[str]() if manifest is None else manifest.takes_missing
-        rows, wanted = check_request(entry, inputs, outputs, missing, manifest)
-        size = self._answer_bytes(entry, inputs, wanted, rows)
+        rows, output_names = check_request(entry, inputs, outputs, missing, manifest)
+        size = self._answer_bytes(entry, inputs, output_names, rows)
         answers = None if by_row else self._answers
-        key = None if answers is None else answers.key(entry, inputs, wanted)
-        if answers is not None and key is not None and (found := answers.find(key)) is not None:
-            return found
+        key = None if answers is None else answers.key(entry, inputs, output_names)
+        if answers is not None and key is not None and (cached := answers.find(key)) is not None:
+            return cached
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
             with self._working, self.budget.reserve(inputs, size):
                 async with asyncio.timeout_at(deadline_s):
                     pieces = _pieces(inputs, rows, 1 if by_row else entry.max_batch_size)
-                    tensors = await self._run(entry, pieces, wanted, deadline_s)
+                    tensors = await self._run(entry, pieces, output_names, deadline_s)
         except TimeoutError as error:
             raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:.2g} s") from error
         check_rows(entry, tensors, rows)
@@ -202,7 +202,7 @@ class DataPlane:
         cache = self.model_cache
         async with cache.pinned(entry) if entry in cache.residents else _ALWAYS_LOADED:
             answers = [await self.backend.infer(entry, piece, outputs, deadline_s) for piece in pieces]
-        return answers[0] if len(answers) == 1 else _joined(answers)
+        return answers[0] if len(answers) == 1 else _join_pieces(answers)
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """Return the deadline of a request from now (event loop's clock); `timeout_s` can only shorten it."""
@@ -237,7 +237,7 @@ class DataPlane:
         return size
 
 
-class _Working:
+class _RunningRequests:
     """Counter of running requests, each inside its own `with`."""
 
     def __init__(self) -> None:
@@ -257,13 +257,13 @@ class _Working:
 
 def _row_bytes(entry: Entry, outputs: Sequence[str], inputs: Tensors) -> int:
     """Return the size of a row of these outputs; the checked inputs give an open length."""
-    opened = entry.manifest.open_length if entry.manifest is not None else None
-    if opened is None:
+    open_length = entry.manifest.open_length if entry.manifest is not None else None
+    if open_length is None:
         return sum(entry.output_bytes[name] for name in outputs)
-    name, axis = opened.axes[0]
+    name, axis = open_length.axes[0]
     length = inputs[name].shape[axis]
-    wanted = [spec for spec in entry.outputs if spec.name in outputs]
-    return sum(entry.output_bytes[spec.name] * length ** spec.shape.count(-1) for spec in wanted)
+    specs = [spec for spec in entry.outputs if spec.name in outputs]
+    return sum(entry.output_bytes[spec.name] * length ** spec.shape.count(-1) for spec in specs)
 
 
 def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:
@@ -275,5 +275,5 @@ def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:
     ]
 
 
-def _joined(pieces: Sequence[Tensors]) -> Tensors:
+def _join_pieces(pieces: Sequence[Tensors]) -> Tensors:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

@@ -22,7 +22,7 @@ from rationale_service.tensors import (
 
 
 @dataclass(frozen=True)
-class Instances:
+class RequestRows:
     """Rows of a request, and the references that it brings with their weights, if it brings some."""
 
     rows: list[Any]
@@ -53,7 +53,7 @@ class Instances:
 
 
 @dataclass(frozen=True)
-class Form:
+class InstanceForm:
     """The accepted form of an entry's instances: `features` maps a name to (input, flat index).
 
     `missing` names the inputs in which null is a missing value.
@@ -69,32 +69,34 @@ class Form:
         return [*self.features, *(spec.name for spec in self.inputs if spec.name not in owners)]
 
     @cached_property
-    def taken(self) -> frozenset[str]:
+    def allowed_keys(self) -> frozenset[str]:
         """The allowed keys of an object: the features, and the whole inputs."""
         return frozenset((*self.features, *(spec.name for spec in self.inputs)))
 
 
 @dataclass(frozen=True)
-class _Row:
+class _InputValues:
     """One input's part of one instance: values in row-major order and their shape."""
 
     values: list[Any]
     shape: tuple[int, ...]
 
 
-def form_of(entry: Entry, manifest: Manifest | None) -> Form:
+def form_of(entry: Entry, manifest: Manifest | None) -> InstanceForm:
     """Return the form of `entry`; without a manifest there are no feature names.
 
     References are no instances.
     """
     if manifest is None:
-        return Form(tuple(entry.inputs), {})
-    opened = manifest.open_references.names if manifest.open_references else ()
-    specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
-    return Form(specs, manifest.places, manifest.takes_missing)
+        return InstanceForm(tuple(entry.inputs), {})
+    reference_inputs = manifest.open_references.names if manifest.open_references else ()
+    specs = tuple(spec for spec in entry.inputs if spec.name not in reference_inputs)
+    return InstanceForm(specs, manifest.places, manifest.takes_missing)
 
 
-def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str = "instances") -> Tensors:
+def to_tensors(
+    form: InstanceForm, instances: Sequence[Any], faults: Faults, called: str = "instances"
+) -> Tensors:
     """Convert instances → one [N, …] array per input.
 
     Args:
@@ -114,11 +116,11 @@ def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str
     return tensors
 
 
-def _split(form: Form, instance: Any, where: str, faults: Faults) -> dict[str, _Row]:
+def _split(form: InstanceForm, instance: Any, where: str, faults: Faults) -> dict[str, _InputValues]:
     """Split one instance → a row per input."""
     if isinstance(instance, dict):
         return _split_object(form, instance, where, faults)
-    rows: dict[str, _Row] = {}
+    rows: dict[str, _InputValues] = {}
     if len(form.inputs) > 1:
         names = listed([spec.name for spec in form.inputs])
         faults.note(f"{where} must be an object with a member for each of the inputs {names}")
@@ -129,8 +131,10 @@ def _split(form: Form, instance: Any, where: str, faults: Faults) -> dict[str, _
     return rows
 
 
-def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faults) -> dict[str, _Row]:
-    rows: dict[str, _Row] = {}
+def _split_object(
+    form: InstanceForm, instance: dict[str, Any], where: str, faults: Faults
+) -> dict[str, _InputValues]:
+    rows: dict[str, _InputValues] = {}
     named: dict[str, dict[int, Any]] = {}
     unknown: list[str] = []
     whole: set[str] = set()  # inputs, as far as they could be read
@@ -152,7 +156,7 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
     for name, values in named.items():
         if name in rows:
             faults.note(f"{where}: input '{name}' is given twice, whole and by its features")
-        rows[name] = _Row(_complete(form, name, values, where, faults), specs[name].shape)
+        rows[name] = _InputValues(_complete(form, name, values, where, faults), specs[name].shape)
     for name in specs:
         if name not in rows and name not in whole:
             missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
@@ -160,7 +164,9 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
     return rows
 
 
-def _complete(form: Form, tensor: str, values: dict[int, Any], where: str, faults: Faults) -> list[Any]:
+def _complete(
+    form: InstanceForm, tensor: str, values: dict[int, Any], where: str, faults: Faults
+) -> list[Any]:
     """Return all features' values in row-major order."""
     order = {index: feature for feature, (owner, index) in form.features.items() if owner == tensor}
     missing = [feature for index, feature in sorted(order.items()) if index not in values]
@@ -170,7 +176,7 @@ def _complete(form: Form, tensor: str, values: dict[int, Any], where: str, fault
     return [values[index] for index in range(len(order))]
 
 
-def _array_row(spec: TensorSpec, data: Any, where: str) -> _Row:
+def _array_row(spec: TensorSpec, data: Any, where: str) -> _InputValues:
     try:
         values, shape = flatten(data)
     except ValueError as error:
@@ -179,14 +185,14 @@ def _array_row(spec: TensorSpec, data: Any, where: str) -> _Row:
     if single:
         shape = spec.shape
     if not agree(shape, spec.shape):
-        given = f"a list of shape {list(shape)}" if shape else json_type_name(data)
+        description = f"a list of shape {list(shape)}" if shape else json_type_name(data)
         raise InvalidInputError(
-            f"{where} is {given}, but input '{spec.name}' takes {list(spec.shape)} per row"
+            f"{where} is {description}, but input '{spec.name}' takes {list(spec.shape)} per row"
         )
-    return _Row(values, shape)
+    return _InputValues(values, shape)
 
 
-def _stack(form: Form, spec: TensorSpec, rows: Sequence[_Row]) -> Array:
+def _stack(form: InstanceForm, spec: TensorSpec, rows: Sequence[_InputValues]) -> Array:
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
         raise InvalidInputError(
@@ -208,7 +214,7 @@ _SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
+def _scalar_fault(form: InstanceForm, spec: TensorSpec, value: Any) -> str | None:
     """Describe the fault of a feature's value; None if it has none."""
     allowed, expected = _SCALARS[DTYPES[spec.datatype].kind]
     if type(value) in allowed:

@@ -32,9 +32,9 @@ Loads = Callable[[bytes], Any]
 class FaultError(ValueError):
     """A text that is no JSON from byte `at` on."""
 
-    def __init__(self, what: str, at: int) -> None:
-        super().__init__(f"{what} at byte {at}")
-        self.at = at
+    def __init__(self, text: str, position: int) -> None:
+        super().__init__(f"{text} at byte {position}")
+        self.position = position
 
 
 class LimitError(ValueError):
@@ -73,7 +73,7 @@ class _Pieces:
         """Return the value between two marks, or between a mark and an end of the text."""
         marks = self._between(depth + 1, before, after)
         if after - before <= PIECE or not len(marks):  # or one long number or text
-            return self._one(b"", before, after, b"")
+            return self._parse_span(b"", before, after, b"")
         first, last = int(marks[0]), int(marks[-1])
         if (self._bytes[marks[1:-1]] != ord(",")).any():
             raise FaultError("a comma is missing", first)
@@ -97,35 +97,35 @@ class _Pieces:
         while start < len(marks) - 1:
             end = max(int(np.searchsorted(marks, marks[start] + PIECE, "right")) - 1, start + 1)
             before, after = int(marks[start]), int(marks[end])
-            part = self._part(brackets, before, after, depth)
-            if not part and len(marks) > _EMPTY:
+            piece = self._parse_piece(brackets, before, after, depth)
+            if not piece and len(marks) > _EMPTY:
                 raise FaultError("a value is missing", before)
-            if isinstance(part, list):
-                elements.extend(part)
+            if isinstance(piece, list):
+                elements.extend(piece)
             else:
-                for name in members.keys() & part.keys():
+                for name in members.keys() & piece.keys():
                     self._twice(name)
-                members.update(part)
+                members.update(piece)
             start = end
         return elements if brackets == b"[]" else members
 
-    def _part(self, brackets: bytes, before: int, after: int, depth: int) -> Any:
+    def _parse_piece(self, brackets: bytes, before: int, after: int, depth: int) -> Any:
         """Return a list or object of the elements or members between two commas."""
         marks = self._between(depth + 1, before, after)
         if after - before <= PIECE or not len(marks):
-            return self._one(brackets[:1], before, after, brackets[1:])
+            return self._parse_span(brackets[:1], before, after, brackets[1:])
         # A single element larger than a piece: it follows its name, or nothing.
-        part = self._one(brackets[:1], before, int(marks[0]), b" 0" + brackets[1:])
+        named_element = self._parse_span(brackets[:1], before, int(marks[0]), b" 0" + brackets[1:])
         value = self.value(int(marks[0]) - 1, after, depth)
-        return [value] if isinstance(part, list) else dict.fromkeys(part, value)
+        return [value] if isinstance(named_element, list) else dict.fromkeys(named_element, value)
 
-    def _one(self, opening: bytes, before: int, after: int, closing: bytes) -> Any:
+    def _parse_span(self, opening: bytes, before: int, after: int, closing: bytes) -> Any:
         """Parse the text between two positions with `loads`."""
         try:
             return self._loads(b"".join((opening, self._text[before + 1 : after], closing)))
         except json.JSONDecodeError as error:
-            at = before + 1 - len(opening) + len(error.doc[: error.pos].encode())
-            raise FaultError(error.msg, at) from None
+            position = before + 1 - len(opening) + len(error.doc[: error.pos].encode())
+            raise FaultError(error.msg, position) from None
 
     def _between(self, depth: int, before: int, after: int) -> Array:
         """Return the marks of a depth between two positions."""

@@ -47,10 +47,10 @@ class MemoryLimit:
         self._limit = limit
         self._reserved = 0
 
-    def check(self, size: int, own: int = 0) -> None:
-        """Raise QueueFullError if a request that holds `own` bytes cannot take `size` more."""
-        most = self._limit if own + size <= SMALL else self._limit * 3 // 4
-        if self._reserved > own and self._reserved + size > most:
+    def check(self, size: int, held: int = 0) -> None:
+        """Raise QueueFullError if a request that holds `held` bytes cannot take `size` more."""
+        most = self._limit if held + size <= SMALL else self._limit * 3 // 4
+        if self._reserved > held and self._reserved + size > most:
             raise QueueFullError(
                 f"requests of {self._reserved} bytes are waiting, of {most} at most: try again later"
             )
@@ -85,18 +85,18 @@ class MemoryLimit:
     @contextlib.contextmanager
     def growing(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves more bytes; it raises QueueFullError if they do not fit."""
-        own = 0
+        held = 0
 
         def grow(size: int) -> None:
-            nonlocal own
-            self.check(size, own)
-            own += size
+            nonlocal held
+            self.check(size, held)
+            held += size
             self._reserved += size
 
         try:
             yield grow
         finally:
-            self._reserved -= own
+            self._reserved -= held
 
 
 class OffLoop:
@@ -151,10 +151,10 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     if end > most_bytes:
         raise TooLargeError(f"the JSON has {end} bytes, more than {most_bytes}: {_FEWER}")
     if end > SMALL:
-        for what, marks, share in _COUNTED:
+        for noun, marks, share in _COUNTED:
             count, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
             if count > most:
-                raise TooLargeError(f"the JSON holds about {count} {what}, more than {most}: {_FEWER}")
+                raise TooLargeError(f"the JSON holds about {count} {noun}, more than {most}: {_FEWER}")
     try:
         if end <= json_pieces.PIECE:
             return orjson.loads(memoryview(body)[:end])
@@ -162,12 +162,12 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     except json_pieces.LimitError as error:
         raise TooLargeError(f"{error}: {_FEWER}") from error
     except orjson.JSONDecodeError as error:
-        raise _malformed(error, error.doc[error.pos :][:8].encode()) from error
+        raise _malformed_error(error, error.doc[error.pos :][:8].encode()) from error
     except json_pieces.FaultError as error:
-        raise _malformed(error, body[error.at : error.at + 8]) from error
+        raise _malformed_error(error, body[error.position : error.position + 8]) from error
 
 
-def _malformed(error: ValueError, there: bytes | bytearray) -> MalformedError:
+def _malformed_error(error: ValueError, there: bytes | bytearray) -> MalformedError:
     if there.startswith((b"NaN", b"Infinity")):
         return MalformedError(f"the body is not valid JSON: {error}: {_NO_NAN}")
     return MalformedError(

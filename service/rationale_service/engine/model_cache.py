@@ -92,7 +92,7 @@ class ModelCache:
         resident.uses += 1
         try:
             if not resident.ready:
-                await self._loaded(entry, resident)
+                await self._wait_until_loaded(entry, resident)
             if entry in self.residents:
                 self.residents.move_to_end(entry)
             yield
@@ -120,7 +120,7 @@ class ModelCache:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _loaded(self, entry: Entry, resident: _Resident) -> None:
+    async def _wait_until_loaded(self, entry: Entry, resident: _Resident) -> None:
         if resident.loading is None or resident.loading.done():
             resident.loading = self._spawn(self._bring_in(entry, resident, within=True))
         try:
@@ -183,10 +183,10 @@ class ModelCache:
     def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._note_end)
         return task
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.debug("loading: %s", task.exception())  # the waiting requests got the error

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Instances
+from rationale_service.engine.features import RequestRows
 from rationale_service.errors import InvalidInputError, MalformedError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import DTYPES, Tensors, bytes_of
@@ -32,7 +32,7 @@ class InferenceRequest:
 
     inputs: Tensors = field(default_factory=dict)
     faults: Faults = field(default_factory=Faults)
-    instances: Instances | None = None
+    instances: RequestRows | None = None
     outputs: tuple[str, ...] | None = None
     timeout_s: float | None = None
     explainer: str | None = None
@@ -48,7 +48,7 @@ class InferenceRequest:
 
 
 @dataclass(frozen=True)
-class Answer:
+class InferenceAnswer:
     """The answer to a request.
 
     Attributes:

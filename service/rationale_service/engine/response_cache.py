@@ -71,8 +71,8 @@ def _digest(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
 
 def _add(digest: "hashlib.blake2b", parts: Iterable[str | bytes]) -> None:
     """Add each part after its length, so that different lists never look the same."""
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+    for text in parts:
+        data = text.encode() if isinstance(text, str) else text
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     digest.update(b"\xff" * 8)

@@ -12,7 +12,7 @@ from rationale.artifact.remote import RemoteRepository
 from rationale.errors import RationaleError, RepositoryError
 from rationale_service.engine.backends.base import Backend
 from rationale_service.errors import ConflictError, NotReadyError, ServiceError, UnknownModelError
-from rationale_service.models.explainers.records import Known, read
+from rationale_service.models.explainers.records import StateSnapshot, read
 from rationale_service.models.explainers.service import Explainers
 from rationale_service.repository.entry import Entry, Stamp, stamp_of
 from rationale_service.repository.registry import (
@@ -107,9 +107,9 @@ class LiveRepository:
     def stamps(self) -> dict[str, Stamp]:
         """Return the present stamp of every folder. Blocks. Raises OSError."""
         stamps = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
-        return stamps | {name: refused_stamp(reason) for name, reason in self._refused().items()}
+        return stamps | {name: refused_stamp(reason) for name, reason in self._refusal_reasons().items()}
 
-    def _refused(self) -> Mapping[str, str]:
+    def _refusal_reasons(self) -> Mapping[str, str]:
         """Return, by folder, the reasons for which the copy differs from the remote repository."""
         return {} if self._remote is None else self._remote.refused
 
@@ -136,32 +136,32 @@ class LiveRepository:
                 log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
                 return
             owned.update(self._explainers.store.owned())  # read before and after, since they change
-            before = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
-            before |= {name: one.stamp for name, one in self._registry.unserved.items()}
+            before = {name: item.stamp for name, (item, *_) in self._registry.by_folder().items()}
+            before |= {name: item.stamp for name, item in self._registry.unserved.items()}
             changed = [
                 name for name, stamp in after.items() if name not in owned and before.get(name) != stamp
             ]
             await self._take_up(changed, gone=before.keys() - after.keys())
 
-    async def follow(self, known: Known) -> None:
+    async def follow(self, snapshot: StateSnapshot) -> None:
         """Adopt loads and unloads that were requested from other processes of the state."""
         async with self._telling:
-            if known.revision >= self._written:  # older records precede a request made here
-                await self._follow(known)
+            if snapshot.revision >= self._written:  # older records precede a request made here
+                await self._follow(snapshot)
 
-    async def _follow(self, known: Known) -> None:
-        loads = "".join(str(row["token"]) for row in known.others.get(_LOADED, ()))
+    async def _follow(self, snapshot: StateSnapshot) -> None:
+        loads = "".join(str(row["token"]) for row in snapshot.other_rows.get(_LOADED, ()))
         if loads != self._loads:
             self._loads = loads
             await self.scan()
-        own, unloaded = (
+        recorded, unloaded = (
             self._registry.unloaded(),
-            {str(row["name"]) for row in known.others.get(_UNLOADED, ())},
+            {str(row["name"]) for row in snapshot.other_rows.get(_UNLOADED, ())},
         )
-        for name in unloaded - own:
+        for name in unloaded - recorded:
             with contextlib.suppress(UnknownModelError, ConflictError):  # the folder was removed
                 await self._unload(name)
-        for name in own - unloaded:
+        for name in recorded - unloaded:
             with contextlib.suppress(RationaleError):  # the index lists the reason
                 await self._load(name)
 
@@ -179,7 +179,7 @@ class LiveRepository:
             await self._load(name)
             self._loads = token
             await self._write((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
-        await self._explainers.following.published()
+        await self._explainers.sync.wait_until_adopted()
 
     async def _load(self, name: str) -> None:
         async with self._turn:
@@ -206,7 +206,7 @@ class LiveRepository:
         async with self._telling:
             await self._unload(name)
             await self._write((_UNLOADED, name, {"name": name}))
-        await self._explainers.following.published()
+        await self._explainers.sync.wait_until_adopted()
 
     async def _write(self, *changes: Change) -> None:
         """Record a load or unload for all processes of the state. Raises StateUnavailableError."""
@@ -232,17 +232,17 @@ class LiveRepository:
         """Load folders as they are on the disk now and publish them all at once; return their faults."""
         if not changed and not gone:
             return {}
-        served = {key: one for key, one in self._registry.by_folder().items() if key not in gone}
-        unserved = {key: one for key, one in self._registry.unserved.items() if key not in gone}
+        served = {key: item for key, item in self._registry.by_folder().items() if key not in gone}
+        unserved = {key: item for key, item in self._registry.unserved.items() if key not in gone}
         faults: dict[str, RationaleError] = {}
         for name in changed:
             path = self._registry.folder / name
-            refused = self._refused().get(name)
+            refused = self._refusal_reasons().get(name)
             stamp = stamp_of(path) if refused is None else refused_stamp(refused)
             try:
                 if refused is not None:
                     raise RepositoryError(refused)
-                served[name] = await self._loaded(path, served)
+                served[name] = await self._load_folder(path, served)
                 unserved.pop(name, None)
             except RationaleError as error:
                 faults[name] = error
@@ -251,10 +251,10 @@ class LiveRepository:
         await self._serve(served, unserved)
         return faults
 
-    async def _loaded(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
+    async def _load_folder(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
         """Read and load a folder. Raises RepositoryError, NotReadyError."""
-        others = _with(self._registry, served, {}).entries
-        entries = await asyncio.to_thread(read_folder, folder, others)
+        other_entries = _with(self._registry, served, {}).entries
+        entries = await asyncio.to_thread(read_folder, folder, other_entries)
         loaded = []
         try:
             for entry in entries:

@@ -120,17 +120,17 @@ def forwarded() -> dict[str, str]:
     return headers
 
 
-def request_id(given: str | None) -> str:
+def request_id(text: str | None) -> str:
     """Return the caller's id if it is safe in a header and a log; else a new one."""
-    own = None if given is None else own_id(given)
-    return f"{_PROCESS}{next(_numbers):016x}" if own is None else own
+    safe_id = None if text is None else own_id(text)
+    return f"{_PROCESS}{next(_numbers):016x}" if safe_id is None else safe_id
 
 
-def own_id(given: str) -> str | None:
-    """Return `given` if it is safe in a header and a log, else None."""
-    return given if _ID.fullmatch(given) else None
+def own_id(text: str) -> str | None:
+    """Return `text` if it is safe in a header and a log, else None."""
+    return text if _ID.fullmatch(text) else None
 
 
-def traceparent(given: str | None) -> str | None:
-    """Return `given` if it follows W3C's Trace Context, else None."""
-    return given if given is not None and _TRACEPARENT.fullmatch(given) else None
+def traceparent(text: str | None) -> str | None:
+    """Return `text` if it follows W3C's Trace Context, else None."""
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None

@@ -224,7 +224,7 @@ class Metrics:
         for phase, phase_s in phases.items():
             of.phases_s[phase](phase_s)
 
-    def split(self, model: str, arm: str, status: int, seconds: float) -> None:
+    def count_canary(self, model: str, arm: str, status: int, seconds: float) -> None:
         """Count and time an answer of one arm of a model with a canary."""
         self._arm_requests.labels(model, arm, status).inc()
         if status < BAD:

@@ -41,10 +41,10 @@ def _sums(metrics: Metrics) -> Sums:
 
 
 def _item(entry: Entry, sums: Sums) -> dict[str, Any]:
-    own = {labels_of(entry), labels_of(entry, decides=True)}
+    label_sets = {labels_of(entry), labels_of(entry, decides=True)}
 
     def total(name: str) -> float:
-        return sum(sums[*labels, name] for labels in own)
+        return sum(sums[*labels, name] for labels in label_sets)
 
     def duration(count: int, name: str) -> dict[str, int]:
         return {"count": count, "ns": int(total(name) * 1e9)}

@@ -66,8 +66,8 @@ class Tracing:
 
             for name, parts in (("queue", context.waited), ("compute", context.computed)):
                 for start_s, end_s in parts:
-                    part = self._tracer.start_span(name, within_span, start_time=within(start_s))
-                    part.end(within(end_s))
+                    span_of_part = self._tracer.start_span(name, within_span, start_time=within(start_s))
+                    span_of_part.end(within(end_s))
         span.end(ended_ns)
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class Signals:
 
     def stop_with(self, pipe: IO[str]) -> None:
         """Treat the end of a pipe as the first signal: the process at its other end has gone."""
-        self._loop.add_reader(pipe, self._ended, pipe)
+        self._loop.add_reader(pipe, self._forget_pipe, pipe)
 
     def show_life(self, pipe: IO[str]) -> None:
         """Write `BEAT` to a pipe every `BEAT_S` from the event loop: its reader knows that the loop runs."""
@@ -60,7 +60,7 @@ class Signals:
                 os.write(pipe.fileno(), BEAT)
         self._loop.call_later(BEAT_S, self.show_life, pipe)
 
-    def _ended(self, pipe: IO[str]) -> None:
+    def _forget_pipe(self, pipe: IO[str]) -> None:
         self._loop.remove_reader(pipe)
         if not self.stop.done():
             self.stop.set_result(None)

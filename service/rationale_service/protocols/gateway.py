@@ -15,10 +15,10 @@ from rationale_service.decisions.decider import Decider, Drift
 from rationale_service.decisions.trail import AuditTrail, obstacle
 from rationale_service.engine.backends.base import Backend
 from rationale_service.engine.dataplane import DataPlane
-from rationale_service.handlers import Handler
+from rationale_service.handlers import InferenceHandler
 from rationale_service.models.explainers.artifact_store import ArtifactStore, copies_in
 from rationale_service.models.explainers.builder import ReferenceFiles
-from rationale_service.models.explainers.records import Known
+from rationale_service.models.explainers.records import StateSnapshot
 from rationale_service.models.explainers.service import Explainers
 from rationale_service.models.live import LiveRepository
 from rationale_service.models.references.resolver import ReferenceResolver
@@ -69,7 +69,7 @@ class Gateway:
     explainers: Explainers
     references: ReferenceSetService
     live: LiveRepository
-    handler: Handler
+    handler: InferenceHandler
     decider: Decider
     loading: asyncio.Task[None] = field(init=False)
 
@@ -104,12 +104,12 @@ class Gateway:
         _start_if_needed(self.trail, self.plane.repository)  # opens the trail while the models load
         await self.plane.start(self.live.start)
         await self.explainers.resume(self._follow)
-        await self.trail.opened()
+        await self.trail.wait_until_open()
 
-    async def _follow(self, known: Known) -> None:
+    async def _follow(self, snapshot: StateSnapshot) -> None:
         """Adopt the records that other processes of the state have written."""
-        await asyncio.to_thread(self.sets.follow, known.others.get(SETS, ()))
-        await self.live.follow(known)
+        await asyncio.to_thread(self.sets.follow, snapshot.other_rows.get(SETS, ()))
+        await self.live.follow(snapshot)
 
 
 def build_gateway(
@@ -163,7 +163,7 @@ def build_gateway(
         explainers=explainers,
         references=ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes),
         live=LiveRepository(explainers, backend, settings, state, start_trail, remote, failed("repository")),
-        handler=Handler(plane, ReferenceResolver(explainers, sets, settings, metrics)),
+        handler=InferenceHandler(plane, ReferenceResolver(explainers, sets, settings, metrics)),
         decider=Decider(plane, trail, Drift(metrics)),
     )
 

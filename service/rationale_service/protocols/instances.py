@@ -7,7 +7,7 @@ from typing import Any
 
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Instances
+from rationale_service.engine.features import RequestRows
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import MalformedError, TooLargeError
 
@@ -30,14 +30,14 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
     stability, dry_run = options.get("stability"), options.get("dry_run")
-    for name, given in (("stability", stability), ("dry_run", dry_run)):
-        if not isinstance(given, bool | None):
+    for name, value in (("stability", stability), ("dry_run", dry_run)):
+        if not isinstance(value, bool | None):
             raise MalformedError(f"{name} must be true or false")
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
     return InferenceRequest(
-        instances=Instances([*rows]), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
+        instances=RequestRows([*rows]), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
     )
 
 

@@ -66,7 +66,7 @@ class RequestInterceptor:
             contexts.unbind(bound)
 
     @contextlib.asynccontextmanager
-    async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
+    async def noted_again(self, stream: RequestContext | None) -> AsyncIterator[None]:
         """Open `noted` for one request of an admitted stream.
 
         Raises:
@@ -106,7 +106,7 @@ class RequestInterceptor:
         labels = labels_of(context.entry, decides=context.decides)
         self.metrics.answered(labels, context.protocol, context.status)
         if context.arm is not None:
-            self.metrics.split(labels[0], context.arm, context.status, seconds)
+            self.metrics.count_canary(labels[0], context.arm, context.status, seconds)
         if context.problem is not None:
             self.metrics.rejected(labels, context.problem)
         elif context.entry is not None and context.status != CLIENT_LEFT:

@@ -190,12 +190,12 @@ def _side(entry: Entry, name: str, outputs: Container[str], *, gate: bool) -> En
     config = pb.ModelConfig()
     config.CopyFrom(entry.config)
     config.name = name
-    for tensors, kept in (
+    for tensors, side_tensors in (
         (config.input, [t for t in entry.config.input if t.name != EXPLAIN]),
         (config.output, [t for t in entry.config.output if t.name in outputs]),
     ):
         del tensors[:]
-        tensors.extend(kept)
+        tensors.extend(side_tensors)
     for sample in config.model_warmup:
         sample.inputs.pop(EXPLAIN, None)
     warmups = {
@@ -229,8 +229,8 @@ def _read_config(folder: Path) -> pb.ModelConfig:
         "it lists no input": not config.input,
         "it lists no output": not config.output,
     }
-    for fault, found in wrong.items():
-        if found:
+    for fault, is_wrong in wrong.items():
+        if is_wrong:
             raise RepositoryError(f"{path}: {fault}")
     config.name = folder.name
     return config
@@ -255,9 +255,9 @@ def _tensor(folder: Path, spec: pb.ModelInput | pb.ModelOutput) -> TensorSpec:
     where = f"{folder / 'config.pbtxt'}: tensor '{spec.name}'"
     if spec.data_type not in _DATATYPES:
         raise RepositoryError(f"{where}: {pb.DataType.Name(spec.data_type)} is not supported")
-    for known, value in spec.ListFields():
-        if known.name in _UNSUPPORTED_FIELDS and value:
-            raise RepositoryError(f"{where}: {known.name} is not supported")
+    for descriptor, value in spec.ListFields():
+        if descriptor.name in _UNSUPPORTED_FIELDS and value:
+            raise RepositoryError(f"{where}: {descriptor.name} is not supported")
     if any(size < 1 and size != -1 for size in spec.dims):
         raise RepositoryError(f"{where}: dims must be -1, or 1 or more, not {list(spec.dims)}")
     if spec.HasField("reshape") and not _same_size(spec.dims, spec.reshape.shape):
@@ -283,18 +283,20 @@ def _threads(folder: Path, config: pb.ModelConfig, key: str) -> int | None:
 
 
 def _warmup(folder: Path, sample: pb.ModelWarmup) -> Warmup:
-    inputs = tuple(_warmup_input(folder, name, given) for name, given in sorted(sample.inputs.items()))
+    inputs = tuple(
+        _warmup_input(folder, name, sample_input) for name, sample_input in sorted(sample.inputs.items())
+    )
     return Warmup(rows=max(sample.batch_size, 1), count=max(sample.count, 1), inputs=inputs)
 
 
-def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> WarmupInput:
+def _warmup_input(folder: Path, name: str, sample: pb.ModelWarmup.Input) -> WarmupInput:
     where = f"{folder / 'config.pbtxt'}: warmup input '{name}'"
-    if given.data_type not in _DATATYPES or any(size < 1 for size in given.dims):
+    if sample.data_type not in _DATATYPES or any(size < 1 for size in sample.dims):
         raise RepositoryError(f"{where}: needs a data_type and dims of 1 or more")
-    spec = TensorSpec(name=name, datatype=_DATATYPES[given.data_type], shape=tuple(given.dims))
-    if not given.input_data_file:
+    spec = TensorSpec(name=name, datatype=_DATATYPES[sample.data_type], shape=tuple(sample.dims))
+    if not sample.input_data_file:
         return WarmupInput(spec, None)  # random bytes may be NaN, so zeros stand for random_data too
-    path = folder / "warmup" / given.input_data_file
+    path = folder / "warmup" / sample.input_data_file
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -349,10 +351,10 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
             raise RepositoryError(
                 f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
             )
-    own = (manifest.open_references.names if manifest.open_references else set()) | (
+    internal_inputs = (manifest.open_references.names if manifest.open_references else set()) | (
         {EXPLAIN} if manifest.one_shot else set()
     )
-    if {spec.name for spec in manifest.inputs} | own != {spec.name for spec in entry.inputs}:
+    if {spec.name for spec in manifest.inputs} | internal_inputs != {spec.name for spec in entry.inputs}:
         raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
     shapes = {spec.name: (-1, *spec.shape) for spec in entry.inputs}
     for name, axis in manifest.open_length.axes if manifest.open_length else ():
@@ -368,12 +370,12 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
         raise RepositoryError(f"{path}: the names of its players are not distinct")
 
 
-def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
+def _same_size(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Tell whether one shape can be reshaped to the other; each may leave one size open."""
-    open_sizes = (list(left).count(-1), list(right).count(-1))
-    return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(left)) == abs(math.prod(right))
+    open_sizes = (list(shape).count(-1), list(other).count(-1))
+    return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(shape)) == abs(math.prod(other))
 
 
-def agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+def agree(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Tell whether shapes are equal; -1 agrees with every size."""
-    return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))
+    return len(shape) == len(other) and all(-1 in (a, b) or a == b for a, b in zip(shape, other, strict=True))

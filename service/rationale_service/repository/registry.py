@@ -82,10 +82,12 @@ class ModelRegistry:
             entry = self.defaults.get(name.removesuffix(EXPLAIN_SUFFIX), entry)
         if entry is None:
             self._check_served(name)
-            raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {_listed(self.entries)}")
+            raise UnknownModelError(
+                f"no model '{_shorten(name)}' here; there are: {_list_names(self.entries)}"
+            )
         if version not in (None, entry.version):
             raise UnknownModelError(
-                f"model '{name}' has no version '{_shown(version)}'; version {entry.version} is served"
+                f"model '{name}' has no version '{_shorten(version)}'; version {entry.version} is served"
             )
         return entry
 
@@ -103,7 +105,9 @@ class ModelRegistry:
         """
         entry = self.entry(name, version)
         if explainer is not None:
-            return self._named(entry.name if entry.manifest is None else entry.manifest.model, explainer)
+            return self._find_explainer(
+                entry.name if entry.manifest is None else entry.manifest.model, explainer
+            )
         default = self.default_explainer(entry)
         if default is None:
             self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
@@ -150,7 +154,7 @@ class ModelRegistry:
             return entry
         return self.defaults.get(entry.name) or self.compiled(entry.name)
 
-    def split(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
+    def canary(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
         """Return the canary beside `default`, with its entry, for requests that name no explainer, or None.
 
         Args:
@@ -198,8 +202,8 @@ class ModelRegistry:
     def made_by_others(self) -> str:
         """Warning about entries that other versions of Rationale compiled; empty if there are none."""
         names = {entry: entry.name for entry in self.entries.values()}
-        for model, own in self.explainers.items():
-            names |= {entry: f"{model}/{name}" for name, entry in own.items()}
+        for model, explainers in self.explainers.items():
+            names |= {entry: f"{model}/{name}" for name, entry in explainers.items()}
         by_version: dict[str, list[str]] = defaultdict(list)
         for entry, name in names.items():
             made_by = None if entry.manifest is None else entry.manifest.tools.get("rationale")
@@ -246,15 +250,15 @@ class ModelRegistry:
                 f"model '{name}' cannot be served: POST /v2/repository/index tells why, and the server's log"
             )
 
-    def _named(self, model: str, explainer: str) -> Entry:
+    def _find_explainer(self, model: str, explainer: str) -> Entry:
         explainers = dict(self.explainers.get(model, {}))
         compiled = self.compiled(model)
         if compiled is not None:
             explainers[COMPILED] = compiled
         if explainer not in explainers:
             raise UnknownResourceError(
-                f"model '{model}' has no explainer '{_shown(explainer)}' to answer with; "
-                f"it has: {_listed(explainers) or 'none'}"
+                f"model '{model}' has no explainer '{_shorten(explainer)}' to answer with; "
+                f"it has: {_list_names(explainers) or 'none'}"
             )
         return explainers[explainer]
 
@@ -285,7 +289,9 @@ def read_repository(
             unserved = {**registry.unserved, path.name: Unserved(str(error), stamp)}
             registry = replace(registry, unserved=unserved)
         else:
-            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in entries}})
+            registry = replace(
+                registry, entries={**registry.entries, **{item.name: item for item in entries}}
+            )
     for name, reason in (refused or {}).items():
         unserved = {**registry.unserved, name: Unserved(reason, refused_stamp(reason))}
         registry = replace(registry, unserved=unserved)
@@ -303,11 +309,11 @@ def folders(repository: Path) -> list[Path]:
     return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
-    """Return a folder's entries. Raises RepositoryError, also if `others` have their names."""
+def read_folder(folder: Path, other_entries: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    """Return a folder's entries. Raises RepositoryError, also if `other_entries` have their names."""
     entries = sides(read_entry(folder))
     for entry in entries:
-        other = others.get(entry.name, entry)
+        other = other_entries.get(entry.name, entry)
         if other.model != entry.model:
             one_shot, twin = (entry, other) if entry.gate is not None else (other, entry)
             raise RepositoryError(
@@ -320,16 +326,16 @@ def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
 def check_served(registry: ModelRegistry, *, strict: bool) -> None:
     """Raise RepositoryError if nothing is served; with `strict`, if anything is unserved."""
     if registry.unserved and (strict or not registry.entries):
-        raise RepositoryError("\n".join(one.reason for one in registry.unserved.values()))
+        raise RepositoryError("\n".join(folder.reason for folder in registry.unserved.values()))
     if not registry.entries:
         raise RepositoryError(f"{registry.folder}: holds no model. Make an entry with `rationale compile`.")
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     first = list(names)
     return ", ".join(first[:_SHOWN_NAMES]) + (" …" if len(first) > _SHOWN_NAMES else "")
 
 
-def _shown(text: str | None) -> str:
+def _shorten(text: str | None) -> str:
     """Shorten a caller's text for an error."""
     return (text or "")[:80]

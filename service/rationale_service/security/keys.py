@@ -68,15 +68,13 @@ class Caller:
     def require(self, needed: Scopes) -> None:
         """Raise ForbiddenError unless the caller has one of the scopes `needed`."""
         if needed and self.scopes.isdisjoint(needed):
-            wanted = " or ".join(sorted(needed))
+            text = " or ".join(sorted(needed))
             if not self.name:
                 raise ForbiddenError(
-                    f"this needs a key with the scope {wanted}, and the gateway knows no keys: make one with "
+                    f"this needs a key with the scope {text}, and the gateway knows no keys: make one with "
                     f"`rationale keys new` and restart it, or serve on a loopback address"
                 )
-            raise ForbiddenError(
-                f"key '{self.name}' lacks the scope {wanted}", scope=" ".join(sorted(needed))
-            )
+            raise ForbiddenError(f"key '{self.name}' lacks the scope {text}", scope=" ".join(sorted(needed)))
 
     def require_model(self, model: str) -> None:
         """Raise ForbiddenError unless the caller may use this model."""
@@ -98,8 +96,8 @@ class _Key(BaseModel):
 
     @field_validator("scopes")
     @classmethod
-    def _in_order(cls, given: list[Scope]) -> list[Scope]:
-        return sorted(set(given))
+    def _in_order(cls, scopes: list[Scope]) -> list[Scope]:
+        return sorted(set(scopes))
 
 
 @dataclass(frozen=True)
@@ -292,5 +290,5 @@ def _key(where: str, name: str, table: Any) -> _Key:
         return _Key.model_validate(table)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(str(step) for step in first["loc"])
         raise InvalidOptionError(f"{where}: key '{name}': {place}: {first['msg']}") from error

@@ -61,9 +61,9 @@ class RateLimits:
         reset_s = await self._count(window_of(per_s, caller.burst or self._burst), caller.name)
         if reset_s is None:
             return
-        whose = f"key '{caller.name}'" if caller.name else "callers without a key"
+        sender = f"key '{caller.name}'" if caller.name else "callers without a key"
         wait_s = max(math.ceil(reset_s - time.time()), 1)
-        raise RateLimitedError(f"{whose} may send {per_s:g} requests a second", wait_s)
+        raise RateLimitedError(f"{sender} may send {per_s:g} requests a second", wait_s)
 
     async def _count(self, item: RateLimitItem, name: str) -> float | None:
         """Count a request in a window. Return the window's end if it is full, else None."""

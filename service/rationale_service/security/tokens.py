@@ -86,7 +86,7 @@ class TokenIssuer:
         """Return the key that signed a token; fetch an unknown one in a thread."""
         import jwt
 
-        key = self._known(jwt.get_unverified_header(token).get("kid"))
+        key = self._cached_key(jwt.get_unverified_header(token).get("kid"))
         if key is not None:
             return key
         loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ class TokenIssuer:
         except jwt.PyJWKClientError as error:
             raise jwt.InvalidKeyError("its key is none of the identity provider's") from error
 
-    def _known(self, kid: object) -> "PyJWK | None":
+    def _cached_key(self, kid: object) -> "PyJWK | None":
         """Return a known key, so that its callers do not wait for fetches of unknown ones; else None."""
         from jwt import PyJWKSet
 
@@ -156,7 +156,7 @@ def is_key(token: str | None) -> bool:
     return token is None or token.startswith(TOKEN_PREFIX) or token.count(".") != 2
 
 
-def _words(given: Any) -> list[str]:
+def _words(claim: Any) -> list[str]:
     """Return scopes from a list or from words in a text (RFC 8693, 4.2), without a prefix `rationale:`."""
-    words = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     return [word.removeprefix("rationale:") for word in words if isinstance(word, str)]

@@ -14,7 +14,7 @@ INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedSource:
     """A thing to read again when it has changed.
 
     Attributes:
@@ -28,7 +28,7 @@ class Watched:
     interval_s: float | None = INTERVAL_S
 
 
-def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> Watched:
+def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> WatchedSource:
     """Watch files by their times, which also show that a mounted secret's link has changed."""
     names = ", ".join(map(str, files))
 
@@ -40,17 +40,17 @@ def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> Watched:
         else:
             log.warning("taken up again: %s", names)
 
-    return Watched(lambda: [_stamp(file) for file in files], read_again)
+    return WatchedSource(lambda: [_stamp(file) for file in files], read_again)
 
 
-async def watch(watched: Watched) -> None:
+async def watch(watched: WatchedSource) -> None:
     """Read a thing again after it has changed and then stayed the same for an interval."""
     if watched.interval_s is None:
         return
-    read = last = await _found(watched)
+    read = last = await _look(watched)
     while True:
         await asyncio.sleep(watched.interval_s)
-        now = await _found(watched)
+        now = await _look(watched)
         if now is None:
             continue
         if now == last != read:
@@ -59,7 +59,7 @@ async def watch(watched: Watched) -> None:
         last = now
 
 
-async def _found(watched: Watched) -> object:
+async def _look(watched: WatchedSource) -> object:
     """Return the value of `look`; None if it raises OSError."""
     try:
         return await asyncio.to_thread(watched.look)

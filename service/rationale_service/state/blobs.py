@@ -42,8 +42,8 @@ class Blobs:
 
     def put(self, name: str, file: Path) -> None:
         """Store a file under a name; readers see all of it or nothing."""
-        with self._reported():
-            target = self._at(name)
+        with self._errors_reported():
+            target = self._key(name)
             if self._is_local:
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
                 self._files.put_file(str(file), f"{target}.part")
@@ -53,25 +53,25 @@ class Blobs:
 
     def get(self, name: str, file: Path) -> bool:
         """Copy the stored file of this name into `file`; return False if there is none."""
-        with self._reported():
+        with self._errors_reported():
             try:
-                info = self._files.info(self._at(name), **self._limit())
-                self._files.get_file(self._at(name), str(file), **self._limit(info["size"]))
+                info = self._files.info(self._key(name), **self._limit())
+                self._files.get_file(self._key(name), str(file), **self._limit(info["size"]))
             except FileNotFoundError:
                 return False
         return True
 
     def remove(self, name: str) -> None:
         """Delete the stored file of this name, if any."""
-        with self._reported(), contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(self._at(name), **self._limit())
+        with self._errors_reported(), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._key(name), **self._limit())
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
-        with self._reported():
+        with self._errors_reported():
             self._files.invalidate_cache()
             try:
-                paths: list[Any] = self._files.ls(self._at(folder), detail=False, **self._limit())
+                paths: list[Any] = self._files.ls(self._key(folder), detail=False, **self._limit())
             except FileNotFoundError:
                 return []
         return [str(path).rpartition("/")[2] for path in paths]
@@ -80,11 +80,11 @@ class Blobs:
         """Return the time limit of a call that moves `size` bytes, if fsspec can limit it."""
         return {"timeout": _ANSWER_S + size / _SLOWEST} if self._files.async_impl else {}
 
-    def _at(self, name: str) -> str:
+    def _key(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
     @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _errors_reported(self) -> Iterator[None]:
         try:
             yield
         except StateUnavailableError:

@@ -99,10 +99,10 @@ class Database:
             limit_s: limit for each answer of PostgreSQL and for each pause of the caller between two queries;
                 None for the usual limit.
         """
-        with self._reported(), self._opened().connect() as connection:
+        with self._errors_reported(), self._get_engine().connect() as connection:
             if not self.is_sqlite:  # SQLite does so always
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            with self._limited(connection, limit_s):
+            with self._time_limit(connection, limit_s):
                 yield connection
 
     @contextlib.contextmanager
@@ -115,7 +115,7 @@ class Database:
         """
         is_moved = False
         try:
-            with self._reported(), _begun(self._opened()) as connection:
+            with self._errors_reported(), _transaction(self._get_engine()) as connection:
                 yield connection
                 if is_moved := self._is_moved():
                     raise StateUnavailableError(
@@ -132,15 +132,15 @@ class Database:
             self._take_turn(connection)
             yield connection
 
-    def _opened(self) -> Engine:
+    def _get_engine(self) -> Engine:
         """Return the engine; first migrate its tables to this version."""
         with self._opening:
             if self._engine is None:
                 engine = self._create()
                 try:
-                    with _begun(engine) as connection:
+                    with _transaction(engine) as connection:
                         self._take_turn(connection)
-                        with self._limited(connection, SCAN_S):
+                        with self._time_limit(connection, SCAN_S):
                             self._migrate(connection)
                 except BaseException:
                     engine.dispose()
@@ -165,12 +165,12 @@ class Database:
         }
         encoding = {"client_encoding": "utf8"}  # otherwise an SQL_ASCII database returns bytes for text
         engine = create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
-        event.listen(engine, "do_connect", lambda *given: LimitedConnection.connect(**given[-1]))
+        event.listen(engine, "do_connect", lambda *arguments: LimitedConnection.connect(**arguments[-1]))
         event.listen(engine, "connect", lambda connection, _: connection.limit(_ANSWER_S))
         return engine
 
     @contextlib.contextmanager
-    def _limited(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
+    def _time_limit(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
         """Set another time limit for each answer of PostgreSQL in a transaction."""
         if self.is_sqlite or limit_s is None:
             yield
@@ -211,7 +211,9 @@ class Database:
         script = ScriptDirectory.from_config(config)
         versions = {"version_table": VERSIONS}
         current = MigrationContext.configure(connection, opts=versions).get_current_revision()
-        if current is not None and current not in [known.revision for known in script.walk_revisions()]:
+        if current is not None and current not in [
+            script_revision.revision for script_revision in script.walk_revisions()
+        ]:
             raise StateUnavailableError(
                 f"the {self._schema.name} was written by a newer version of Rationale (its tables are of "
                 f"{current}): use that one, or another database"
@@ -226,7 +228,7 @@ class Database:
                 command.upgrade(config, "head")
 
     @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _errors_reported(self) -> Iterator[None]:
         try:
             yield
         except IntegrityError:
@@ -235,14 +237,14 @@ class Database:
             self._count()
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             lines = str(cause).strip().splitlines() or [type(cause).__name__]
-            what = f"the {self._schema.name} cannot be read or written"
-            raise StateUnavailableError(f"{what}: {lines[0]}") from error
+            failure = f"the {self._schema.name} cannot be read or written"
+            raise StateUnavailableError(f"{failure}: {lines[0]}") from error
 
 
-def parse_url(given: str, schema: Schema) -> URL:
+def parse_url(text: str, schema: Schema) -> URL:
     """Parse a database URL. Raises InvalidOptionError if it is invalid or its driver is not installed."""
     try:
-        url = make_url(given)
+        url = make_url(text)
     except (ArgumentError, ValueError):
         url = None
     if url is not None and url.drivername in ("postgres", "postgresql"):
@@ -267,7 +269,7 @@ def _identity(url: URL) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _begun(engine: Engine) -> Iterator[Connection]:
+def _transaction(engine: Engine) -> Iterator[Connection]:
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         yield connection
 

@@ -18,10 +18,10 @@ def sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def reported(what: str) -> Iterator[None]:
+def reported(name: str) -> Iterator[None]:
     """Convert an OSError → an error for the caller. Its cause stays in the log's traceback."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise StateUnavailableError(f"{what} cannot be written: {reason}") from error
+        raise StateUnavailableError(f"{name} cannot be written: {reason}") from error

@@ -31,18 +31,18 @@ class LimitedConnection(Connection[Any]):
             self.commit()
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().wait(self._limited(gen) if self.limit_s else gen, *args, **kwargs)
+        return super().wait(self._with_time_limit(gen) if self.limit_s else gen, *args, **kwargs)
 
-    def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    def _with_time_limit(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Pass on the events that psycopg waits for. Raise OperationalError if one takes too long."""
         end_s = time.monotonic() + self.limit_s
         try:
-            wanted = next(gen)
+            event = next(gen)
             while True:
-                is_ready = yield wanted  # 0 after each interval without news
+                is_ready = yield event  # 0 after each interval without news
                 if not is_ready and time.monotonic() > end_s:
                     self.pgconn.finish()
                     raise OperationalError(f"the server has not answered within {self.limit_s:g} s")
-                wanted = gen.send(is_ready)
+                event = gen.send(is_ready)
         except StopIteration as ended:
             return ended.value

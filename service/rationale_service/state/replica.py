@@ -35,7 +35,7 @@ class Replica:
         match = _ID.match(other)
         if match is None or match["machine"] != _machine() or not Path("/proc/self/stat").is_file():
             return False
-        return _started(int(match["process"])) != match["started"]
+        return _start_time(int(match["process"])) != match["started"]
 
     def is_of_another_boot(self, other: str) -> bool:
         """Tell whether a replica ran before this machine's last boot or on another machine."""
@@ -59,7 +59,7 @@ class Lease:
 def this_process() -> Replica:
     """Return a new replica in this process."""
     process = os.getpid()
-    return Replica(f"{_machine()}~{process}~{_started(process)}~{secrets.token_hex(4)}")
+    return Replica(f"{_machine()}~{process}~{_start_time(process)}~{secrets.token_hex(4)}")
 
 
 @cache
@@ -72,7 +72,7 @@ def _machine() -> str:
         return re.sub(r"[^\w.-]", "-", socket.gethostname())
 
 
-def _started(process: int) -> str:
+def _start_time(process: int) -> str:
     """Return the start time of a process, in the machine's ticks; "" if it has ended."""
     with contextlib.suppress(OSError, IndexError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

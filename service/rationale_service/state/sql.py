@@ -53,7 +53,7 @@ class StateDatabase(Database):
             The new revision; None if others have written since, so that nothing was changed.
         """
         with self.writing() as connection:
-            number = self._taken(connection)
+            number = self._locked_revision(connection)
             if since is not None and number != since:
                 return None
             connection.execute(update(revision).values(number=number + 1))
@@ -88,9 +88,9 @@ class StateDatabase(Database):
         """Prolong a lease and record its progress; return False if another replica has it by now."""
         with self.writing() as connection:
             until_s = self._now_s(connection) + LEASE_S
-            own = (leases.c.name == name) & (leases.c.holder == replica.id)
+            own_lease = (leases.c.name == name) & (leases.c.holder == replica.id)
             changed = connection.execute(
-                update(leases).where(own).values(until_s=until_s, note=json.dumps(note))
+                update(leases).where(own_lease).values(until_s=until_s, note=json.dumps(note))
             )
             return bool(changed.rowcount)
 
@@ -130,10 +130,10 @@ class StateDatabase(Database):
     @contextmanager
     def _in_turn(self) -> Iterator[Connection]:
         with self.writing() as connection:
-            self._taken(connection)
+            self._locked_revision(connection)
             yield connection
 
-    def _taken(self, connection: Connection) -> int:
+    def _locked_revision(self, connection: Connection) -> int:
         """Return the revision and lock it: no other replica writes until the transaction ends."""
         return int(connection.execute(select(revision.c.number).with_for_update()).scalar_one())
 

@@ -168,13 +168,13 @@ class State:
     def sweep(self) -> None:
         """Delete unfinished work of processes that have ended."""
         with reported("the entry"):
-            for path in self._left_behind():
+            for path in self._abandoned_folders():
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
 
-    def _left_behind(self) -> Iterator[Path]:
+    def _abandoned_folders(self) -> Iterator[Path]:
         for path in list(self.staging.iterdir()) if self.staging.is_dir() else []:
             process, dash, _ = path.name.rpartition("-")
             if not dash or self.replica.is_dead(process) or self.replica.is_of_another_boot(process):

@@ -20,7 +20,7 @@ from rationale.artifact.finishing.one_shot import (
     put_behind_gate,
 )
 from rationale.errors import CheckFailedError, InvalidOptionError
-from rationale.graph.runtime.session import Runner, asking
+from rationale.graph.runtime.session import Runner, with_gate
 from rationale.lowering import lower
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 from tests.grid import grid
@@ -76,7 +76,7 @@ def test_rows_that_ask_get_what_two_entries_give(model: str, method: str, target
     assert set(single_entry.explain(x)) == {*want, "explained"}
     assert single_entry.explain(x)["explained"].all()
     assert_equal(single_entry.explain(x), want)
-    mixed = Runner(single_entry.model)(asking({"x": x}, REQUESTED))
+    mixed = Runner(single_entry.model)(with_gate({"x": x}, REQUESTED))
     assert np.array_equal(mixed["explained"][:, 0], REQUESTED)
     assert np.array_equal(mixed["y"], Runner(single_entry.source)({"x": x})["y"])
     for name in want.keys() - {"y"}:
@@ -88,7 +88,7 @@ def test_rows_that_ask_get_what_two_entries_give(model: str, method: str, target
 
 
 def test_nobody_asks(compiled: Compiled) -> None:
-    answer = Runner(compiled.model)(asking({"x": X}, False))
+    answer = Runner(compiled.model)(with_gate({"x": X}, False))
     plain = Runner(compiled.source)({"x": X})
     assert np.array_equal(answer.pop("y"), plain["y"])
     assert {name: value.shape for name, value in answer.items()} == {
@@ -102,10 +102,10 @@ def test_nobody_asks(compiled: Compiled) -> None:
 def test_an_answer_does_not_depend_on_who_else_asks(compiled: Compiled) -> None:
     """Every choice of rows, each against the row alone."""
     run = Runner(compiled.model)
-    alone = [run(asking({"x": X[i : i + 1]}))["x_attributions"][0] for i in range(len(X))]
+    alone = [run(with_gate({"x": X[i : i + 1]}))["x_attributions"][0] for i in range(len(X))]
     for choice in range(1, 2 ** len(X)):
         gate = np.array([choice >> i & 1 for i in range(len(X))], bool)
-        got = run(asking({"x": X}, gate))["x_attributions"]
+        got = run(with_gate({"x": X}, gate))["x_attributions"]
         for i in range(len(X)):
             want = alone[i] if gate[i] else np.zeros_like(alone[i])
             assert np.abs(got[i] - want).max() <= AGREE * np.abs(alone[i]).max()
@@ -129,7 +129,7 @@ def test_an_input_that_is_one_number_for_the_whole_batch() -> None:
     model = parsed(text, {"w": rows(4, 2)})
     single_entry = compile_model(model, Gradient(), targets=[1], deployment=ONE_SHOT)
     x, factor = rows(5, 4, seed=1), np.array(3, np.float32)
-    answer = Runner(single_entry.model)(asking({"x": x, "factor": factor}, REQUESTED))
+    answer = Runner(single_entry.model)(with_gate({"x": x, "factor": factor}, REQUESTED))
     want = 3 * rows(4, 2)[:, 1] * (x > 0) * REQUESTED[:, None]
     assert np.allclose(answer["x_attributions"][:, 0], want, rtol=1e-6)
 
@@ -181,7 +181,7 @@ def test_a_model_with_a_subgraph_whose_names_return() -> None:
     }"""
     single_entry = compile_model(parsed(text), Gradient(), output="y", targets=[1], deployment=ONE_SHOT)
     x = rows(5, 3)
-    answer = Runner(single_entry.model)(asking({"x": x, "on": np.array(True)}, REQUESTED))
+    answer = Runner(single_entry.model)(with_gate({"x": x, "on": np.array(True)}, REQUESTED))
     assert np.array_equal(answer["z"], -np.maximum(x, 0))
     want = np.eye(3, dtype=np.float32)[1] * (x > 0) * REQUESTED[:, None]
     assert np.array_equal(answer["x_attributions"][:, 0], want)
@@ -215,7 +215,7 @@ def test_a_walk_in_a_scan() -> None:
     model = put_behind_gate(lowered, ir.from_proto(combined))
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     x = rows(5, 4, seed=1)
-    answer = Runner(model)(asking({"x": x}, REQUESTED))
+    answer = Runner(model)(with_gate({"x": x}, REQUESTED))
     want = sum((x - r) @ w for r in references) * REQUESTED[:, None]
     assert np.allclose(answer["x_attributions"][:, 0], want, atol=1e-5)
     assert np.allclose(answer["y"], np.maximum(x @ w, 0), atol=1e-6)

@@ -13,7 +13,7 @@ from rationale.cli.compile import app
 from rationale.errors import RepositoryError
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.graph.runtime import session
-from rationale.graph.runtime.session import Runner, asking
+from rationale.graph.runtime.session import Runner, with_gate
 from tests.compiler.artifact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
 from tests.compiler.models import FEATURES, contents, mlp, rows
 
@@ -78,7 +78,7 @@ def test_weights_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert weights
     assert (tmp_path / "m" / "1" / "model.onnx.data").stat().st_size >= weights
     assert_equal(open_entry(tmp_path, "m").explain(X), single_entry.explain(X))
-    assert_equal(Runner(single_entry.model)(asking({"x": X})), single_entry.explain(X))
+    assert_equal(Runner(single_entry.model)(with_gate({"x": X})), single_entry.explain(X))
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:

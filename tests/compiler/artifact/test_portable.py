@@ -11,7 +11,7 @@ from rationale import DeepShap, Deployment, compile_model
 from rationale.artifact.finishing.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
 from rationale.graph.batching import is_elementwise
 from rationale.graph.runtime.session import Runner
-from rationale.graph.shapes import state_shapes
+from rationale.graph.shapes import set_symbolic_shapes
 from rationale.schema.machine import Runtime
 from tests.compiler.models import FEATURES, HIDDEN, cnn, mlp, parsed, rows
 
@@ -53,7 +53,7 @@ def test_a_portable_graph_answers_the_same(text: str) -> None:
     model = ir.from_proto(parsed(f"g (float[N, {shape}] x) => (float[N, {shape}] y) {{ {text} }}", used))
     x = {"x": rows(4, *dims, seed=2)}
     want = Runner(model, optimise=False)(x)["y"]
-    state_shapes(model)
+    set_symbolic_shapes(model)
     merge_axes(model)
     assert most_axes(ir.to_proto(model)) <= MOST_AXES
     np.testing.assert_array_equal(Runner(model, optimise=False)(x)["y"], want)

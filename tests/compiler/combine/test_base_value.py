@@ -35,14 +35,14 @@ def level_network() -> onnx.ModelProto:
 
 def scores(x: np.ndarray) -> np.ndarray:
     """[N, 2] as the model answers them, in float64."""
-    return np.asarray(Runner(level_network(), given=True)({"x": x})["y"], np.float64)
+    return np.asarray(Runner(level_network(), users_model=True)({"x": x})["y"], np.float64)
 
 
-def asked(compiled: Compiled, weights: np.ndarray | None) -> dict[str, Any]:
+def question(compiled: Compiled, weights: np.ndarray | None) -> dict[str, Any]:
     if compiled.manifest.open_references is None:
         return compiled.explain(X)
-    given = for_rows(compiled.manifest.open_references, {"x": REFERENCES}, weights, len(X))
-    return compiled.explain({"x": X, **given})
+    reference_inputs = for_rows(compiled.manifest.open_references, {"x": REFERENCES}, weights, len(X))
+    return compiled.explain({"x": X, **reference_inputs})
 
 
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -63,7 +63,7 @@ def test_it_is_the_mean_as_float64_has_it(way: str) -> None:
     method, how = WAYS[way]
     weights = WEIGHTS if "weights" in way else None
     compiled = compile_model(level_network(), method, targets=[0], **how)
-    answer = asked(compiled, weights)
+    answer = question(compiled, weights)
     base, explained = np.average(scores(REFERENCES)[:, 0], weights=weights), scores(X)[:, 0]
     if "chunks" in way:
         assert compiled.manifest.memory is not None
@@ -79,12 +79,12 @@ def test_it_is_the_mean_as_float64_has_it(way: str) -> None:
 @pytest.mark.parametrize(("targets", "sign"), [("predicted", None), (["0-1"], 2.0)])
 def test_predicted_classes_and_contrasts_have_it_too(targets: Any, sign: float | None) -> None:
     answer = compile_model(level_network(), DeepShap(REFERENCES), targets=targets).explain(X)
-    known, mean = scores(X), scores(REFERENCES).mean(axis=0)
+    values, mean = scores(X), scores(REFERENCES).mean(axis=0)
     if sign is None:
-        picked = known.argmax(axis=1)
-        explained, base, ulp = known.max(axis=1), mean[picked], ULP
+        picked = values.argmax(axis=1)
+        explained, base, ulp = values.max(axis=1), mean[picked], ULP
     else:
-        explained, base = known[:, 0] - known[:, 1], np.full(4, mean[0] - mean[1])
+        explained, base = values[:, 0] - values[:, 1], np.full(4, mean[0] - mean[1])
         ulp = float(np.spacing(np.float32(base[0])))
     np.testing.assert_allclose(answer["base_value"][:, 0], base, rtol=0, atol=0.51 * ulp)
     gap = explained - base - answer["x_attributions"][:, 0].sum(-1, dtype=np.float64)
@@ -110,9 +110,9 @@ def test_a_server_computes_nothing_in_float64_of_constant_references() -> None:
 )
 def test_another_runtime_answers_the_same(method: DeepShap) -> None:
     compiled = compile_model(mlp(), method, targets=[0], deployment=Deployment(runtime="any"))
-    given = {"x": X}
+    inputs = {"x": X}
     if compiled.manifest.open_references is not None:
-        given |= for_rows(compiled.manifest.open_references, {"x": REFERENCES[:9]}, None, len(X))
-    want, got = compiled.run(given), OpenVinoRunner(compiled.model)(given)
+        inputs |= for_rows(compiled.manifest.open_references, {"x": REFERENCES[:9]}, None, len(X))
+    want, got = compiled.run(inputs), OpenVinoRunner(compiled.model)(inputs)
     for name in ("base_value", "x_attributions"):
         np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-5)

@@ -47,13 +47,17 @@ def questions(path: Path) -> Iterator[tuple[int, set[str]]]:
 
 def test_no_one_asks_what_kind_of_method_it_is() -> None:
     """But an engine, which knows its own, and the one place that tells what is no method."""
-    found = []
+    violations = []
     for folder in ("compiler", "service"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = str(path.relative_to(ROOT))
-            asked = [line for line, classes in questions(path) if classes & KINDS]
-            found += [(name, line) for line in asked if not any(name.startswith(own) for own in ENGINES)]
-    assert [name for name, _ in found] == ["compiler/rationale/methods/engine.py"]
+            checks = [line for line, classes in questions(path) if classes & KINDS]
+            violations += [
+                (name, line)
+                for line in checks
+                if not any(name.startswith(engine_folder) for engine_folder in ENGINES)
+            ]
+    assert [name for name, _ in violations] == ["compiler/rationale/methods/engine.py"]
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
@@ -78,7 +82,7 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"method": DeepShap(rows(4, FEATURES))},
         {"method": Auto(rows(4, FEATURES))},
@@ -87,10 +91,10 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         {"method": IntegratedGradients(rows(3, FEATURES)), "targets": [0]},
         {"method": Gradient(), "groups": {"two": ["x[0]", "x[1]"]}},
     ],
-    ids=lambda asked: asked["method"].name,
+    ids=lambda options: options["method"].name,
 )
-def test_a_model_is_lowered_once(asked: dict[str, Any], lowered: Callable[[], int]) -> None:
-    compile_model(mlp(), **asked)
+def test_a_model_is_lowered_once(options: dict[str, Any], lowered: Callable[[], int]) -> None:
+    compile_model(mlp(), **options)
     assert lowered() == 1
 
 

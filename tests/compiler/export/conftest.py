@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from rationale.export.page import export_page
+from tests.browsers import chromium
 from tests.compiler.export import models
 from tests.needs import need
 from tests.service.console.conftest import Watched
@@ -36,11 +37,8 @@ def exported(repository: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    chromium = need("Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

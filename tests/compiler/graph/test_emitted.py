@@ -60,11 +60,11 @@ def test_numbers_have_as_many_axes_as_what_they_meet(last: str) -> None:
     """With fewer, ONNX Runtime broadcasts them over one short row after the other."""
     compiled = graph(mlp(last=last), FEATURES)
     ranks = {i.name: len(i.dims) for i in compiled.initializer if numpy_helper.to_array(i).size == 1}
-    told = {v.name: len(v.type.tensor_type.shape.dim) for v in compiled.value_info}
+    rank_of = {v.name: len(v.type.tensor_type.shape.dim) for v in compiled.value_info}
     met = [
-        (ranks[n.input[1]], told[n.input[0]])
+        (ranks[n.input[1]], rank_of[n.input[0]])
         for n in compiled.node
-        if n.op_type in {"Add", "Sub", "Mul", "Div", "Max"} and n.input[1] in ranks and n.input[0] in told
+        if n.op_type in {"Add", "Sub", "Mul", "Div", "Max"} and n.input[1] in ranks and n.input[0] in rank_of
     ]
     over_references = [pair for pair in met if pair[1] == 4]  # [N, K, 1, C]
     assert over_references
@@ -86,8 +86,8 @@ def test_a_layer_with_a_bias_is_one_node() -> None:
     model.CopyFrom(MLP)
     bias = next(i for i in model.graph.initializer if i.name == "b1")
     bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias)[None], "b1"))
-    for given in (MLP, model):
-        compiled = compile_model(given, DeepShap(rows(3, FEATURES, seed=1)), targets=[0]).model.graph
+    for source in (MLP, model):
+        compiled = compile_model(source, DeepShap(rows(3, FEATURES, seed=1)), targets=[0]).model.graph
         assert [n.op_type for n in compiled.node if n.op_type in ("Gemm", "MatMul")].count("Gemm") >= 2
         assert not any(n.op_type == "MatMul" and n.name.startswith("forward") for n in compiled.node)
 
@@ -107,12 +107,12 @@ POINTWISE = {
 @pytest.mark.parametrize("name", POINTWISE)
 def test_a_convolution_that_treats_each_place_alone(name: str) -> None:
     kernel, how, alone = POINTWISE[name]
-    found = find_rule("Conv")
-    assert found is not None
-    assert found.layer_form is not None
+    rule = find_rule("Conv")
+    assert rule is not None
+    assert rule.layer_form is not None
     op = Emitter(ir.Graph([], [], nodes=[]), 21, ir.DataType.FLOAT)
     weight = op.constant(np.ones((4, 2, *kernel), np.float32))
-    layer = found.layer_form(op, weight, None, group=1, **how)
+    layer = rule.layer_form(op, weight, None, group=1, **how)
     assert layer is not None
     assert layer.placewise is alone
 

@@ -11,7 +11,7 @@ import pytest
 
 from rationale.graph.ops import Ops, along
 from rationale.graph.tensor import Tensor
-from rationale.graph.variants import TASKS, Site, Task, Variant, Variants
+from rationale.graph.variants import TASKS, Site, Task, TaskVariant, VariantChoices
 from rationale.rules.linear.conv_adjoint import Geometry
 from rationale.rules.windows.pool import PoolGeometry
 from rationale.schema.machine import HERE, Deployment
@@ -33,8 +33,8 @@ def geometry(
     dilation = more.pop("dilation", 1)
     window = [(k - 1) * dilation + 1 for k in kernel]
     out = tuple((size[i] + pads[i] + pads[n + i] - window[i]) // strides[i] + 1 for i in range(n))
-    given = {"group": 1, "channels": 4, "filters": 6} | more
-    return Geometry(size, out, kernel, strides, (dilation,) * n, pads, **given)
+    sizes = {"group": 1, "channels": 4, "filters": 6} | more
+    return Geometry(size, out, kernel, strides, (dilation,) * n, pads, **sizes)
 
 
 CONVOLUTIONS = [
@@ -98,7 +98,7 @@ def emitted(
 ) -> tuple[Ops, dict[str, np.ndarray]]:
     """Emits into a graph of its own: what varies over the batch is its input, everything else a constant."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="scratch")
-    op = Ops(graph, 21, {"T": 1, "K": ROWS, "S": 1}, ir.DataType.DOUBLE, Variants(on))
+    op = Ops(graph, 21, {"T": 1, "K": ROWS, "S": 1}, ir.DataType.DOUBLE, VariantChoices(on))
     operands, inputs = [], {}
     for array, batch_axes in zip(arrays, varying_axes, strict=True):
         if "N" not in batch_axes:
@@ -116,8 +116,8 @@ def emitted(
     return op, inputs
 
 
-def answer(variant: Variant, arrays: list[np.ndarray], varying_axes: list[str], g: object) -> np.ndarray:
-    op, inputs = emitted(lambda op, *given: variant.emit(op, *given, g), arrays, varying_axes)
+def answer(variant: TaskVariant, arrays: list[np.ndarray], varying_axes: list[str], g: object) -> np.ndarray:
+    op, inputs = emitted(lambda op, *operands: variant.emit(op, *operands, g), arrays, varying_axes)
     (result,) = run64(ir.to_proto(ir.Model(op.graph, ir_version=10)), inputs).values()
     return result
 
@@ -151,6 +151,6 @@ def test_the_least_cost_is_taken(
 ) -> None:
     for deployment in (Deployment(threads=1), Deployment(threads=2), Deployment(provider="cuda")):
         op, _ = emitted(partial(task, geometry=g), make(g), varying_axes, deployment)
-        taken = next(iter(op.variants.taken))  # it may take others in turn
+        variant = next(iter(op.variants.uses))  # it may take others in turn
         cost = {f"{task.name}: {v.name}": v.cost(Site(g, ROWS, deployment)) for v in task.fitting(g)}
-        assert cost[taken] == min(cost.values())
+        assert cost[variant] == min(cost.values())

@@ -65,7 +65,7 @@ def one_node(
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), ["batch", *a.shape[1:]])
         for n, a in inputs.items()
     ]
-    floats = next(a.dtype for a in inputs.values() if a.dtype.kind == "f")
+    floats = next(a.dtype for a in present.values() if a.dtype.kind == "f")
     kinds = dict.fromkeys(results, helper.np_dtype_to_tensor_dtype(floats))
     if op_type == "EmbedLayerNormalization":
         kinds["y1"] = onnx.TensorProto.INT32
@@ -76,7 +76,7 @@ def one_node(
         "one",
         infos,
         [helper.make_tensor_value_info(r, kinds[r], [None] * 3) for r in results if r],
-        [numpy_helper.from_array(a, n) for n, a in inputs.items() if n not in inputs],
+        [numpy_helper.from_array(a, n) for n, a in present.items() if n not in inputs],
     )
     for value in graph.output if shaped else ():
         value.type.tensor_type.ClearField("shape")

@@ -1,6 +1,7 @@
 """A smaller budget walks the references in chunks, recomputes them, and answers the same."""
 
 import gc
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,16 @@ from rationale.graph.memory.budget import (
     WORK_FACTOR,
     Need,
     Region,
-    Row,
-    beyond_budget,
+    RowNeed,
+    budget_warnings,
+    check_budget,
     choose_axes,
     choose_precomputed,
     peak,
-    refuse,
     rows_that_fit,
     sizes,
 )
-from rationale.graph.memory.scan import in_half
+from rationale.graph.memory.scan import to_float16
 from rationale.graph.runtime.session import MAPPED_BYTES, ModelFile
 from rationale.graph.tensor import DOMAIN, Axis, Chunks
 from rationale.schema.manifest import Memory
@@ -73,24 +74,24 @@ def compiled(model: onnx.ModelProto, method: Any, budget: int | None = None) -> 
     return compile_model(model, method, targets="all", deployment=machine)
 
 
-def memory_of(made: Compiled) -> Memory:
-    assert made.manifest.memory is not None
-    return made.manifest.memory
+def memory_of(compiled: Compiled) -> Memory:
+    assert compiled.manifest.memory is not None
+    return compiled.manifest.memory
 
 
 def walked(model: onnx.ModelProto, method: Any) -> list[tuple[str, Compiled]]:
     """By ever smaller budgets, as long as one is accepted: each way in which the references are walked."""
     whole = compiled(model, method)
-    found = {(memory_of(whole).chunk, memory_of(whole).recomputed): whole}
-    for part in (0.8, 0.5, 0.25, 0.125):
+    by_size = {(memory_of(whole).chunk, memory_of(whole).recomputed): whole}
+    for share in (0.8, 0.5, 0.25, 0.125):
         try:
-            made = compiled(model, method, int(memory_of(whole).needed * part))
+            chunked = compiled(model, method, int(memory_of(whole).needed * share))
         except InvalidOptionError:
             break
-        memory = memory_of(made)
+        memory = memory_of(chunked)
         assert memory.needed <= memory.budget
-        found.setdefault((memory.chunk, memory.recomputed), made)
-    return [(f"{chunk} at a time, {again:.0%} again", c) for (chunk, again), c in found.items()]
+        by_size.setdefault((memory.chunk, memory.recomputed), chunked)
+    return [(f"{chunk} at a time, {recomputed:.0%} again", c) for (chunk, recomputed), c in by_size.items()]
 
 
 def inputs_of(model: onnx.ModelProto, count: int = 2) -> dict[str, np.ndarray]:
@@ -117,8 +118,8 @@ def test_every_budget_gives_the_same_answer(name: str, method: str) -> None:
     expected = run64(whole.model, x)
     assert chunked
     assert all(any(n.op_type == "Scan" for n in c.model.graph.node) for _, c in chunked)
-    for how, made in chunked:
-        answer = run64(made.model, x)
+    for how, in_chunks in chunked:
+        answer = run64(in_chunks.model, x)
         assert set(answer) == set(expected)
         for output, value in expected.items():
             scale = max(1.0, float(np.abs(value).max()))
@@ -136,32 +137,32 @@ def test_a_budget_that_one_reference_does_not_fit() -> None:
 
 def test_constants_that_a_chunk_reads_stand_in_its_graph() -> None:
     model, method = mlp(WIDE), DeepShap(rows(K, 5))
-    made = compiled(model, method, memory_of(compiled(model, method)).needed // 2).model
-    (scan,) = (node for node in made.graph.node if node.op_type == "Scan")
+    graph = compiled(model, method, memory_of(compiled(model, method)).needed // 2).model
+    (scan,) = (node for node in graph.graph.node if node.op_type == "Scan")
     (body,) = (a.g for a in scan.attribute if a.name == "body")
-    outside = {tensor.name for tensor in made.graph.initializer}
+    outside = {tensor.name for tensor in graph.graph.initializer}
     assert body.initializer
     assert outside.isdisjoint(name for node in body.node for name in node.input)
 
 
 def test_without_references_there_is_nothing_to_chunk() -> None:
-    made = compiled(mlp(WIDE), Gradient(), 1024)
-    memory = memory_of(made)
+    gradient = compiled(mlp(WIDE), Gradient(), 1024)
+    memory = memory_of(gradient)
     assert (memory.chunk, memory.chunks) == (None, 1)
-    assert "the graph takes about" in made.manifest.warnings[-1]
+    assert "memory budget of 1 KB" in gradient.manifest.warnings[-1]
 
 
 def test_an_entry_in_chunks_is_written_and_opened_again(tmp_path: Path) -> None:
     method = DeepShap(rows(K, 5), WEIGHTS)
     whole = compiled(mlp(WIDE), method)
-    made = compiled(mlp(WIDE), method, memory_of(whole).needed // 2)
-    assert memory_of(made).chunk is not None
-    made.write(tmp_path, "m")
-    again = open_entry(tmp_path, "m")
-    assert again.manifest.memory == made.manifest.memory
+    in_chunks = compiled(mlp(WIDE), method, memory_of(whole).needed // 2)
+    assert memory_of(in_chunks).chunk is not None
+    in_chunks.write(tmp_path, "m")
+    reopened = open_entry(tmp_path, "m")
+    assert reopened.manifest.memory == in_chunks.manifest.memory
     x = inputs_of(mlp(WIDE))
     for name, value in whole.explain(x).items():
-        np.testing.assert_allclose(again.explain(x)[name], value, rtol=0, atol=PARITY_32)
+        np.testing.assert_allclose(reopened.explain(x)[name], value, rtol=0, atol=PARITY_32)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -197,28 +198,28 @@ CUTS: dict[tuple[int, int], list[list[int]]] = {
 
 @pytest.mark.parametrize(("count", "size"), CUTS)
 def test_the_last_chunk_is_filled_up(count: int, size: int) -> None:
-    axis, due = Axis(count, size), np.asarray(CUTS[count, size])
+    axis, expected = Axis(count, size), np.asarray(CUTS[count, size])
     array = np.arange(1, count + 1)[:, None] * np.float32([1, 10])
-    assert (axis.chunks, axis.is_even) == (len(due), count % size == 0)
-    np.testing.assert_array_equal(axis.cut(array), (due[..., None] + 1) * [1, 10])
-    real = np.arange(due.size).reshape(due.shape)[..., None] < count
+    assert (axis.chunks, axis.is_even) == (len(expected), count % size == 0)
+    np.testing.assert_array_equal(axis.cut(array), (expected[..., None] + 1) * [1, 10])
+    real = np.arange(expected.size).reshape(expected.shape)[..., None] < count
     np.testing.assert_array_equal(axis.cut(array, zeros=True), axis.cut(array) * real)
 
 
 def test_numbers_that_float16_does_not_hold_stay_as_they_are() -> None:
     array = rows(3, 4, 5)
-    assert in_half(array).dtype == np.float16
+    assert to_float16(array).dtype == np.float16
     for scale in (1e6, 1e-9):
-        assert in_half(array * np.float32(scale)).dtype == np.float32
-    assert in_half(np.arange(6).reshape(2, 3)).dtype == np.int64
+        assert to_float16(array * np.float32(scale)).dtype == np.float32
+    assert to_float16(np.arange(6).reshape(2, 3)).dtype == np.int64
 
 
 def test_nodes_stand_as_early_as_what_they_read_allows() -> None:
     """Of what a node reads ONNX Runtime computes first what stands last: the walk, not what it needs."""
-    made = compiled(mlp(WIDE), DeepShap(rows(K, 5)))
+    deepshap = compiled(mlp(WIDE), DeepShap(rows(K, 5)))
     level: dict[str, int] = {}
     levels = []
-    for node in made.model.graph.node:
+    for node in deepshap.model.graph.node:
         levels.append(1 + max((level.get(name, 0) for name in node.input), default=0))
         level.update(dict.fromkeys(node.output, levels[-1]))
     assert levels == sorted(levels)
@@ -246,7 +247,7 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
     size |= {v: n for node, n in zip(read, (1, 10, 100), strict=True) for v in node.outputs}
     region = Region("k", [*layers, *read], body)
     chosen = choose_precomputed(region, size, size, room=12)
-    assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
+    assert set(chosen.values) == {read[0].outputs[0], read[1].outputs[0]}
     assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
 
 
@@ -279,7 +280,7 @@ def test_chunks_are_as_quick_as_the_room_allows(count: int, work: float, room: f
     """Against the least size within 3% of the quickest, tried one by one."""
     need = Need(50, 0, int(count * work), 0)
     budget = int(COPIES * 50 + room * SHARE)
-    chosen = choose_axes(need, {"K": Row(count, work, 0.0)}, budget)["K"]
+    chosen = choose_axes(need, {"K": RowNeed(count, work, 0.0)}, budget)["K"]
     fitting = [n for n in range(1, count + 1) if n == 1 or n * work <= room]
     times = {n: -(-count // n) * (n * work + START) for n in fitting}
     assert chosen == Axis(count, min(n for n in fitting if times[n] <= SLOWER * min(times.values())))
@@ -290,11 +291,11 @@ def test_what_is_not_of_the_axis_stands_beside_its_chunks() -> None:
     """Work that the rows have no part in is held whatever the chunk is; folding counts where it is more."""
     work = START
     beside = Need(0, 0, int(8 * work + 1000 * work), 0)
-    rows_ = {"K": Row(8, work, 0.0)}
+    rows_ = {"K": RowNeed(8, work, 0.0)}
     full = int(WORK_FACTOR * 1000 * work + SHARE * 4 * work)
     assert choose_axes(beside, rows_, full)["K"].size == 4
     assert choose_axes(beside, rows_, int(WORK_FACTOR * 1000 * work))["K"].size == 1
-    assert choose_axes(beside, {"K": Row(8, work, 2 * work)}, full)["K"].size == 2
+    assert choose_axes(beside, {"K": RowNeed(8, work, 2 * work)}, full)["K"].size == 2
 
 
 @pytest.mark.parametrize(("room", "most"), [(0, 1), (2, 1), (29, 9), (30, 10), (10**9, 64)])
@@ -305,15 +306,13 @@ def test_rows_of_a_batch(room: int, most: int) -> None:
 
 def test_what_is_told_of_a_budget() -> None:
     fits = Memory(budget=2048, needed=2048, weights=0, baked=0, work=1)
-    assert beyond_budget(fits) == ()
-    (told,) = beyond_budget(fits.model_copy(update={"needed": 3072}))
-    assert "takes about 3 KB for one row, above its memory budget of 2 KB" in told
+    assert budget_warnings(fits) == ()
+    (warning,) = budget_warnings(fits.model_copy(update={"needed": 3072}))
+    assert re.search(r"\b3 KB\b.*\b2 KB\b", warning)
     need = Need(1024, 0, 0, 0)
-    refuse(need, COPIES * 1024)
-    with pytest.raises(
-        InvalidOptionError, match=r"budget of 2 KB is too .* take 2 KB \(1 KB of it weights\)"
-    ):
-        refuse(need, COPIES * 1024 - 1)
+    check_budget(need, COPIES * 1024)
+    with pytest.raises(InvalidOptionError, match=r"\b2 KB .*2 KB \(1 KB .*--memory-budget"):
+        check_budget(need, COPIES * 1024 - 1)
 
 
 def test_the_most_that_is_alive_at_once() -> None:
@@ -337,5 +336,5 @@ def test_bytes_of_one_row() -> None:
         h = Tanh (x)  s = Cast <to = 11> (h)  y = ReduceSum <keepdims = 0> (h, axes)  b = Greater (h, h)
     }"""
     model = ir.from_proto(parsed(text, {"axes": np.int64([2])}))
-    found = {str(v.name): n for v, n in sizes(model, Chunks()).items()}
-    assert found == {"h": 48, "s": 96, "y": 12, "b": 12}
+    bytes_of = {str(v.name): n for v, n in sizes(model, Chunks()).items()}
+    assert bytes_of == {"h": 48, "s": 96, "y": 12, "b": 12}

@@ -8,12 +8,12 @@ from rationale.errors import InvalidOptionError
 from rationale.graph.memory.budget import (
     START,
     Need,
-    Row,
+    RowNeed,
     _cost,
     _products,
-    beyond_budget,
+    budget_warnings,
+    check_budget,
     choose_axes,
-    refuse,
     rows_that_fit,
 )
 from rationale.graph.runtime.session import MAPPED_BYTES
@@ -44,10 +44,10 @@ def test_what_a_graph_takes(need: Need, total: int) -> None:
 def test_a_budget_that_is_just_enough(budget: int, fits: bool) -> None:
     need = Need(weights=7, baked=5, work=11, folding=0)
     if fits:
-        refuse(need, budget)
+        check_budget(need, budget)
     else:
         with pytest.raises(InvalidOptionError, match=r"too small: one row .* Raise --memory-budget"):
-            refuse(need, budget)
+            check_budget(need, budget)
 
 
 @pytest.mark.parametrize(
@@ -64,22 +64,22 @@ def test_an_axis_is_cut_into_chunks_of_one_size(count: int, size: int, chunks: i
     np.testing.assert_array_equal(axis.cut(rows, zeros=True).reshape(-1, 2)[count:], 0)
 
 
-def times(row: Row, size: int) -> float:
+def times(row: RowNeed, size: int) -> float:
     return -(-row.count // size) * (size * max(row.work, row.folding, 1) + START)
 
 
 @pytest.mark.parametrize(
     ("row", "room"),
     [
-        (Row(100, 1 * MB, 0), 10 * MB),
-        (Row(100, 1 * MB, 2 * MB), 10 * MB),
-        (Row(23, 1000, 0), 3 * MB),
-        (Row(101, 0.4 * MB, 0), 13 * MB),
-        (Row(50, 8 * MB, 0), 3 * MB),
-        (Row(9, 0, 0), MB),
+        (RowNeed(100, 1 * MB, 0), 10 * MB),
+        (RowNeed(100, 1 * MB, 2 * MB), 10 * MB),
+        (RowNeed(23, 1000, 0), 3 * MB),
+        (RowNeed(101, 0.4 * MB, 0), 13 * MB),
+        (RowNeed(50, 8 * MB, 0), 3 * MB),
+        (RowNeed(9, 0, 0), MB),
     ],
 )
-def test_a_chunk_is_the_least_that_is_about_as_quick_as_the_room_allows(row: Row, room: float) -> None:
+def test_a_chunk_is_the_least_that_is_about_as_quick_as_the_room_allows(row: RowNeed, room: float) -> None:
     """Room is a fourth of what weights and other work leave of the budget."""
     need = Need(weights=5 * MB, baked=3 * MB, work=2 * MB + int(row.work * row.count), folding=7)
     budget = 2 * 5 * MB + 3 * 2 * MB + int(4 * room)
@@ -93,16 +93,16 @@ def test_a_chunk_is_the_least_that_is_about_as_quick_as_the_room_allows(row: Row
 
 def test_without_any_room_rows_are_walked_one_by_one() -> None:
     need = Need(weights=5 * MB, baked=0, work=2 * MB, folding=0)
-    assert choose_axes(need, {"S": Row(17, 100, 0)}, MB) == {"S": Axis(17, 1)}
+    assert choose_axes(need, {"S": RowNeed(17, 100, 0)}, MB) == {"S": Axis(17, 1)}
 
 
-def memory(**told: int | None) -> Memory:
-    given = {"budget": 1000, "needed": 900, "weights": 100, "baked": 60, "work": 10, **told}
-    return Memory(**given)
+def memory(**changes: int | None) -> Memory:
+    fields = {"budget": 1000, "needed": 900, "weights": 100, "baked": 60, "work": 10, **changes}
+    return Memory(**fields)
 
 
 @pytest.mark.parametrize(
-    ("told", "count"),
+    ("changes", "count"),
     [
         ({}, 24),  # (1000 − 2·100 − 60)/(3·10) = 24.67
         ({"work": 20}, 12),
@@ -114,14 +114,14 @@ def memory(**told: int | None) -> Memory:
         ({"budget": 2 * MAPPED_BYTES + 3000, "weights": MAPPED_BYTES, "baked": 0, "work": 100}, 10),
     ],
 )
-def test_the_rows_that_a_budget_holds(told: dict[str, int], count: int) -> None:
-    assert rows_that_fit(memory(**told)) == count
+def test_the_rows_that_a_budget_holds(changes: dict[str, int], count: int) -> None:
+    assert rows_that_fit(memory(**changes)) == count
 
 
 def test_a_graph_above_its_budget_is_told_of() -> None:
-    assert beyond_budget(memory(needed=1000)) == ()
-    (warning,) = beyond_budget(memory(needed=1001))
-    assert "above its memory budget" in warning
+    assert budget_warnings(memory(needed=1000)) == ()
+    (warning,) = budget_warnings(memory(needed=1001))
+    assert "memory budget" in warning
 
 
 def node(op_type: str, *shapes: tuple[int, ...]) -> ir.Node:
@@ -132,7 +132,7 @@ def node(op_type: str, *shapes: tuple[int, ...]) -> ir.Node:
 
 
 @pytest.mark.parametrize(
-    ("made", "products"),
+    ("operator", "products"),
     [
         (node("Conv", (6, 4, 3, 2)), 4 * 3 * 2),
         (node("ConvTranspose", (4, 6, 3, 2)), 4 * 3 * 2),
@@ -143,8 +143,8 @@ def node(op_type: str, *shapes: tuple[int, ...]) -> ir.Node:
         (ir.node("MatMul", [ir.Value(name="x"), ir.Value(name="y")]), 0),
     ],
 )
-def test_the_products_of_an_element(made: ir.Node, products: int) -> None:
+def test_the_products_of_an_element(operator: ir.Node, products: int) -> None:
     """ConvTranspose sums over the channels that it reads, which its weight has first."""
-    assert _products(made) == products
-    (y,) = made.outputs
-    assert _cost(made, {y: 4 * 11}) == 11 * max(products, 30)
+    assert _products(operator) == products
+    (y,) = operator.outputs
+    assert _cost(operator, {y: 4 * 11}) == 11 * max(products, 30)

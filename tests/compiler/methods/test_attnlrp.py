@@ -207,8 +207,8 @@ def test_what_is_kept_is_warned_of_where_it_is_more_than_the_output() -> None:
     """The bias keeps 2, beside which the output is small."""
     numbers = {"w": np.ones((4, 1)), "b": np.asarray([-2.0])}
     text = "b (double[N, 4] x) => (double[N, 1] y) { h = Sigmoid (x) z = MatMul (h, w) y = Add (z, b) }"
-    (told,) = compile_model(parsed(text, numbers), AttnLrp()).manifest.warnings
-    assert "times what is explained, by the method's definition" in told
+    (warning,) = compile_model(parsed(text, numbers), AttnLrp()).manifest.warnings
+    assert re.search(r"\d times\b", warning)
 
 
 MASKED = """m (double[N, 4, 5] q, double[N, 5, 4] k) => (double[N, 4, 4] y) {
@@ -307,7 +307,7 @@ FORMS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_relevance_through_one_operator(name: str) -> None:
     """Over axes that are not the last alone, ε large."""
-    node, due = FORMS[name]
+    node, expected = FORMS[name]
     wide = [np.broadcast_to(v[:, None, None], (4, 3, 2)).copy() for v in (SCALE, BIAS)]
     held = {"wide_scale": wide[0], "wide_bias": wide[1], "scale": SCALE, "bias": BIAS}
     used = {k: v for k, v in held.items() if f" {k}" in node.replace("(", "( ")}
@@ -317,7 +317,7 @@ def test_relevance_through_one_operator(name: str) -> None:
     answer = explain(parsed(text, used, opsets=opsets), AttnLrp(0.1), x, [0, 11, 22])
     for i, target in enumerate([0, 11, 22]):
         seed = answer["y"] * (np.arange(24) == target).reshape(4, 3, 2)
-        assert_close(answer["x_attributions"][:, i], due(x, seed))
+        assert_close(answer["x_attributions"][:, i], expected(x, seed))
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_gate_gets_one_half_or_in_cp_lrp_nothing(formula: str) -> None:
     assert_close(answer["v_attributions"][:, 0], relevance / 2)
     constant = compile_model(model, CpLrp(), targets=[1], inputs=["x"])
     assert_close(run64(constant.model, {"x": x, "v": v})["x_attributions"][:, 0], relevance)
-    with pytest.raises(UnsupportedModelError, match="'v' reaches the explained output through these alone"):
+    with pytest.raises(UnsupportedModelError, match=r"CP-LRP .*'v' .*--output"):
         compile_model(model, CpLrp(), targets=[1])
 
 
@@ -435,7 +435,7 @@ REFUSED = {
     "a softmax alone": (
         "y = Softmax (x)",
         CpLrp(),
-        "CP-LRP hands nothing through a Softmax or a gate, and 'x'",
+        "CP-LRP .*'x'",
     ),
 }
 
@@ -458,14 +458,14 @@ def test_the_gradient_goes_to_what_a_condition_chose() -> None:
 
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf"), "small", True])
 def test_an_epsilon_that_is_none_is_refused(epsilon: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="epsilon must be a number of at least 0"):
+    with pytest.raises(InvalidOptionError, match=r"Epsilon: epsilon\b.*\b0\b"):
         AttnLrp(epsilon)
 
 
 @pytest.mark.parametrize(("name", "method"), [("attnlrp", AttnLrp), ("cplrp", CpLrp)])
 def test_the_command_line_knows_both_and_their_epsilon(name: str, method: type[AttnLrp]) -> None:
-    made = make_method(name, None, {"epsilon": 0.25, "composite": None})
-    assert type(made) is method
-    assert made == method(0.25)
-    with pytest.raises(InvalidOptionError, match=f"--method {name} takes no --composite"):
+    created = make_method(name, None, {"epsilon": 0.25, "composite": None})
+    assert type(created) is method
+    assert created == method(0.25)
+    with pytest.raises(InvalidOptionError, match=f"--method {name} .*--composite"):
         make_method(name, None, {"composite": "EpsilonPlus"})

@@ -31,8 +31,8 @@ def test_network(name: str) -> None:
     gradient = compile_model(model, Gradient(), targets=TARGET).model
 
     def attributions(graph: Any, points: np.ndarray) -> np.ndarray:
-        wanted = f"{x_name}_attributions"
-        return run64(graph, {x_name: points}, [wanted])[wanted]
+        output = f"{x_name}_attributions"
+        return run64(graph, {x_name: points}, [output])[output]
 
     def on_path(start: np.ndarray, alpha: np.float64) -> np.ndarray:
         delta = x - start
@@ -44,12 +44,12 @@ def test_network(name: str) -> None:
     alphas, weights = path_quadrature(2)
     places, draws = expected.pairs(K)
     noise = noisy.noise(x_name, x.shape[1:])
-    wanted: dict[Any, np.ndarray] = {
+    expected_answers: dict[Any, np.ndarray] = {
         integrated: sum(w * on_path(r[0], a) for a, w in zip(alphas, weights, strict=True)),
         expected: sum(on_path(r[k], a) / 2 for k, a in zip(places, draws, strict=True)),
-        noisy: sum(attributions(gradient, x + one) / 2 for one in noise),
+        noisy: sum(attributions(gradient, x + sample_noise) / 2 for sample_noise in noise),
     }
-    for method, want in wanted.items():
+    for method, want in expected_answers.items():
         got = attributions(compile_model(model, method, targets=TARGET).model, x)
         assert np.abs(want).max() > 0
         assert np.abs(got - want).max() <= SAME * np.abs(want).max(), method.name

@@ -21,9 +21,9 @@ from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.references.interpreter import run64
 from tests.tolerances import PARITY_32
 
-ONE = {name: r[:1] for name, r in R.items()}
+FIRST_ROWS = {name: r[:1] for name, r in R.items()}
 TOO_FEW: dict[str, Callable[[], Any]] = {
-    "one reference": lambda: DeepShap(ONE, standard_error=True),
+    "one reference": lambda: DeepShap(FIRST_ROWS, standard_error=True),
     "one, repeated": lambda: DeepShap({n: r[[0, 0]] for n, r in R.items()}, standard_error=True),
     "one of any weight": lambda: DeepShap(R, [0, 1, 0], standard_error=True),
     "a baseline": lambda: IntegratedGradients(0, standard_error=True),
@@ -33,14 +33,14 @@ TOO_FEW: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("method", [DeepShap, IntegratedGradients, ExpectedGradients])
 def test_methods_of_references_are_told_apart_by_what_they_are_not_by_their_rows(method: Any) -> None:
     """Arrays have no truth and no hash."""
-    one, other = (method(rows(3, 4)) for _ in range(2))
-    assert one != other
-    assert len({one, other, one}) == 2
+    first, other = (method(rows(3, 4)) for _ in range(2))
+    assert first != other
+    assert len({first, other, first}) == 2
 
 
 @pytest.mark.parametrize("name", TOO_FEW)
 def test_one_reference_has_no_spread(name: str) -> None:
-    with pytest.raises(InvalidReferencesError, match="at least two different references"):
+    with pytest.raises(InvalidReferencesError, match="standard error"):
         compile_model(gated(), TOO_FEW[name]())
 
 
@@ -69,9 +69,9 @@ def test_bad_options(name: str) -> None:
 
 
 def test_sigma_must_fit_the_inputs() -> None:
-    with pytest.raises(InvalidOptionError, match=r"shape \[3\] does not broadcast to a row of 'b', \[4\]"):
+    with pytest.raises(InvalidOptionError, match=r"sigma\b.*\[3\].*'b', \[4\]"):
         compile_model(gated(), SmoothGrad(5, [1.0, 2.0, 3.0]))
-    with pytest.raises(InvalidOptionError, match="no entry for input 'b'"):
+    with pytest.raises(InvalidOptionError, match=r"sigma\b.*'b': \['a'\]"):
         compile_model(gated(), SmoothGrad(5, {"a": 1.0}))
 
 
@@ -91,10 +91,10 @@ def test_every_option_changes_the_digest() -> None:
     ]
     digests = [compile_model(gated(), m).manifest.digests for m in methods]
     assert len({d.options for d in digests}) == len(methods)
-    again = compile_model(gated(), ExpectedGradients(R, 9))
-    assert again.manifest.digests == digests[5]
+    same_options = compile_model(gated(), ExpectedGradients(R, 9))
+    assert same_options.manifest.digests == digests[5]
     first = compile_model(gated(), ExpectedGradients(R, 9)).model.SerializeToString(deterministic=True)
-    assert again.model.SerializeToString(deterministic=True) == first
+    assert same_options.model.SerializeToString(deterministic=True) == first
 
 
 def test_a_name_is_taken_only_if_it_is_needed() -> None:
@@ -111,7 +111,7 @@ def test_few_steps_are_warned_of_and_not_refused() -> None:
     manifest = compile_model(gated(), IntegratedGradients(R, 1)).manifest
     assert manifest.measured.completeness_gap > 1e-2
     assert len(manifest.warnings) == 1
-    assert "raise the steps" in manifest.warnings[0]
+    assert "steps" in manifest.warnings[0]
     assert compile_model(gated(), IntegratedGradients(R, 20)).manifest.warnings == ()
 
 
@@ -119,7 +119,7 @@ def test_few_samples_are_a_sampling_error() -> None:
     manifest = compile_model(gated(), ExpectedGradients(R, 20)).manifest
     assert 0 < manifest.measured.gap_in_standard_errors < 5
     assert manifest.measured.completeness_gap > 1e-2
-    assert "four times the samples halve it" in manifest.warnings[0]
+    assert "samples" in manifest.warnings[0]
 
 
 def test_a_model_of_steps_is_no_sampling_error() -> None:
@@ -127,9 +127,9 @@ def test_a_model_of_steps_is_no_sampling_error() -> None:
     model = parsed("g (double[N, 4] x) => (double[N, 4] y) { y = Round (x) }")
     manifest = compile_model(model, ExpectedGradients(R["b"] * 3, 50), targets=[2]).manifest
     assert manifest.measured.gap_in_standard_errors > 1e6
-    assert "whose gradient is 0" in manifest.warnings[0]
+    assert "gradient" in manifest.warnings[0]
     manifest = compile_model(model, IntegratedGradients(R["b"] * 3, 50), targets=[2]).manifest
-    assert "whose gradient is 0" in manifest.warnings[0]
+    assert "gradient" in manifest.warnings[0]
     assert compile_model(model, DeepShap(R["b"] * 3), targets=[2]).manifest.warnings == ()
 
 

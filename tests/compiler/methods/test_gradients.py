@@ -98,10 +98,10 @@ CHOICES: dict[str, tuple[str, list[list[float]]]] = {
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_of_equal_values_the_first_is_chosen(name: str) -> None:
-    node, due = CHOICES[name]
+    node, expected = CHOICES[name]
     model = parsed(f"g (double[N, 6] x) => (double[N, 1] y) {{ y = {node} }}", {"axis": HELD["axis"]})
     got = run64(compile_model(model, Gradient(), targets=[0]).model, {"x": TIED})
-    np.testing.assert_allclose(got["x_attributions"][:, 0], due, atol=COMPLETE_64)
+    np.testing.assert_allclose(got["x_attributions"][:, 0], expected, atol=COMPLETE_64)
 
 
 # -- integrated gradients --------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_integrated_gradients_of_several_inputs() -> None:
             for k in range(K)
         ]
         for name in "ab":
-            want = np.mean([np.tensordot(weights / 2, one[name], 1) for one in each], axis=0)
+            want = np.mean([np.tensordot(weights / 2, gradients[name], 1) for gradients in each], axis=0)
             assert_equal(answer[f"{name}_attributions"][n], want)
     assert_equal(answer["base_value"], np.tile(base, (N, 1)))
     assert_equal(answer["explained_value"], value(X))
@@ -164,7 +164,7 @@ def test_the_gap_closes_with_the_steps() -> None:
 @pytest.mark.parametrize(("number", "baseline"), [(0, 0.0), (0.25, 0.25), (np.float32(-1), -1.0)])
 def test_a_number_is_a_row(number: float, baseline: float) -> None:
     same = {name: np.full((1, X[name].shape[1]), baseline) for name in "ab"}
-    by_number, by_rows = (explained(IntegratedGradients(given, 9)) for given in (number, same))
+    by_number, by_rows = (explained(IntegratedGradients(references, 9)) for references in (number, same))
     for name, values in by_number.items():
         assert np.array_equal(values, by_rows[name]), name
     assert_equal(by_number["base_value"] + 1, np.tile(value(same), (N, 1)) + 1)
@@ -278,7 +278,7 @@ def test_smoothgrad_over_the_same_noise(sigma: Any) -> None:
         [
             "y",
             "explained_value",
-            *(f"{n}_{what}" for n in "ab" for what in ("attributions", "standard_error")),
+            *(f"{n}_{kind}" for n in "ab" for kind in ("attributions", "standard_error")),
         ]
     )
 

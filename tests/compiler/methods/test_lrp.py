@@ -125,7 +125,7 @@ def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) ->
     targets = some_targets(model, x)
     got = relevance(model, (("first", parse_rule("absolute:0.2")),), x, targets)
     assert_equal(got, expected(model, by_matrix, x, targets))
-    with pytest.raises(InvalidOptionError, match="Absolute: epsilon must be a number of at least 0"):
+    with pytest.raises(InvalidOptionError, match=r"Absolute: epsilon\b.*-1\.0"):
         Absolute(epsilon=-1.0)
 
 
@@ -176,27 +176,27 @@ def test_a_sum_takes_a_denominator_of_ones_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("denominator", "says"),
     [(lambda op, z: op.ReduceSum(z, [1], keepdims=1), "of shape [1, 1]"), (lambda *_: 1.0, "1.0")],
 )
 def test_a_denominator_has_the_shape_of_what_it_divides(
-    given: Callable[[Ops, Tensor], Any], says: str, monkeypatch: pytest.MonkeyPatch
+    denominator: Callable[[Ops, Tensor], Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(lrp.RULES, "odd", Earlier)
 
     @dataclass(frozen=True)
-    class Odd(RelevanceRule):
+    class WrongDenominator(RelevanceRule):
         name: ClassVar[str] = "odd"
 
         def groups(self) -> tuple[lrp.Group, ...]:
             return lrp.Zero().groups()
 
         def modify_denominator(self, op: Ops, z: Tensor) -> Tensor:
-            return given(op, z)
+            return denominator(op, z)
 
     message = f"rule odd: modify_denominator(op, z) must return a tensor of z's shape [1, 6], not {says}."
     with pytest.raises(InvalidOptionError, match=re.escape(message)):
-        compile_model(spellings()["gemm"][0], Lrp(rules=[("first", Odd())]))
+        compile_model(spellings()["gemm"][0], Lrp(rules=[("first", WrongDenominator())]))
 
 
 @grid("average, rule", averages(), RULES)
@@ -378,8 +378,8 @@ def test_gradients_behind_a_normalisation_of_the_inputs(preset: str) -> None:
     held = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     got = run64(compile_model(model, Lrp(preset), targets=[2]).model, {"x": x}, ["x_attributions"])
     gate = (run64(model, {"x": x}, ["h"])["h"] > 0) | (preset == "Deconvnet")
-    due = (np.maximum(held["w2"][:, 2], 0) * gate) @ held["w"].T / held["deviation"]
-    assert_equal(got["x_attributions"][:, 0], due)
+    expected = (np.maximum(held["w2"][:, 2], 0) * gate) @ held["w"].T / held["deviation"]
+    assert_equal(got["x_attributions"][:, 0], expected)
 
 
 def test_inputs_that_cannot_be_negative_are_not_taken_apart() -> None:
@@ -406,7 +406,7 @@ SIGNS = {
 
 @pytest.mark.parametrize("name", SIGNS)
 def test_values_are_taken_apart_by_sign_unless_they_have_one(name: str) -> None:
-    between, known = SIGNS[name]
+    between, signed = SIGNS[name]
     random = np.random.default_rng(7)
     held = {"k": random.standard_normal((3, 3, 1, 1)), "minus": np.asarray(-1.0)}
     held |= {"zero": np.asarray([0]), "one": np.asarray([1]), "three": np.asarray([3])}
@@ -417,7 +417,7 @@ def test_values_are_taken_apart_by_sign_unless_they_have_one(name: str) -> None:
     rules = (("Conv", lrp.Zero()), ("last", lrp.ZPlus()))
     compiled = compile_model(model, Lrp(rules=rules), targets=[4])
     parts = [node.op_type for node in compiled.model.graph.node if node.op_type in ("Max", "Min")]
-    assert sorted(parts) == ([] if known else ["Max", "Min"])
+    assert sorted(parts) == ([] if signed else ["Max", "Min"])
 
 
 def test_z_plus_reads_both_signs_behind_a_layer_without_activation() -> None:
@@ -453,12 +453,12 @@ def test_a_normalisation_before_a_grouped_convolution_stays_apart() -> None:
 
 @pytest.mark.parametrize("choice", [("Conv",), ("Conv", lrp.Zero(), 1), "Co", 3])
 def test_a_choice_is_a_selector_and_a_rule(choice: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="rules are pairs of a selector and a rule"):
+    with pytest.raises(InvalidOptionError, match=f"pairs.*{re.escape(repr(choice))}"):
         Lrp(rules=[choice])
 
 
 @pytest.mark.parametrize("rules", [None, (("Conv", lrp.Zero()) for _ in range(1))])
 def test_rules_are_a_list(rules: Any) -> None:
     """Not what can be read once: the checks would leave nothing of it."""
-    with pytest.raises(InvalidOptionError, match="rules must be a list of selectors and rules"):
+    with pytest.raises(InvalidOptionError, match=r"rules\b.*\blist\b"):
         Lrp(rules=rules)

@@ -1,5 +1,6 @@
 """Where relevance itself is carried, and what choices, bounds and outputs LRP takes or refuses."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +197,10 @@ def test_bounds_are_carried_through_the_normalisation() -> None:
     low, high = -3.0, np.linspace(3, 4, 6)
     carried = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox())], low=low, high=high))
     ends = [(WEIGHTS["mean"] - bound) / WEIGHTS["deviation"] for bound in (high, low)]
-    own = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox(*ends))]))
-    assert_equal(carried, own)
+    by_rule = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox(*ends))]))
+    assert_equal(carried, by_rule)
     other = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox(low, high))]))
-    assert np.abs(other - own).max() > 1e-3 * np.abs(own).max()
+    assert np.abs(other - by_rule).max() > 1e-3 * np.abs(by_rule).max()
 
 
 # -- selectors ------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def test_the_last_match_wins() -> None:
 
 
 WRITTEN = [
-    *(made() for made in RULES.values()),
+    *(rule_class() for rule_class in RULES.values()),
     *(lrp.Epsilon(0.5), lrp.Gamma(0.5, 1e-3), lrp.Gamma(0.25, 1e-3), lrp.Flat(0.1), lrp.AlphaBeta(1, 0)),
 ]
 
@@ -336,9 +337,9 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     onnx.save(mlp(), "m.onnx")
     command = ["compile", "m.onnx", "--name", "m", "--method", "lrp", "--targets", "0,2"]
     chosen = ["--composite", "EpsilonAlpha2Beta1", "--rule", "Gemm=gamma:0.5", "--rule", "first=zbox"]
-    done = CliRunner().invoke(app, [*command, *chosen, "--low", "-3", "--high", "3"])
-    assert done.exit_code == 0, done.output
-    assert "warning: explains the scores 'z2'" in done.stderr
+    result = CliRunner().invoke(app, [*command, *chosen, "--low", "-3", "--high", "3"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^warning: .*'z2'", result.stderr, re.MULTILINE)
     entry = open_entry(Path("model_repository"), "m")
     method = Lrp("EpsilonAlpha2Beta1", [("Gemm", lrp.Gamma(0.5)), ("first", lrp.ZBox())], low=-3, high=3)
     x = RANDOM.standard_normal((2, 5)).astype(np.float32)
@@ -347,7 +348,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     refused = CliRunner().invoke(app, [*command, "--name", "other", "--rule", "Gemm=gama"])
     assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
-    assert "rule 'gama' is not known" in refused.stderr
+    assert "rule 'gama'" in refused.stderr
     assert sorted(p.name for p in Path("model_repository").iterdir()) == ["m", "m_explain"]
 
 
@@ -358,7 +359,7 @@ def test_scores_are_explained_where_nothing_else_is_asked_for() -> None:
     compiled = compile_model(mlp(), Lrp(), targets=[0, 2])
     assert compiled.manifest.explained_output == "z2"
     (warning,) = compiled.manifest.warnings
-    assert "explains the scores 'z2' behind the probabilities 'y'" in warning
+    assert re.search(r"scores 'z2'.*probabilities 'y'", warning)
     named = compile_model(mlp(), Lrp(), output="z2", targets=[0, 2])
     assert named.manifest.warnings == ()
     x = RANDOM.standard_normal((2, 5)).astype(np.float32)

@@ -54,9 +54,9 @@ def test_a_rule_of_a_package_is_its_matrix_form(packages: Packages, rule: str) -
     packages.install_absolute()
     model, _ = spellings()["gemm"]
     onnx.save(model, "m.onnx")
-    done = call("--rule", rule, "--targets", "0,4")
-    assert done.exit_code == 0, done.output
-    assert "absolute of example-rules 1.2" in done.stdout
+    result = call("--rule", rule, "--targets", "0,4")
+    assert result.exit_code == 0, result.output
+    assert "absolute of example-rules 1.2" in result.stdout
     x = np.random.default_rng(3).standard_normal((3, 4))
     got = open_entry(Path("model_repository"), "m").explain(x)["x_attributions"]
     W, b = reference.matrix_of(lambda v: run64(model, {"x": v})["y"], (4,))
@@ -75,10 +75,10 @@ def test_the_manifest_says_by_what_it_was_made(packages: Packages) -> None:
     manifest = written()
     assert manifest.extensions == (RECORDED,)
     assert manifest.method.options["rules"] == [["Gemm", "absolute:0.2"], ["last", "absolute"]]
-    again = method_of(manifest.request)
-    assert isinstance(again, Lrp)
-    assert str(again.rules[0][1]) == "absolute:0.2"
-    assert compile_model("m.onnx", again).manifest.digests == manifest.digests
+    recreated = method_of(manifest.request)
+    assert isinstance(recreated, Lrp)
+    assert str(recreated.rules[0][1]) == "absolute:0.2"
+    assert compile_model("m.onnx", recreated).manifest.digests == manifest.digests
     packages.install_absolute("1.3")
     newer = compile_model("m.onnx", method_of(manifest.request)).manifest
     assert newer.extensions == (RECORDED.model_copy(update={"version": "1.3"}),)
@@ -90,9 +90,9 @@ def test_the_manifest_says_by_what_it_was_made(packages: Packages) -> None:
 def test_a_rule_of_a_script_has_no_package(packages: Packages) -> None:
     (packages.folder / "script.py").write_text(ABSOLUTE)
     script = __import__("script")
-    (found,) = compile_model(mlp(), Lrp(rules=[("Gemm", script.Absolute())])).manifest.extensions
-    assert (found.value, found.package, found.version) == ("script:Absolute", None, None)
-    assert str(found) == "absolute of script:Absolute"
+    (extension,) = compile_model(mlp(), Lrp(rules=[("Gemm", script.Absolute())])).manifest.extensions
+    assert (extension.value, extension.package, extension.version) == ("script:Absolute", None, None)
+    assert str(extension) == "absolute of script:Absolute"
 
 
 def test_a_rule_of_a_script_needs_a_name_and_groups() -> None:
@@ -105,33 +105,33 @@ def test_a_rule_of_a_script_needs_a_name_and_groups() -> None:
         name: ClassVar[str] = "empty"
 
     RULES.pop("empty")
-    for made, says in ((Nameless(), "the name by which it is asked for"), (Empty(), "give it `groups`")):
+    for rule, says in ((Nameless(), "ClassVar"), (Empty(), "`groups`")):
         with pytest.raises(InvalidOptionError, match=says):
-            Lrp(rules=[("Gemm", made)])
+            Lrp(rules=[("Gemm", rule)])
 
 
 def test_a_script_may_go_on_with_a_rule_that_is_installed(packages: Packages) -> None:
     """What is recorded is the class that was used; its text is read as the package's."""
     packages.install_absolute()
     (packages.folder / "script.py").write_text(ABSOLUTE)
-    own = __import__("script").Absolute()
-    (found,) = Lrp(rules=[("Gemm", own)]).extensions
-    assert (found.value, found.package) == ("script:Absolute", None)
-    (found,) = Lrp(rules=[("Gemm", parse_rule("absolute")), ("last", parse_rule("absolute:1"))]).extensions
-    assert found == RECORDED
+    script_rule = __import__("script").Absolute()
+    (extension,) = Lrp(rules=[("Gemm", script_rule)]).extensions
+    assert (extension.value, extension.package) == ("script:Absolute", None)
+    (extension,) = Lrp(
+        rules=[("Gemm", parse_rule("absolute")), ("last", parse_rule("absolute:1"))]
+    ).extensions
+    assert extension == RECORDED
 
 
 def test_nothing_is_imported_before_its_name_is_asked_for(packages: Packages) -> None:
     packages.install("careless", "raise SystemExit('no licence')", {"careless": "careless:Rule"})
     packages.install_absolute()
     assert parse_rule("gamma:0.5") == Gamma(0.5)
-    with pytest.raises(InvalidOptionError, match=r"there are zero, .*, absolute"):
+    with pytest.raises(InvalidOptionError, match=r"'absolut'.* zero, .*, absolute"):
         parse_rule("absolut")
     assert {"careless", "example_rules"}.isdisjoint(sys.modules)
     assert str(parse_rule("absolute")) == "absolute"
-    with pytest.raises(
-        ExtensionError, match=r"careless 1\.2, entry point careless = .*SystemExit: no licence"
-    ):
+    with pytest.raises(ExtensionError, match=r"careless 1\.2, .*SystemExit"):
         parse_rule("careless")
 
 
@@ -162,7 +162,7 @@ FAULTY: dict[str, tuple[str, str, str]] = {
         "mine:Mine",
         'write name: ClassVar[str] = "mine"',
     ),
-    "no groups": (rule(NAMED), "mine:Mine", "give it `groups`"),
+    "no groups": (rule(NAMED), "mine:Mine", "`groups`"),
     "the name of one of ours in its class": (
         rule(f'name: ClassVar[str] = "gamma"\n    {GROUPS}'),
         "mine:Mine",
@@ -176,11 +176,11 @@ def test_a_package_that_cannot_be_used(packages: Packages, place: Path, name: st
     """One line with the package and its entry point; nothing is written, and our own rules go on."""
     code, value, says = FAULTY[name]
     packages.install("mine", code, {"mine": value}, version="0.3")
-    done = call("--rule", "Gemm=mine:0.1")
-    assert done.exit_code == 2, done.output
-    assert done.stderr.startswith(f"error: package mine 0.3, entry point mine = {value!r} of {LRP_RULES}: ")
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
+    result = call("--rule", "Gemm=mine:0.1")
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"error: package mine 0.3, entry point mine = {value!r} of {LRP_RULES}: ")
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
     assert not (place / "model_repository").exists()
     assert RULES["gamma"] is Gamma
     assert parse_rule("gamma:0.5") == Gamma(0.5)
@@ -191,11 +191,9 @@ def test_names_that_clash(packages: Packages) -> None:
     packages.install(
         "second-rules", ABSOLUTE, {"absolute": "second_rules:Absolute", "gamma": "second_rules:X"}
     )
-    with pytest.raises(ExtensionError, match=r"first-rules .* second-rules .* rules of one name"):
+    with pytest.raises(ExtensionError, match=r"first-rules .*absolute .*second-rules .*absolute"):
         parse_rule("absolute")
-    with pytest.raises(
-        ExtensionError, match=r"second-rules 1\.2, entry point gamma .* own rules has that name"
-    ):
+    with pytest.raises(ExtensionError, match=r"second-rules 1\.2, .* gamma "):
         parse_rule("gamma:0.5")
     assert parse_rule("zplus").name == "zplus"
 

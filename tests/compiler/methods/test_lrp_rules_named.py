@@ -23,7 +23,7 @@ UNNAMED = ("halves", "winner")  # that no `--rule` chooses, as no other rule is 
 def test_each_operator_has_the_rule_of_its_composite() -> None:
     model, _ = network("resnet")
     compiled = compile_model(model, Lrp(rules=[("name:^c4$", lrp.Gamma(0.4))]))
-    assert [str(one) for one in compiled.rules()] == [
+    assert [str(layer_rule) for layer_rule in compiled.rules()] == [
         "Conv c1: zplus",
         "Relu r1: pass",
         "Conv c2: zplus",
@@ -42,7 +42,9 @@ def test_each_operator_has_the_rule_of_its_composite() -> None:
 
 
 @pytest.mark.usefixtures("float64_engine")
-@pytest.mark.parametrize("composite", [name for name, one in COMPOSITES.items() if not one.is_gradient])
+@pytest.mark.parametrize(
+    "composite", [name for name, layer_rule in COMPOSITES.items() if not layer_rule.is_gradient]
+)
 @pytest.mark.parametrize("name", ["mlp", "vgg", "resnet"])
 def test_the_rules_that_are_named_are_those_that_act(name: str, composite: str) -> None:
     """They give the same relevance where they refine another composite, one operator at a time."""
@@ -50,15 +52,15 @@ def test_the_rules_that_are_named_are_those_that_act(name: str, composite: str) 
     bounds = {"low": -4, "high": 4}
     compiled = compile_model(model, Lrp(composite, **bounds), targets="all")
     choices = [
-        (f"name:^{re.escape(one.name)}$", parse_rule(one.rule))
-        for one in compiled.rules()
-        if one.rule not in UNNAMED
+        (f"name:^{re.escape(layer_rule.name)}$", parse_rule(layer_rule.rule))
+        for layer_rule in compiled.rules()
+        if layer_rule.rule not in UNNAMED
     ]
     other = "ExcitationBackprop" if composite == "EpsilonPlus" else "EpsilonPlus"
-    again = compile_model(model, Lrp(other, choices, **bounds), targets="all")
-    assert again.rules() == compiled.rules()
+    recompiled = compile_model(model, Lrp(other, choices, **bounds), targets="all")
+    assert recompiled.rules() == compiled.rules()
     x = np.random.default_rng(6).standard_normal((3, *shape))
-    want, got = (run64(c.model, {"x": x})["x_attributions"] for c in (compiled, again))
+    want, got = (run64(c.model, {"x": x})["x_attributions"] for c in (compiled, recompiled))
     np.testing.assert_allclose(got, want, rtol=0, atol=RELEVANCE_64 * np.abs(want).max())
 
 
@@ -71,7 +73,7 @@ def test_attention_has_the_rules_of_attnlrp() -> None:
         }""",
         {"w": np.eye(4, dtype=np.float32)},
     )
-    assert [str(one) for one in compile_model(model, AttnLrp(0.1)).rules()] == [
+    assert [str(layer_rule) for layer_rule in compile_model(model, AttnLrp(0.1)).rules()] == [
         "MatMul query: epsilon:0.1",
         "MatMul scores: epsilon:0.05",
         "Softmax softmax: own",
@@ -84,8 +86,8 @@ def test_attention_has_the_rules_of_attnlrp() -> None:
 
 
 def test_gradients_with_other_relus_name_them() -> None:
-    found = compile_model(network("mlp")[0], Lrp("GuidedBackprop")).rules()
-    assert {(one.operator, one.rule) for one in found} == {
+    layer_rules = compile_model(network("mlp")[0], Lrp("GuidedBackprop")).rules()
+    assert {(layer_rule.operator, layer_rule.rule) for layer_rule in layer_rules} == {
         ("Gemm", "taylor"),
         ("Relu", "guidedrelu"),
         ("LeakyRelu", "taylor"),
@@ -101,7 +103,7 @@ def test_a_written_entry_and_the_reports_name_them_too(tmp_path: Path) -> None:
     assert line.endswith(": 1 Conv; pass: 1 Relu; winner: 1 MaxPool; epsilon: 1 Gemm")
     assert len(line) < 150  # bounds of an image are not spelled out
     page = Page(compiled._repr_html_())
-    assert "the rules of 4 operators" in [seen.text for seen in page.of("summary")]
+    assert any("4 operators" in seen.text for seen in page.of("summary"))
     assert {"MaxPool pool", "winner"} <= {seen.text for seen in (*page.of("th"), *page.of("td"))}
 
 

@@ -52,8 +52,11 @@ def test_two_spellings_of_one_rule(colons: str, call: str, rule: RelevanceRule) 
 
 
 def test_bounds_in_both_spellings() -> None:
-    both = [parse_rule("zbox:-1:[1.0, 2.5]:0.001"), parse_rule("zbox(low=-1, high=[1.0, 2.5], epsilon=1e-3)")]
-    for box in both:
+    boxes = [
+        parse_rule("zbox:-1:[1.0, 2.5]:0.001"),
+        parse_rule("zbox(low=-1, high=[1.0, 2.5], epsilon=1e-3)"),
+    ]
+    for box in boxes:
         assert isinstance(box, lrp.ZBox)
         assert (box.low, box.high, box.epsilon) == (-1.0, [1.0, 2.5], 1e-3)
         assert str(box) == "zbox:-1.0:[1.0, 2.5]:0.001"
@@ -70,8 +73,8 @@ CHOICES = [
 
 @pytest.mark.parametrize(("text", "selector", "rule"), CHOICES)
 def test_where_a_selector_ends(text: str, selector: str, rule: str) -> None:
-    found = parse_choice(text)
-    assert (found[0], str(found[1])) == (selector, rule)
+    choice = parse_choice(text)
+    assert (choice[0], str(choice[1])) == (selector, rule)
 
 
 WRITTEN = [
@@ -104,10 +107,10 @@ def test_parameters_have_their_types_and_are_written_as_they_are_read(
 )
 def test_boxes_can_be_read_again(rule: lrp.ZBox, text: str) -> None:
     assert str(rule) == text
-    again = parse_rule(text)
-    assert isinstance(again, lrp.ZBox)
-    assert again.epsilon == rule.epsilon
-    for ours, theirs in ((again.low, rule.low), (again.high, rule.high)):
+    reread = parse_rule(text)
+    assert isinstance(reread, lrp.ZBox)
+    assert reread.epsilon == rule.epsilon
+    for ours, theirs in ((reread.low, rule.low), (reread.high, rule.high)):
         assert np.array_equal(np.asarray(ours, object), np.asarray(theirs, object))
 
 
@@ -157,7 +160,7 @@ def test_what_is_refused(text: str, says: str) -> None:
 
 
 def test_types_are_checked_in_python_too(typed: Any) -> None:
-    for given, says in (
+    for make, says in (
         ({"scale": "1"}, "Typed: scale must be a number of at least 0, not '1'"),
         ({"scale": 1.0, "times": 1.5}, "times must be a whole number"),
         ({"scale": 1.0, "exact": 1}, "exact must be True or False"),
@@ -165,7 +168,7 @@ def test_types_are_checked_in_python_too(typed: Any) -> None:
         ({"scale": 1.0, "epsilon": -1.0}, "epsilon must be a number of at least 0"),
     ):
         with pytest.raises(InvalidOptionError, match=says):
-            typed(**given)
+            typed(**make)
 
 
 def test_what_a_rule_refuses_by_itself_is_told() -> None:
@@ -177,12 +180,12 @@ def test_what_a_rule_refuses_by_itself_is_told() -> None:
         def __post_init__(self) -> None:
             raise ValueError("scale must be odd")
 
-    with pytest.raises(InvalidOptionError, match=r"rule 'picky:2': scale must be odd\."):
+    with pytest.raises(InvalidOptionError, match=r"'picky:2': scale\b"):
         parse_rule("picky:2")
 
 
 def test_a_name_of_ours_is_not_taken() -> None:
-    with pytest.raises(InvalidOptionError, match="own rules has the name 'gamma'"):
+    with pytest.raises(InvalidOptionError, match=r"Gamma: .*'gamma'"):
 
         class Gamma(RelevanceRule):
             name: ClassVar[str] = "gamma"

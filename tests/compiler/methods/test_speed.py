@@ -24,8 +24,10 @@ def walked(text: str) -> list[str]:
     named = re.findall(r"\w+", text)
     constants = {name: array for name, array in CONSTANTS.items() if name in named}
     model = parsed(f"g (float[N, 2, 4, 6] x) => (float[N, C, H, W] y) {{ {text} }}", constants)
-    made = compile_model(model, DeepShap(rows(5, *SHAPE)), targets="all").model
-    names = [name.split("/")[1] for n in made.graph.node for name in n.output if name.startswith("backward/")]
+    graph = compile_model(model, DeepShap(rows(5, *SHAPE)), targets="all").model
+    names = [
+        name.split("/")[1] for n in graph.graph.node for name in n.output if name.startswith("backward/")
+    ]
     return list(dict.fromkeys(names))
 
 

@@ -82,8 +82,8 @@ def test_layer(name: str, dynamo: bool) -> None:
     compiled = compile_model(model, DeepShap(rows[:K]), targets="all")
     assert "Scan" not in {n.op_type for n in compiled.model.graph.node}, "a row by itself is slow"
     answer = compiled.explain(rows[K:])
-    wanted = network(torch.from_numpy(rows[K:])).detach().numpy()
-    np.testing.assert_allclose(answer["explained_value"], wanted, atol=1e-5)
+    expected = network(torch.from_numpy(rows[K:])).detach().numpy()
+    np.testing.assert_allclose(answer["explained_value"], expected, atol=1e-5)
     difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
     assert difference > 0.1
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * difference

@@ -23,21 +23,21 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "dynamo"), CASES)
 def test_transformer(name: str, dynamo: bool) -> None:
-    given = transformer(name, dynamo=dynamo)
-    logits = given.network(*(torch.from_numpy(a) for a in given.x.values())).detach().numpy()
+    exported = transformer(name, dynamo=dynamo)
+    logits = exported.network(*(torch.from_numpy(a) for a in exported.x.values())).detach().numpy()
     targets = [logits[0].size - 5, logits[0].size - 2] if logits.ndim > 2 else [0, 2]
-    compiled = compile_model(given.model, DeepShap(given.references), targets=targets)
-    answer = compiled.explain(given.x)
+    compiled = compile_model(exported.model, DeepShap(exported.references), targets=targets)
+    answer = compiled.explain(exported.x)
     np.testing.assert_allclose(answer["logits"], logits, atol=1e-5 * np.abs(logits).max())
     difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
     assert difference > 0.1 * np.abs(answer["explained_value"]).max(), "a test network must have a signal"
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * difference
-    first = next(iter(given.x))
+    first = next(iter(exported.x))
     attributions = answer[f"{first}_attributions"]
-    assert attributions.shape == (3, 2, *given.x[first].shape[1:])
+    assert attributions.shape == (3, 2, *exported.x[first].shape[1:])
     assert not [output for output in answer if output == "mask_attributions"]
     for i in range(3):
-        alone = compiled.explain({n: a[i : i + 1] for n, a in given.x.items()})[f"{first}_attributions"]
+        alone = compiled.explain({n: a[i : i + 1] for n, a in exported.x.items()})[f"{first}_attributions"]
         np.testing.assert_allclose(alone[0], attributions[i], atol=1e-5 * np.abs(attributions).max())
 
 
@@ -45,21 +45,21 @@ def test_transformer(name: str, dynamo: bool) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_relevance(name: str) -> None:
     """AttnLRP starts at the network's own answer, and says what of it is kept."""
-    given = transformer(name, dynamo=False)
-    first, logits = next(iter(given.x)), given.network(*map(torch.from_numpy, given.x.values()))
+    exported = transformer(name, dynamo=False)
+    first, logits = next(iter(exported.x)), exported.network(*map(torch.from_numpy, exported.x.values()))
     scores = logits.detach().numpy().reshape(len(logits), -1)
-    answer = compile_model(given.model, AttnLrp(), targets=[scores.shape[1] - 2]).explain(given.x)
+    answer = compile_model(exported.model, AttnLrp(), targets=[scores.shape[1] - 2]).explain(exported.x)
     explained, relevance = answer["explained_value"][:, 0], answer[f"{first}_attributions"].reshape(3, -1)
     np.testing.assert_allclose(explained, scores[:, -2], atol=1e-5 * np.abs(scores).max())
-    kept = explained - relevance.sum(1, dtype=np.float64)
+    absorbed = explained - relevance.sum(1, dtype=np.float64)
     near = 1e-5 * np.abs(relevance).sum(1).max()
-    np.testing.assert_allclose(answer["completeness_gap"][:, 0], kept, atol=near)
+    np.testing.assert_allclose(answer["completeness_gap"][:, 0], absorbed, atol=near)
 
 
 def test_a_masked_token_has_no_attribution() -> None:
     """Nothing of it reaches the class token of the explained row."""
-    given = transformer("BERT", dynamo=False)
-    answer = compile_model(given.model, DeepShap(given.references), targets=[0]).explain(given.x)
+    exported = transformer("BERT", dynamo=False)
+    answer = compile_model(exported.model, DeepShap(exported.references), targets=[0]).explain(exported.x)
     values = answer["ids_attributions"][1, 0]
     assert np.abs(values[5:]).max() <= 1e-6 * np.abs(values).max()
     assert np.abs(values[:5]).min() > 0
@@ -68,10 +68,12 @@ def test_a_masked_token_has_no_attribution() -> None:
 @pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_references_as_a_tokenizer_gives_them(dynamo: bool) -> None:
     """Ids with their mask: it is each row's own, whatever the references' is."""
-    given = transformer("BERT", dynamo=dynamo)
-    ids, mask = given.x
-    both = DeepShap({ids: given.references, mask: np.tril(np.ones_like(given.references), k=3)})
-    got = compile_model(given.model, both, targets=[1]).explain(given.x)
-    want = compile_model(given.model, DeepShap({ids: given.references}), targets=[1]).explain(given.x)
+    exported = transformer("BERT", dynamo=dynamo)
+    ids, mask = exported.x
+    method = DeepShap({ids: exported.references, mask: np.tril(np.ones_like(exported.references), k=3)})
+    got = compile_model(exported.model, method, targets=[1]).explain(exported.x)
+    want = compile_model(exported.model, DeepShap({ids: exported.references}), targets=[1]).explain(
+        exported.x
+    )
     np.testing.assert_array_equal(got["ids_attributions"], want["ids_attributions"])
     assert np.abs(got["completeness_gap"]).max() <= COMPLETE_32 * np.abs(got["explained_value"]).max()

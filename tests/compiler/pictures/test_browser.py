@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 from typer.testing import CliRunner
 
 from rationale import DeepShap, Lrp, compile_model
 from rationale.artifact.entry import open_entry
 from rationale_service.cli.main import app
+from tests.browsers import chromium
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
-from tests.needs import need
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "a" * 200, "</style><b>", "w " * 60]
@@ -41,11 +41,8 @@ BARS = """() => [...document.querySelectorAll('li rect')].map(rect => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = need("Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

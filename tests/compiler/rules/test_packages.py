@@ -13,7 +13,7 @@ from rationale.extensions import RULES, Installed
 from rationale.rules import rule as rules
 from rationale.rules.rule import Kind, Rule, find_rule, package_of
 from rationale.schema.manifest import Extension
-from rationale_service.models.explainers.worker import Order
+from rationale_service.models.explainers.worker import CompileOrder
 from tests.compiler.rules.packaged import DEFINITION, MODEL, SNAKE, installed, python
 
 SNAKES = ("snake-rules", "2.5", RULES)
@@ -43,11 +43,11 @@ def test_the_command_line_has_its_rules_and_the_manifest_names_it(place: Path) -
 def test_the_gateways_worker_has_its_rules(place: Path) -> None:
     options = {"method": "gradient", "deployment": {}}
     entry = place / "snake_explain"
-    order = Order(str(place / "snake.onnx"), "snake", str(entry), options, None, 4 << 30)
+    order = CompileOrder(str(place / "snake.onnx"), "snake", str(entry), options, None, 4 << 30)
     code = (
-        "import sys, json"
-        "\nfrom pathlib import Path\nfrom rationale_service.models.explainers.worker import Order, run\n"
-        "run(Order(**json.loads(sys.argv[1])), sys.stdout)"
+        "import sys, json\n"
+        "from rationale_service.models.explainers.worker import CompileOrder, run\n"
+        "run(CompileOrder(**json.loads(sys.argv[1])), sys.stdout)"
     )
     result = python(place, code, order.to_line().decode())
     assert result.returncode == 0, result.stderr

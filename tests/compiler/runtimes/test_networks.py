@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cases import Case
+from benchmarks.cases import BenchmarkCase
 from benchmarks.subjects import make_subject
 from rationale import DeepShap, Deployment, compile_model
 from rationale.artifact.compiled import Compiled
@@ -19,11 +19,11 @@ from tests.transformers_models import transformer
 OWN_ROUNDINGS = 8  # of what ONNX Runtime itself answers otherwise where it computes in another order
 PORTABLE = Deployment(runtime="openvino")
 SUBJECTS = {
-    "credit-softmax": Case("credit-softmax", (30,), 50, 4),
-    "resnet50": Case("resnet50", (3, 64, 64), 4, 2),
-    "densenet201": Case("densenet201", (3, 64, 64), 4, 2),
-    "vgg19": Case("vgg19", (3, 64, 64), 4, 2),
-    "efficientnetb0": Case("efficientnetb0", (3, 64, 64), 4, 2),
+    "credit-softmax": BenchmarkCase("credit-softmax", (30,), 50, 4),
+    "resnet50": BenchmarkCase("resnet50", (3, 64, 64), 4, 2),
+    "densenet201": BenchmarkCase("densenet201", (3, 64, 64), 4, 2),
+    "vgg19": BenchmarkCase("vgg19", (3, 64, 64), 4, 2),
+    "efficientnetb0": BenchmarkCase("efficientnetb0", (3, 64, 64), 4, 2),
 }
 IMAGES = {name for name, case in SUBJECTS.items() if len(case.shape) > 1}
 
@@ -57,7 +57,7 @@ def test_a_transformer_in_openvino(name: str) -> None:
 
 def test_references_in_chunks_do_not_load_in_openvino() -> None:
     """The body of their Scan reads values from outside, which OpenVINO counts as its state."""
-    subject = make_subject(Case("credit-softmax", (30,), 200, 3), 0)
+    subject = make_subject(BenchmarkCase("credit-softmax", (30,), 200, 3), 0)
     deployment = Deployment(runtime="openvino", memory_budget=4_000_000)
     method = DeepShap(subject.references.numpy())
     compiled = compile_model(subject.model, method, targets="all", deployment=deployment)

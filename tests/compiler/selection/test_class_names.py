@@ -39,10 +39,10 @@ def test_of_a_fitted_model_they_are_its_labels(model: Any, method: Any) -> None:
     assert [manifest.class_name(each) for each in manifest.targets] == [*NAMES]
 
 
-@pytest.mark.parametrize(("labels", "due"), [((7, 8, 9), ("7", "8", "9")), ((0, 1, 2), ())])
-def test_numbers_are_names_unless_they_only_count(labels: tuple[int, ...], due: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("labels", "expected"), [((7, 8, 9), ("7", "8", "9")), ((0, 1, 2), ())])
+def test_numbers_are_names_unless_they_only_count(labels: tuple[int, ...], expected: tuple[str, ...]) -> None:
     fitted = LogisticRegression().fit(TABLE.to_numpy(np.float32), np.array(labels)[RANK])
-    assert compile_model(fitted, DeepShap(TABLE[:10]), targets="all").manifest.class_names == due
+    assert compile_model(fitted, DeepShap(TABLE[:10]), targets="all").manifest.class_names == expected
 
 
 TWO_HEADS = """g (float[N, 2] x) => (float[N, 3] scores, float[N, 3] others, string[N] label) {
@@ -54,10 +54,10 @@ TWO_HEADS = """g (float[N, 2] x) => (float[N, 3] scores, float[N, 3] others, str
 }"""
 
 
-@pytest.mark.parametrize(("output", "due"), [("scores", NAMES), ("logits", NAMES), ("others", ())])
-def test_only_scores_that_choose_the_label_are_of_its_classes(output: str, due: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("output", "expected"), [("scores", NAMES), ("logits", NAMES), ("others", ())])
+def test_only_scores_that_choose_the_label_are_of_its_classes(output: str, expected: tuple[str, ...]) -> None:
     model = parsed(TWO_HEADS, {"w": rows(2, 3), "v": rows(2, 3, seed=1), "names": np.array(NAMES, object)})
-    assert compile_model(model, Gradient(), output=output, targets="all").manifest.class_names == due
+    assert compile_model(model, Gradient(), output=output, targets="all").manifest.class_names == expected
 
 
 def test_a_contrast_names_both_ends() -> None:

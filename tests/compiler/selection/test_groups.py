@@ -1,6 +1,5 @@
 """Features in groups: sums of their attributions under a walk, players of their own where coalitions play."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.methods.engine import Method
 from rationale.schema.request import Concepts
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
-from tests.references import trees as of
+from tests.references import trees as forest
 
 K, N = 4, 3
 WIDTHS = {"x": 5, "y": 3, "z": 2}
@@ -73,26 +72,26 @@ def summed(apart: Mapping[str, np.ndarray]) -> np.ndarray:
 def test_sums_across_inputs(name: str) -> None:
     apart = compile_model(network(), METHODS[name], targets="all").explain(X)
     compiled = compile_model(network(), METHODS[name], targets="all", groups=GROUPS)
-    found, due = compiled.explain(X), summed(apart)
+    answer, expected = compiled.explain(X), summed(apart)
     assert {p.name: p.features for p in compiled.manifest.players} == {
         "A": ("x[3]", "y[0]", "x[1]"),
         "B": ("y[2]", "y[1]"),
         **{f: (f,) for f in ("x[0]", "x[2]", "x[4]")},
     }
     assert {p.kind for p in compiled.manifest.players} == {"sum"}
-    assert found["group_attributions"].shape == (N, 2, 5)
-    np.testing.assert_allclose(found["group_attributions"], due, atol=1e-6 * np.abs(due).max())
-    np.testing.assert_array_equal(found["z_attributions"], apart["z_attributions"])
-    assert not {"x_attributions", "y_attributions", "x_standard_error", "y_standard_error"} & set(found)
-    assert set(apart) - set(found) <= {
+    assert answer["group_attributions"].shape == (N, 2, 5)
+    np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_array_equal(answer["z_attributions"], apart["z_attributions"])
+    assert not {"x_attributions", "y_attributions", "x_standard_error", "y_standard_error"} & set(answer)
+    assert set(apart) - set(answer) <= {
         f"{i}_{kind}" for i in "xy" for kind in ("attributions", "standard_error")
     }
     if "completeness_gap" in apart:
         scale = np.abs(apart["explained_value"]).max()
-        np.testing.assert_allclose(found["completeness_gap"], apart["completeness_gap"], atol=1e-6 * scale)
+        np.testing.assert_allclose(answer["completeness_gap"], apart["completeness_gap"], atol=1e-6 * scale)
     if "x_standard_error" in apart:  # of one feature alone that of the feature, of several not their sum
         alone = apart["x_standard_error"][..., [0, 2, 4]]
-        np.testing.assert_allclose(found["group_standard_error"][..., 2:], alone, rtol=1e-6)
+        np.testing.assert_allclose(answer["group_standard_error"][..., 2:], alone, rtol=1e-6)
 
 
 def test_the_standard_error_of_a_group_is_that_of_its_sum() -> None:
@@ -100,8 +99,8 @@ def test_the_standard_error_of_a_group_is_that_of_its_sum() -> None:
     error = compile_model(network(), method, targets=[1], groups=GROUPS).explain(X)["group_standard_error"]
     each = []
     for k in range(K):
-        one = DeepShap({name: a[k : k + 1] for name, a in REFERENCES.items()})
-        each.append(summed(compile_model(network(), one, targets=[1]).explain(X)))
+        single = DeepShap({name: a[k : k + 1] for name, a in REFERENCES.items()})
+        each.append(summed(compile_model(network(), single, targets=[1]).explain(X)))
     np.testing.assert_allclose(error, np.std(each, axis=0, ddof=1) / np.sqrt(K), rtol=1e-4)
 
 
@@ -136,43 +135,45 @@ def test_beside_other_options(options: dict[str, Any]) -> None:
     method = DeepShap(references, standard_error=True)
     apart = compile_model(network(), method, **options).explain(X)
     compiled = compile_model(network(), method, **options, groups=GROUPS)
-    found, memory = compiled.explain(X), compiled.manifest.memory
+    answer, memory = compiled.explain(X), compiled.manifest.memory
     small = "deployment" in options and options["deployment"].memory_budget == 30_000
     assert memory is not None
     assert (memory.chunk is not None) == small
-    np.testing.assert_allclose(found["group_attributions"], summed(apart), atol=1e-5)
-    kept = {name for name in apart if not name.startswith(("x_", "y_", "completeness"))}
-    for name in kept:
-        np.testing.assert_allclose(found[name], apart[name], atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(answer["group_attributions"], summed(apart), atol=1e-5)
+    other_outputs = {name for name in apart if not name.startswith(("x_", "y_", "completeness"))}
+    for name in other_outputs:
+        np.testing.assert_allclose(answer[name], apart[name], atol=1e-6, err_msg=name)
 
 
 def test_references_of_the_request() -> None:
-    given = {
+    inputs = {
         **X,
         **{f"{name}_references": np.stack([a] * N) for name, a in REFERENCES.items()},
         "reference_weights": np.full((N, K), 1 / K, np.float32),
     }
     opened = DeepShap(OpenReferences(K, REFERENCES))
-    found = compile_model(network(), opened, targets=[1], groups=GROUPS).explain(given)
-    due = summed(compile_model(network(), DeepShap(REFERENCES), targets=[1]).explain(X))
-    np.testing.assert_allclose(found["group_attributions"], due, atol=1e-5)
+    answer = compile_model(network(), opened, targets=[1], groups=GROUPS).explain(inputs)
+    expected = summed(compile_model(network(), DeepShap(REFERENCES), targets=[1]).explain(X))
+    np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-5)
 
 
 def test_elements_of_an_image_by_their_flat_index() -> None:
     """And what each input contributes by way of a channel stays pixel by pixel."""
     x, references = rows(N, 2, 6, 8, seed=5), rows(K, 2, 6, 8, seed=6)
-    left = [f"x[{i}]" for i in np.arange(96).reshape(2, 6, 8)[:, :, :3].ravel()]
+    left_half = [f"x[{i}]" for i in np.arange(96).reshape(2, 6, 8)[:, :, :3].ravel()]
     concepts = Concepts("r", 2)
     options = {"targets": [0, 2], "concepts": concepts}
     apart = compile_model(cnn(), DeepShap(references), **options).explain(x)
-    compiled = compile_model(cnn(), DeepShap(references), **options, groups={"left": left})
-    found = compiled.explain(x)
-    due = apart["x_attributions"].reshape(N, 2, 2, 6, 8)
+    compiled = compile_model(cnn(), DeepShap(references), **options, groups={"left": left_half})
+    answer = compiled.explain(x)
+    expected = apart["x_attributions"].reshape(N, 2, 2, 6, 8)
     np.testing.assert_allclose(
-        found["group_attributions"][..., 0], due[..., :3].sum((2, 3, 4)), atol=1e-6 * np.abs(due).max()
+        answer["group_attributions"][..., 0],
+        expected[..., :3].sum((2, 3, 4)),
+        atol=1e-6 * np.abs(expected).max(),
     )
-    np.testing.assert_array_equal(found["group_attributions"][..., 1:], due[..., 3:].reshape(N, 2, 60))
-    np.testing.assert_array_equal(found["x_concept_attributions"], apart["x_concept_attributions"])
+    np.testing.assert_array_equal(answer["group_attributions"][..., 1:], expected[..., 3:].reshape(N, 2, 60))
+    np.testing.assert_array_equal(answer["x_concept_attributions"], apart["x_concept_attributions"])
 
 
 def test_positions_of_tokens() -> None:
@@ -187,9 +188,9 @@ def test_positions_of_tokens() -> None:
     ids, references = np.arange(18).reshape(3, 6) % 9, np.arange(24).reshape(4, 6) * 5 % 9
     apart = compile_model(model, DeepShap(references), targets="all").explain(ids)["ids_attributions"]
     groups = {"end": ["ids[4]", "ids[5]"], "start": ["ids[0]", "ids[1]", "ids[2]"]}
-    found = compile_model(model, DeepShap(references), targets="all", groups=groups).explain(ids)
-    due = np.stack([apart[..., 4:].sum(-1), apart[..., :3].sum(-1), apart[..., 3]], axis=-1)
-    np.testing.assert_allclose(found["group_attributions"], due, atol=1e-6)
+    answer = compile_model(model, DeepShap(references), targets="all", groups=groups).explain(ids)
+    expected = np.stack([apart[..., 4:].sum(-1), apart[..., :3].sum(-1), apart[..., 3]], axis=-1)
+    np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
@@ -199,9 +200,11 @@ def test_other_number_types(dtype: str) -> None:
     model = parsed(text, {"w": rows(5, 2, seed=1).astype(numbers)})
     x, references = rows(N, 5, seed=2).astype(numbers), rows(K, 5, seed=3).astype(numbers)
     apart = compile_model(model, DeepShap(references), targets=[1]).explain(x)["x_attributions"]
-    found = compile_model(model, DeepShap(references), targets=[1], groups={"A": ["x[4]", "x[0]"]}).explain(x)
-    assert found["group_attributions"].dtype == apart.dtype
-    np.testing.assert_allclose(found["group_attributions"][..., 0], apart[..., 0] + apart[..., 4], rtol=1e-5)
+    answer = compile_model(model, DeepShap(references), targets=[1], groups={"A": ["x[4]", "x[0]"]}).explain(
+        x
+    )
+    assert answer["group_attributions"].dtype == apart.dtype
+    np.testing.assert_allclose(answer["group_attributions"][..., 0], apart[..., 0] + apart[..., 4], rtol=1e-5)
 
 
 # -- players -------------------------------------------------------------------------------------------
@@ -209,26 +212,26 @@ def test_other_number_types(dtype: str) -> None:
 
 @pytest.mark.parametrize("targets", ["all", "predicted", ["2-0"]], ids=str)
 def test_players_of_trees_against_every_coalition(targets: Any) -> None:
-    trees = of.random_trees(4, ("LEQ", "LT"), columns=3)
-    references, x = of.rows(1, 7), of.rows(2, 9)
+    trees = forest.random_trees(4, ("LEQ", "LT"), columns=3)
+    references, x = forest.rows(1, 7), forest.rows(2, 9)
     groups = {"B": ["x[4]", "x[1]", "x[2]"]}
-    compiled = compile_model(of.regressor(trees), TreeShap(references), targets=targets, groups=groups)
+    compiled = compile_model(forest.regressor(trees), TreeShap(references), targets=targets, groups=groups)
     assert [(p.name, p.kind) for p in compiled.manifest.players] == [
         ("B", "player"),
         ("x[0]", "player"),
         ("x[3]", "player"),
     ]
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=[1, 0, 0, 2, 0])
-    found = compiled.explain(x)
+    expected = forest.shapley(lambda z: forest.scores(trees, z), x, references, player_of=[1, 0, 0, 2, 0])
+    answer = compiled.explain(x)
     if targets == "predicted":
-        due = np.take_along_axis(due, found["y"].argmax(axis=1)[:, None, None], axis=1)
+        expected = np.take_along_axis(expected, answer["y"].argmax(axis=1)[:, None, None], axis=1)
     elif targets == ["2-0"]:
-        due = due[:, [2]] - due[:, [0]]
-    np.testing.assert_allclose(found["group_attributions"], due, atol=1e-5)
-    apart = compile_model(of.regressor(trees), TreeShap(references), targets=targets).explain(x)
+        expected = expected[:, [2]] - expected[:, [0]]
+    np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-5)
+    apart = compile_model(forest.regressor(trees), TreeShap(references), targets=targets).explain(x)
     of_sums = apart["x_attributions"][..., [4, 1, 2]].sum(-1)
-    assert np.abs(found["group_attributions"][..., 0] - of_sums).max() > 0.01  # a player is no sum
-    assert np.abs(found["completeness_gap"]).max() < 1e-5
+    assert np.abs(answer["group_attributions"][..., 0] - of_sums).max() > 0.01  # a player is no sum
+    assert np.abs(answer["completeness_gap"]).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -240,31 +243,31 @@ def test_players_of_any_model_against_every_coalition(method: Any, targets: Any)
     groups = {"A": ["x[3]", "y[0]", "x[1]", "x[2]"], "B": ["y[2]", "y[1]"]}  # x[0], x[4]; z[0], z[1]
     options = {"targets": targets, "groups": groups}
     compiled = compile_model(network(), method, **options)
-    found = compiled.explain(X)
+    answer = compiled.explain(X)
     assert {p.kind for p in compiled.manifest.players} == {"player"}
     weights = np.arange(1, 5) / 10 if isinstance(method, ExactShap) else None
     w, v = rows(10, 7, seed=1).astype(float), rows(7, 2, seed=2).astype(float)
     x, references = (np.concatenate([a[n] for n in "xyz"], axis=1) for a in (X, REFERENCES))
     player_of = [2, 0, 0, 0, 3, 0, 1, 1, 4, 5]
-    due = of.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, player_of)
+    expected = forest.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, player_of)
     if targets == "predicted":
-        due = np.take_along_axis(due, found["out"].argmax(axis=1)[:, None, None], axis=1)
-    near = 1e-5 if isinstance(method, ExactShap) else 0.05 * np.abs(due).max()
-    np.testing.assert_allclose(found["group_attributions"], due[..., :4], atol=near)
-    np.testing.assert_allclose(found["z_attributions"], due[..., 4:], atol=near)
-    assert np.abs(found["completeness_gap"]).max() < 1e-5
-    assert "x_attributions" not in found
+        expected = np.take_along_axis(expected, answer["out"].argmax(axis=1)[:, None, None], axis=1)
+    near = 1e-5 if isinstance(method, ExactShap) else 0.05 * np.abs(expected).max()
+    np.testing.assert_allclose(answer["group_attributions"], expected[..., :4], atol=near)
+    np.testing.assert_allclose(answer["z_attributions"], expected[..., 4:], atol=near)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-5
+    assert "x_attributions" not in answer
 
 
 def test_the_standard_error_of_a_player() -> None:
     """Over seeds, the spread of what is found is what each answer says of itself."""
-    found, told = [], []
+    values, errors = [], []
     for seed in range(30):
         method = PermutationShap(REFERENCES, 8, seed, standard_error=True)
         answer = compile_model(network(), method, targets=[1], groups=GROUPS).explain(X)
-        found.append(answer["group_attributions"])
-        told.append(answer["group_standard_error"])
-    ratio = np.sqrt(np.mean(np.square(told))) / np.sqrt(np.mean(np.var(found, axis=0, ddof=1)))
+        values.append(answer["group_attributions"])
+        errors.append(answer["group_standard_error"])
+    ratio = np.sqrt(np.mean(np.square(errors))) / np.sqrt(np.mean(np.var(values, axis=0, ddof=1)))
     assert 0.8 < ratio < 1.25
 
 
@@ -277,13 +280,13 @@ def test_groups_make_an_image_small_enough_to_enumerate() -> None:
     groups = {f"q{i}": [f"x[{j}]" for j in np.flatnonzero(player_of == i)] for i in range(4)}
     compiled = compile_model(cnn(), ExactShap(references), targets=[0], groups=groups)
     plain = Runner(cnn())
-    due = of.shapley(
+    expected = forest.shapley(
         lambda z: plain({"x": z.reshape(-1, 2, 6, 8).astype(np.float32)})["y"][:, :1].astype(float),
         x.reshape(N, -1),
         references.reshape(K, -1),
         player_of=player_of.tolist(),
     )
-    np.testing.assert_allclose(compiled.explain(x)["group_attributions"], due, atol=1e-5)
+    np.testing.assert_allclose(compiled.explain(x)["group_attributions"], expected, atol=1e-5)
 
 
 # -- names ---------------------------------------------------------------------------------------------
@@ -312,8 +315,10 @@ def test_the_manifest_and_its_digest(tmp_path: Path) -> None:
     manifest = compiled.manifest
     assert (manifest.group_attributions, manifest.explained[0].attributions) == ("group_attributions", None)
     assert manifest.groups == {"money": ["debt", "income"]}
-    others = [compiled_with(g).manifest for g in ({}, {"money": ["debt"]}, {"cash": ["debt", "income"]})]
-    assert len({m.digests.explanation for m in (manifest, *others)}) == 4
+    other_manifests = [
+        compiled_with(g).manifest for g in ({}, {"money": ["debt"]}, {"cash": ["debt", "income"]})
+    ]
+    assert len({m.digests.explanation for m in (manifest, *other_manifests)}) == 4
     compiled.write(tmp_path, "m")
     assert Manifest.read(tmp_path / "m_explain" / "explanation.json").players == manifest.players
     x = rows(N, FEATURES, seed=2)
@@ -335,7 +340,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a feature twice": ({"a": ["age", "age"]}, r"group 'a' names \['age'\] twice"),
     "an empty group": ({"a": []}, "group 'a' is empty"),
     "a text": ({"a": "age"}, "give a list of the names of its features, not 'age'"),
-    "a group called like a feature": ({"age": ["debt"]}, "'age' is called like a feature: choose another"),
+    "a group called like a feature": ({"age": ["debt"]}, "group 'age' .*feature"),
     "a group without a name": ({" ": ["debt"]}, "a group's name must be a word"),
     "a group that is called by a number": ({3: ["debt"]}, "group 3: a group's name must be a word"),
 }
@@ -356,12 +361,12 @@ def test_names_that_groups_need() -> None:
     references = {"group": rows(K, 3), "b": rows(K, 2)}
 
     def compiled(groups: Mapping[str, Sequence[str]]) -> Explanation:
-        made = compile_model(parsed(text), DeepShap(references), targets=[1], groups=groups)
-        return made.explain({"group": rows(N, 3), "b": rows(N, 2)})
+        model = compile_model(parsed(text), DeepShap(references), targets=[1], groups=groups)
+        return model.explain({"group": rows(N, 3), "b": rows(N, 2)})
 
-    with pytest.raises(InvalidOptionError, match="'group' would be explained by 'group_attributions'"):
+    with pytest.raises(InvalidOptionError, match=r"'group' .*'group_attributions'"):
         compiled({"a": ["b[0]"]})
-    with pytest.raises(InvalidOptionError, match="group 'b' is called like an explained input"):
+    with pytest.raises(InvalidOptionError, match=r"group 'b' .*input"):
         compiled({"b": ["group[0]"]})
     assert compiled({"b": ["b[0]", "group[1]"]})["group_attributions"].shape == (N, 1, 4)
 
@@ -369,7 +374,7 @@ def test_names_that_groups_need() -> None:
 def test_features_of_an_open_length() -> None:
     text = "g (float[N, L] x) => (float[N, 1] y) { s = ReduceSum <keepdims = 1> (x, axes)\n y = Tanh (s) }"
     model = parsed(text, {"axes": np.array([1])})
-    with pytest.raises(InvalidOptionError, match=re.escape("give one length (L=7), or leave the groups out")):
+    with pytest.raises(InvalidOptionError, match=r"\(L=7\).*groups"):
         compile_model(model, Gradient(), sizes={"L": (2, 7)}, groups={"a": ["x[0]"]})
     compiled = compile_model(model, Gradient(), sizes={"L": 7}, groups={"a": ["x[0]", "x[6]"]})
     assert len(compiled.manifest.players) == 6

@@ -57,14 +57,14 @@ def test_the_tensor_before_the_last(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("y = Relu (z)", "'y' ends with Relu, not with a Sigmoid, Softmax or LogSoftmax: leave --logits"),
+        ("y = Relu (z)", "'y' .*Relu.*--logits"),
         ("y = Identity (z)", "ends with MatMul"),
         ("p = Sigmoid (z)  y = Mul (p, z)", "ends with MatMul"),
         ("y = HardSigmoid (z)", "ends with HardSigmoid"),
         ("p = Sigmoid (z)  y = MatMul (p, v)", "ends with MatMul"),
         ("a, b = Split <axis = 1> (z, sizes)  p = Sigmoid (a)  q = Softmax (b)  y = Concat <axis = 1> (p, q)",
-         r"is made of several logits, \['a', 'b'\]: choose one with --output"),
-        ("p = Sigmoid (x)  y = Sub (p, x)", "ends with an input"),
+         r"\['a', 'b'\].*--output"),
+        ("p = Sigmoid (x)  y = Sub (p, x)", "an input"),
     ],
 )  # fmt: skip
 def test_an_output_that_has_none(text: str, says: str) -> None:
@@ -106,9 +106,9 @@ def test_relevance_starts_from_them_too() -> None:
     """Of 1 − p beside p as well; where indices are of the probabilities, those are explained."""
     model = ending(ENDS["one and the other class"])
     assert compile_model(model, Lrp()).manifest.explained_output == "z"
-    asked = compile_model(model, Lrp(), targets=[4]).manifest
-    assert asked.explained_output == "y"
-    assert "Explain 'z' instead (--logits)" in asked.warnings[0]
+    manifest = compile_model(model, Lrp(), targets=[4]).manifest
+    assert manifest.explained_output == "y"
+    assert "Explain 'z' instead (--logits)" in manifest.warnings[0]
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +117,9 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     onnx.save(mlp(last="Relu"), "relu.onnx")
     np.save("r.npy", rows(K, 5))
     command = ["--references", "r.npy", "--name", "m", "--logits"]
-    done = CliRunner().invoke(app, ["compile", "m.onnx", *command])
-    assert done.exit_code == 0, done.output
-    assert "explains             z2 (targets: predicted) by x" in done.stdout
+    result = CliRunner().invoke(app, ["compile", "m.onnx", *command])
+    assert result.exit_code == 0, result.output
+    assert "explains             z2 (targets: predicted) by x" in result.stdout
     assert Manifest.read(Path("model_repository/m_explain/explanation.json")).explained_output == "z2"
     refused = CliRunner().invoke(app, ["compile", "relu.onnx", *command])
     assert refused.exit_code == 2

@@ -41,10 +41,10 @@ def test_a_batch_mixes_nothing_when_only_some_inputs_are_explained() -> None:
 
 
 def test_the_base_value_of_the_predicted_target_differs_by_row() -> None:
-    given = {"a": rows(9, 3, seed=3), "b": rows(9, 4, seed=4)}
+    inputs = {"a": rows(9, 3, seed=3), "b": rows(9, 4, seed=4)}
     method = DeepShap({"a": rows(6, 3)})
-    answer = compile_model(two_inputs(), method, inputs=["a"], targets="predicted").explain(given)
-    every = compile_model(two_inputs(), method, inputs=["a"], targets="all").explain(given)
+    answer = compile_model(two_inputs(), method, inputs=["a"], targets="predicted").explain(inputs)
+    every = compile_model(two_inputs(), method, inputs=["a"], targets="all").explain(inputs)
     winner = answer["y"].argmax(axis=1)
     assert set(winner) == {0, 1}
     np.testing.assert_allclose(
@@ -64,8 +64,6 @@ def test_references_of_an_input_that_the_output_is_not_computed_from(
     text = f"g (float[N, 3] x, float[N, 2] u) => ({outputs}) {{ y = MatMul (x, w) {more} }}"
     model = parsed(text, {"w": rows(3, 1, seed=2)})
     references = {"x": rows(4, 3, seed=3), "u": rows(4, 2, seed=4)}
-    with pytest.raises(
-        InvalidReferencesError, match=r"for \['u'\], which the explained output 'y' is not comp"
-    ):
+    with pytest.raises(InvalidReferencesError, match=r"\['u'\].*'y'.*--output"):
         compile_model(model, method(references), inputs=inputs)
     compile_model(model, method({"x": references["x"]}))

@@ -111,9 +111,7 @@ def test_a_dynamically_quantised_row_whose_answers_hardly_differ_keeps_its_own_s
 
 
 def test_rows_of_one_scale_are_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        UnsupportedModelError, match=r"node 'q': .* one scale of all rows .* batch of 1 before"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"node 'q': .*\bscale\b.*batch of 1\b"):
         compile_model(model(DYNAMIC, **INTEGERS), DeepShap(REFERENCES))
 
 
@@ -134,8 +132,8 @@ def test_the_gradient_of_a_product_of_whole_numbers_is_that_of_its_layer(name: s
     low, high = X.min(1, keepdims=True), X.max(1, keepdims=True)
     between = (low < X) & (high > X) & (np.abs(X) < 6)
     assert between.sum() >= 10
-    wanted = np.broadcast_to(INTEGERS["v"].T * B, got.shape)
-    np.testing.assert_allclose(got.swapaxes(1, 2)[between], wanted.swapaxes(1, 2)[between], atol=1e-5)
+    expected = np.broadcast_to(INTEGERS["v"].T * B, got.shape)
+    np.testing.assert_allclose(got.swapaxes(1, 2)[between], expected.swapaxes(1, 2)[between], atol=1e-5)
 
 
 def test_the_gradient_of_a_condition_is_zero() -> None:
@@ -158,7 +156,7 @@ def test_relevance_goes_to_what_a_condition_chose(method: Any) -> None:
 
 def test_relevance_says_that_conditions_have_none() -> None:
     alone = model("z = MatMul (x, w) c = Less (z, b) y = Where (c, b, u)", b=np.float32(0.3), u=np.float32(1))
-    with pytest.raises(UnsupportedModelError, match="through conditions alone"):
+    with pytest.raises(UnsupportedModelError, match=r"'x' .*DeepSHAP"):
         compile_model(alone, Lrp(), targets="all")
 
 
@@ -209,9 +207,9 @@ def test_where_attributions_end(name: str) -> None:
     stopped = [(s.node, s.tensor, s.reason) for s in compiled.manifest.stopped]
     assert [(n, t) for n, t, _ in stopped] == [(n, t) for n, t, _ in ends]
     assert all(reason.startswith(words) for (_, _, reason), (*_, words) in zip(stopped, ends, strict=True))
-    told = [w for w in compiled.manifest.warnings if w.startswith("attributions end")]
-    assert len(told) == bool(ends)
-    assert all(f"{node!r} reads {tensor!r}" in told[0] for node, tensor, _ in ends)
+    warnings = [w for w in compiled.manifest.warnings if w.startswith("attributions end")]
+    assert len(warnings) == bool(ends)
+    assert all(f"{node!r} reads {tensor!r}" in warnings[0] for node, tensor, _ in ends)
 
 
 def test_a_place_that_is_computed_is_another_at_the_references() -> None:
@@ -235,9 +233,9 @@ def test_of_many_ends_some_are_told_and_all_are_recorded() -> None:
         text = parts.replace(f"z{count} =", "y =")
         compiled = compile_model(model(f"z0 = MatMul (x, w) {text}"), Gradient(), targets=[0])
         assert [s.node for s in compiled.manifest.stopped] == [f"n{i}" for i in range(count)]
-        (told,) = [w for w in compiled.manifest.warnings if "attributions end" in w]
-        assert [f"'n{i}'" in told for i in range(count)] == [i < 5 for i in range(count)]
-        assert told.endswith("; and 2 more") == (count == 7)
+        (warning,) = [w for w in compiled.manifest.warnings if "attributions end" in w]
+        assert [f"'n{i}'" in warning for i in range(count)] == [i < 5 for i in range(count)]
+        assert warning.endswith("; and 2 more") == (count == 7)
 
 
 WHOLE: dict[str, tuple[str, Any]] = {
@@ -303,9 +301,11 @@ def test_weights_of_8_bits_beside_the_explained_path_are_not_rounded_again() -> 
     images = random.integers(0, 256, (64, 2, 6, 6)).astype(np.uint8)
     x = rows(64, FEATURES, seed=6)
     compiled = compile_model(quantised, DeepShap({"x": REFERENCES}), inputs=["x"], targets="all")
-    given = {"x": x, "image": images}
-    (want,) = onnxruntime.InferenceSession(quantised.SerializeToString()).run(["y"], given)
-    np.testing.assert_array_equal(compiled.explain(given)["y"], want)  # halves of a step on the same side too
+    inputs = {"x": x, "image": images}
+    (want,) = onnxruntime.InferenceSession(quantised.SerializeToString()).run(["y"], inputs)
+    np.testing.assert_array_equal(
+        compiled.explain(inputs)["y"], want
+    )  # halves of a step on the same side too
 
 
 @pytest.mark.parametrize("opset", [13, 21])
@@ -319,8 +319,8 @@ def test_a_quantised_layer_beside_the_path_may_be_reshaped(opset: int) -> None:
         opsets=f'"" : {opset}',
     )
     compiled = compile_model(beside, DeepShap({"x": REFERENCES}), targets="all", inputs=["x"])
-    given = {"x": X, "side": rows(ROWS, 3, 4, seed=5)}
-    np.testing.assert_allclose(compiled.explain(given)["y"], run64(beside, given)["y"], atol=1e-5)
+    inputs = {"x": X, "side": rows(ROWS, 3, 4, seed=5)}
+    np.testing.assert_allclose(compiled.explain(inputs)["y"], run64(beside, inputs)["y"], atol=1e-5)
 
 
 def test_a_place_that_nothing_is_missed_by_is_a_note() -> None:
@@ -330,9 +330,8 @@ def test_a_place_that_nothing_is_missed_by_is_a_note() -> None:
     manifest = compile_model(moving, DeepShap(REFERENCES), targets="all").manifest
     assert [(s.node, s.tensor) for s in manifest.stopped] == [("pick", "v")]
     assert manifest.warnings == ()
-    (said,) = manifest.notes
-    assert said.startswith("attributions add up within ")
-    assert said.endswith(f"although none pass here: GatherElements 'pick' reads 'v': {AMONG_CARRIERS}")
+    (note,) = manifest.notes
+    assert note.endswith(f": GatherElements 'pick' reads 'v': {AMONG_CARRIERS}")
     of_gradient = compile_model(moving, Gradient(), targets="all").manifest  # which promises no sum
     assert any(w.startswith("attributions end") for w in of_gradient.warnings)
     assert of_gradient.notes == ()

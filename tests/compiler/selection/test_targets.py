@@ -79,12 +79,12 @@ def test_compile_and_check_say_which_of_two_it_is(
     onnx.save(mlp((FEATURES, HIDDEN, 2)), tmp_path / "m.onnx")
     np.save(tmp_path / "r.npy", REFERENCES)
     place = ("--repository", str(tmp_path / "entries"))
-    given = (str(tmp_path / "m.onnx"), "--references", str(tmp_path / "r.npy"), "--name", "m", *place)
-    for command in (("compile", *given, *options), ("check", "m", *place)):
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 0, done.output
-        assert re.search(rf"^explains +{words}, deepshap *$", done.stdout, re.MULTILINE), done.stdout
-        assert done.stderr == ""
+    arguments = (str(tmp_path / "m.onnx"), "--references", str(tmp_path / "r.npy"), "--name", "m", *place)
+    for command in (("compile", *arguments, *options), ("check", "m", *place)):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert re.search(rf"^explains +{words}, deepshap *$", result.stdout, re.MULTILINE), result.stdout
+        assert result.stderr == ""
 
 
 CONTRASTS: dict[str, Callable[[], Any]] = {"deepshap": lambda: DeepShap(REFERENCES), "lrp": Lrp}
@@ -123,11 +123,11 @@ def test_a_contrast_is_evaluated(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows(12, FEATURES, seed=2))
     compiled = compile_model(mlp(last="Identity"), Lrp(), targets=["2-0", 1], layers="all")
     compiled.write(tmp_path / "r", "m")
-    (found,) = evaluate(tmp_path / "r", ["m"], tmp_path / "x.npy", settings=EvaluationSettings(rows=12))
-    assert found.targets == 2
-    assert found.randomised.stages
-    assert any("y[2-0]" in panel.title for panel in found.panels)
-    flows = [panel for panel in found.panels if isinstance(panel, Flow)]
+    (report,) = evaluate(tmp_path / "r", ["m"], tmp_path / "x.npy", settings=EvaluationSettings(rows=12))
+    assert report.targets == 2
+    assert report.randomised.stages
+    assert any("y[2-0]" in panel.title for panel in report.panels)
+    flows = [panel for panel in report.panels if isinstance(panel, Flow)]
     assert flows
     for flow in flows:  # the bias of the last layer is kept there
         assert flow.labels == ("x", "z1", "y")

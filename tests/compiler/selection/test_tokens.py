@@ -1,5 +1,6 @@
 """Token ids are explained where they are looked up; the walk may end at any inner tensor."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,8 +120,8 @@ def test_the_base_value_is_the_models_at_the_reference_sequences() -> None:
     answer = compile_model(encoder(), DeepShap(REFERENCES), targets="all").explain(X)
     run = Runner(encoder())
     for i in range(N):
-        rest = {name: np.repeat(X[name][i : i + 1], K, axis=0) for name in ("mask", "segments")}
-        at_references = run({"ids": REFERENCES, **rest})["y"].mean(axis=0)
+        other_inputs = {name: np.repeat(X[name][i : i + 1], K, axis=0) for name in ("mask", "segments")}
+        at_references = run({"ids": REFERENCES, **other_inputs})["y"].mean(axis=0)
         np.testing.assert_allclose(answer["base_value"][i], at_references, atol=1e-6)
 
 
@@ -128,23 +129,22 @@ def test_the_ids_of_the_largest_table_are_the_default_and_it_is_said() -> None:
     compiled = compile_model(encoder(), DeepShap(REFERENCES))
     (explained,) = compiled.manifest.explained
     assert (explained.tensor.name, explained.tensor.datatype, explained.at) == ("ids", "INT64", ("e",))
-    (said,) = compiled.manifest.warnings
-    assert said.startswith("'ids' holds integers: it is explained at 'e', summed to one value for each")
-    assert "as they are in each row: mask, segments" in said
+    (warning,) = compiled.manifest.warnings
+    assert re.search(r"^'ids' .*integers.*'e'.*: mask, segments \(--input", warning)
 
 
 def test_truth_values_are_called_so() -> None:
     text = "g (bool[N, 3] x) => (float[N, 1] y) { f = Cast <to = 1> (x) y = MatMul (f, w) }"
     model = parsed(text, {"w": rows(3, 1, seed=1)})
-    (said,) = compile_model(model, DeepShap(np.eye(3) > 0)).manifest.warnings
-    assert said.startswith("'x' holds truth values: it is explained at 'f'")
+    (warning,) = compile_model(model, DeepShap(np.eye(3) > 0)).manifest.warnings
+    assert re.search(r"^'x' .*truth values.*'f'", warning)
     with pytest.raises(InvalidReferencesError, match=r"references of 'x' must be 0 or 1 \(False or True\)"):
         compile_model(model, ExactShap(np.full((1, 3), 0.5)))
 
 
 def test_references_say_which_ids_are_explained() -> None:
-    both = {"ids": REFERENCES, "segments": np.zeros((K, L), np.int64)}
-    answer = complete(compile_model(encoder(), DeepShap(both)), X)
+    references = {"ids": REFERENCES, "segments": np.zeros((K, L), np.int64)}
+    answer = complete(compile_model(encoder(), DeepShap(references)), X)
     assert answer["segments_attributions"].shape == answer["ids_attributions"].shape == (N, 1, L)
     same = answer["segments_attributions"][:, 0][SEGMENTS == 0]
     np.testing.assert_array_equal(same, 0)  # where x has the reference's segment
@@ -161,16 +161,16 @@ def test_a_mask_among_the_references_is_no_reference(inputs: list[str] | None) -
     assert "mask_attributions" not in got
     np.testing.assert_array_equal(got["ids_attributions"], want["ids_attributions"])
     if inputs is None:
-        assert "as they are in each row: mask (--input" in compiled.manifest.warnings[0]
+        assert ": mask (--input" in compiled.manifest.warnings[0]
 
 
 def test_a_mask_beside_two_tables() -> None:
     """As a tokenizer gives them: both tables are explained, and it is said once that the mask is not."""
-    given = {"mask": MASK[:1].repeat(K, 0), "segments": np.zeros((K, L), np.int64), "ids": REFERENCES}
-    compiled = compile_model(encoder(), DeepShap(given))
+    references = {"mask": MASK[:1].repeat(K, 0), "segments": np.zeros((K, L), np.int64), "ids": REFERENCES}
+    compiled = compile_model(encoder(), DeepShap(references))
     complete(compiled, X)
     assert [e.tensor.name for e in compiled.manifest.explained] == ["ids", "segments"]
-    assert [w.count("as they are in each row: mask") for w in compiled.manifest.warnings] == [0, 1]
+    assert [w.count(": mask (--input") for w in compiled.manifest.warnings] == [0, 1]
 
 
 def test_a_batch_is_its_rows_one_by_one() -> None:
@@ -181,14 +181,14 @@ def test_a_batch_is_its_rows_one_by_one() -> None:
         np.testing.assert_allclose(alone[0], together[i], atol=1e-6)
 
 
-@pytest.mark.parametrize("given", ["ids", "embedding", "ids by name"])
-def test_an_inner_tensor(given: str) -> None:
+@pytest.mark.parametrize("source", ["ids", "embedding", "ids by name"])
+def test_an_inner_tensor(source: str) -> None:
     """References: its own rows, or those of the input that it is computed from."""
     references = {
         "ids": {"ids": REFERENCES},
         "embedding": TABLE[REFERENCES],
         "ids by name": {"e": TABLE[REFERENCES]},
-    }[given]
+    }[source]
     compiled = compile_model(encoder(), DeepShap(references), inputs=["e"])
     answer = complete(compiled, X)
     by_token = compile_model(encoder(), DeepShap(REFERENCES)).explain(X)
@@ -246,8 +246,8 @@ _SUMMED = "p = Mul (e, e) s = ReduceSum <keepdims = 0> (p, axis) t = Tanh (s) y 
 
 def summed(looked_up: str, axis: int, **constants: np.ndarray) -> onnx.ModelProto:
     """y [N, 2] of ids [N, 5] that `looked_up` turns into rows e of a table, summed along an axis."""
-    known = {"table": TABLE / 3, "w": rows(E, 2, seed=8), "axis": np.array([axis]), **constants}
-    return parsed(f"g (int64[N, 5] ids) => (float[N, 2] y) {{ {looked_up} {_SUMMED} }}", known)
+    constants_of_model = {"table": TABLE / 3, "w": rows(E, 2, seed=8), "axis": np.array([axis]), **constants}
+    return parsed(f"g (int64[N, 5] ids) => (float[N, 2] y) {{ {looked_up} {_SUMMED} }}", constants_of_model)
 
 
 @pytest.mark.parametrize("added", ["Add (ids, first)", "Add (first, ids)"])
@@ -286,10 +286,10 @@ def test_what_else_follows_from_the_ids_stays() -> None:
     weights = {"table": TABLE, "zero": np.int64(0), "last": np.array([-1]), "one": np.array([1])}
     ids = np.array([[3, 0, 5, 0, 1], [2, 4, 6, 8, 0]])
     answer = complete(compile_model(parsed(text, weights), DeepShap(REFERENCES), targets="all"), ids)
-    kept = (ids != 0).astype(np.float32)
-    want = np.einsum("kle,nl->ne", TABLE[REFERENCES], kept) / K
+    mask = (ids != 0).astype(np.float32)
+    want = np.einsum("kle,nl->ne", TABLE[REFERENCES], mask) / K
     np.testing.assert_allclose(answer["base_value"], want, atol=1e-5)
-    exact = (TABLE[ids] - TABLE[REFERENCES].mean(0)) * kept[:, :, None]
+    exact = (TABLE[ids] - TABLE[REFERENCES].mean(0)) * mask[:, :, None]
     np.testing.assert_allclose(answer["ids_attributions"], exact.transpose(0, 2, 1), atol=1e-5)
 
 
@@ -396,9 +396,9 @@ def test_a_written_entry(tmp_path: Path, one_shot: bool) -> None:
     where = ["--repository", str(repository)]
     gate = ["--one-shot"] if one_shot else []
     command = ["compile", str(path), "--references", str(tmp_path / "r.npz"), "--name", "m", "--input", "ids"]
-    made = run.invoke(app, [*command, *where, *gate])
-    assert made.exit_code == 0, made.output
-    assert "'ids' holds integers: it is explained at 'e'" in made.output
+    result = run.invoke(app, [*command, *where, *gate])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"'ids' .*integers.*'e'", result.output)
     entry = repository / ("m" if one_shot else "m_explain")
     warmup = np.frombuffer((entry / "warmup" / "input_0").read_bytes(), np.int64)
     np.testing.assert_array_equal(warmup, REFERENCES[0])
@@ -412,7 +412,7 @@ def test_a_written_entry(tmp_path: Path, one_shot: bool) -> None:
     files = ["--input", str(tmp_path / "x.npz"), "--references", str(tmp_path / "r.npz")]
     refused = run.invoke(app, ["evaluate", "m", *files, *where])
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "['ids'] are token ids" in refused.stderr
+    assert "['ids']" in refused.stderr
     want = compile_model(encoder(), DeepShap(REFERENCES)).explain(X)["ids_attributions"]
     np.testing.assert_allclose(np.load(saved)["ids_attributions"], want, atol=1e-6)
 
@@ -435,7 +435,7 @@ WRONG = {
     "another input": (
         DeepShap({"mask": MASK}),
         ["ids"],
-        r"given for \['mask'\]; .* computed from \(\['ids'\]\)",
+        r"\['mask'\].*\(\['ids'\]\)",
     ),
     "a mask of other rows": (
         DeepShap({"ids": REFERENCES, "mask": MASK}),
@@ -460,13 +460,13 @@ def test_references_that_do_not_fit(name: str) -> None:
 
 
 def test_names_of_nothing_that_can_be_explained() -> None:
-    with pytest.raises(InvalidOptionError, match=r"no input \['nothing'\]; the model has .*inner tensors"):
+    with pytest.raises(InvalidOptionError, match=r"\['nothing'\].*'ids'"):
         compile_model(encoder(), Gradient(), inputs=["nothing"])
-    with pytest.raises(InvalidOptionError, match="'key_ids' holds no floats"):
+    with pytest.raises(InvalidOptionError, match=r"'key_ids' .*floats"):
         compile_model(_with_integer_inside(), Gradient(), inputs=["key_ids"])
-    with pytest.raises(InvalidOptionError, match=r"input \['ids'\] holds no floats.*no table is looked up"):
+    with pytest.raises(InvalidOptionError, match=r"\['ids'\] .*floats.*table"):
         compile_model(_with_integer_inside(), Gradient(), inputs=["ids"])
-    with pytest.raises(UnsupportedModelError, match="nor ids by which rows of a table"):
+    with pytest.raises(UnsupportedModelError, match=r"\['ids'\] .*--input"):
         compile_model(_with_integer_inside(), Gradient())
 
 
@@ -483,8 +483,8 @@ def test_evaluation_asks_for_float_inputs(tmp_path: Path, inputs: list[str]) -> 
     """It replaces and perturbs features, which ids and inner tensors are not."""
     compile_model(encoder(), DeepShap({"ids": REFERENCES}), inputs=inputs).write(tmp_path, "m")
     np.savez(tmp_path / "x.npz", **X)
-    said = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["evaluate", "m", "--input", str(tmp_path / "x.npz"), "--repository", str(tmp_path)]
     )
-    assert said.exit_code == 2
-    assert "Evaluate an entry that explains float inputs" in said.output
+    assert result.exit_code == 2
+    assert "float inputs" in result.output

@@ -20,7 +20,7 @@ from tests.compiler.trees.test_pipelines import (
     exported,
     pipeline,
 )
-from tests.references import trees as of
+from tests.references import trees as forest
 
 
 def test_columns_of_a_table() -> None:
@@ -31,14 +31,14 @@ def test_columns_of_a_table() -> None:
     answer = compiled.explain(X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unknown category
-        due = coalitions(fitted.decision_function, player_of=[0, 1, 0, 2])
+        expected = coalitions(fitted.decision_function, player_of=[0, 1, 0, 2])
     assert [(p.name, p.features, p.kind) for p in compiled.manifest.players] == [
         ("person", ("housing", "age"), "player")
     ]
-    np.testing.assert_allclose(answer["group_attributions"], due[:, :, :1], atol=NEAR)
-    np.testing.assert_allclose(answer["amount_attributions"][:, :, 0], due[:, :, 1], atol=NEAR)
-    np.testing.assert_allclose(answer["job_attributions"][:, :, 0], due[:, :, 2], atol=NEAR)
-    assert np.abs(due[:, :, 0]).min() > 1e-3
+    np.testing.assert_allclose(answer["group_attributions"], expected[:, :, :1], atol=NEAR)
+    np.testing.assert_allclose(answer["amount_attributions"][:, :, 0], expected[:, :, 1], atol=NEAR)
+    np.testing.assert_allclose(answer["job_attributions"][:, :, 0], expected[:, :, 2], atol=NEAR)
+    assert np.abs(expected[:, :, 0]).min() > 1e-3
     assert np.abs(answer["completeness_gap"]).max() < NEAR
 
 
@@ -49,18 +49,18 @@ def test_what_is_made_of_several_elements_of_one_player() -> None:
     model = behind(text + "z = Concat <axis = 1> (p, f)", turned=turned, first=np.array([0]))
     random = np.random.default_rng(3)
     x, references = (random.normal(size=(n, 4)).astype(np.float32) for n in (N, K))
-    given = TreeShap({"x": references, "u": np.zeros((K, 2), np.int64)})
+    method = TreeShap({"x": references, "u": np.zeros((K, 2), np.int64)})
     for groups in ({}, {"apart": ["x[1]", "x[3]"]}):
-        with pytest.raises(UnsupportedModelError, match=r"made of several: x\[1\], x\[2\] .*--group"):
-            compile_model(model, given, groups=groups)
-    compiled = compile_model(model, given, groups={"pair": ["x[2]", "x[1]"]})
+        with pytest.raises(UnsupportedModelError, match=r": x\[1\], x\[2\] .*--group"):
+            compile_model(model, method, groups=groups)
+    compiled = compile_model(model, method, groups={"pair": ["x[2]", "x[1]"]})
     answer = compiled.explain({"x": x, "u": np.zeros((N, 2), np.int64)})
 
     def score(rows: np.ndarray) -> np.ndarray:
         products = rows[:, turned].astype(np.float32) * rows.astype(np.float32)
-        return of.scores(SPLIT, np.concatenate([products, rows[:, :1]], axis=1))
+        return forest.scores(SPLIT, np.concatenate([products, rows[:, :1]], axis=1))
 
-    due = of.shapley(score, x, references, player_of=[1, 0, 0, 2])
+    expected = forest.shapley(score, x, references, player_of=[1, 0, 0, 2])
     assert [p.name for p in compiled.manifest.players] == ["pair", "x[0]", "x[3]"]
-    np.testing.assert_allclose(answer["group_attributions"], due, atol=1e-6)
+    np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-6)
     assert not answer["u_attributions"].any()

@@ -1,5 +1,6 @@
 """Trees whose output is a link of their scores: treeshap finds the scores behind it by itself."""
 
+import re
 from typing import Any
 
 import catboost as cb
@@ -21,7 +22,7 @@ from rationale import (
     UnsupportedModelError,
     compile_model,
 )
-from tests.references import trees as of
+from tests.references import trees as reference
 
 RANDOM = np.random.default_rng(0)
 X = pd.DataFrame(RANDOM.normal(size=(200, 4)).astype(np.float32), columns=list("abcd"))
@@ -29,7 +30,7 @@ COUNTS = RANDOM.poisson(np.exp(X["a"] + X["b"] * X["c"] / 2)).astype(float)
 ROWS = X[-9:]
 SMALL: dict[str, Any] = {"n_estimators": 6, "max_depth": 3}
 CAT: dict[str, Any] = {"iterations": 6, "verbose": False, "allow_writing_files": False}
-TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)
+TREES = reference.random_trees(1, ("LEQ", "LT"), columns=3)
 
 MODELS = {
     **{f"XGBoost {n}": xgb.XGBRegressor(objective=n, **SMALL) for n in ("count:poisson", "reg:gamma")},
@@ -47,7 +48,7 @@ MODELS = {
 
 def linked(op_type: str, *behind: str) -> onnx.ModelProto:
     """Return trees with three outputs, a link of them, and what moves that."""
-    model = of.regressor(TREES)
+    model = reference.regressor(TREES)
     ends = ["z", *(f"z{i}" for i in range(len(behind))), "y"]
     model.graph.node[0].output[0] = "z"
     for kind, x, y in zip((op_type, *behind), ends[:-1], ends[1:], strict=True):
@@ -84,32 +85,32 @@ def test_auto_explains_what_the_model_answers() -> None:
 @pytest.mark.parametrize("op_type", ["Exp", "Sigmoid", "Softmax"])
 @pytest.mark.parametrize("logits", [True, False])
 def test_any_link_of_each_score(op_type: str, behind: tuple[str, ...], logits: bool) -> None:
-    references, x = of.rows(1, 7), of.rows(2, 4)
+    references, x = reference.rows(1, 7), reference.rows(2, 4)
     model = linked(op_type, *behind)
     answer = compile_model(model, TreeShap(references), logits=logits, targets=[0, 2]).explain(x)
-    due = of.shapley(lambda z: of.scores(TREES, z), x, references)
-    np.testing.assert_allclose(answer["x_attributions"], due[:, [0, 2]], atol=1e-5)
+    expected = reference.shapley(lambda z: reference.scores(TREES, z), x, references)
+    np.testing.assert_allclose(answer["x_attributions"], expected[:, [0, 2]], atol=1e-5)
 
 
 def refused(model: onnx.ModelProto) -> str:
     with pytest.raises(UnsupportedModelError) as error:
-        compile_model(model, TreeShap(of.rows(1, 7)))
+        compile_model(model, TreeShap(reference.rows(1, 7)))
     return str(error.value)
 
 
 def test_the_advice_can_be_followed() -> None:
     shifted = linked("Abs")
     assert "--output z)" in refused(shifted)
-    assert isinstance(compile_model(shifted, TreeShap(of.rows(1, 7)), output="z"), Compiled)
+    assert isinstance(compile_model(shifted, TreeShap(reference.rows(1, 7)), output="z"), Compiled)
     network = linked("Exp")
     network.graph.node[0].CopyFrom(onnx.helper.make_node("Relu", ["x"], ["z"]))
-    assert refused(network).endswith("is made by Exp node 'y'. Choose exactshap or permutationshap.")
+    assert re.search(r"Exp node 'y'\. .*exactshap .*permutationshap", refused(network))
 
 
 def test_an_isolation_forest_is_refused_with_methods_that_explain_it() -> None:
     """Its score is made of the depths of several ensembles, of which TreeSHAP takes one."""
     forest = IsolationForest(n_estimators=6, random_state=0).fit(X)
-    with pytest.raises(UnsupportedModelError, match="It is made of 6 ensembles: choose exactshap or perm"):
+    with pytest.raises(UnsupportedModelError, match=r"\b6 ensembles\b.*exactshap.*permutationshap"):
         compile_model(forest, TreeShap(X[:20]))
     for method in (ExactShap(X[:20]), PermutationShap(X[:20])):
         answer = compile_model(forest, method, output="scores").explain(X[:5])
@@ -119,7 +120,7 @@ def test_an_isolation_forest_is_refused_with_methods_that_explain_it() -> None:
 def test_a_profile_of_the_exponential_is_told_what_to_name() -> None:
     model = MODELS["XGBoost reg:gamma"].fit(X, COUNTS + 1)
     profile = {"output": "variable", "threshold": 2.0, "adverse": "above", "output_range": [0, 50]}
-    with pytest.raises(InvalidProfileError, match="say output: /scores with a threshold of its own"):
+    with pytest.raises(InvalidProfileError, match="output: /scores"):
         compile_model(model, TreeShap(X[:20]), decision=profile)
     named = {**profile, "output": "/scores", "threshold": np.log(2.0), "output_range": [-4, 4]}
     assert compile_model(model, TreeShap(X[:20]), decision=named).decide(ROWS)

@@ -22,20 +22,20 @@ from rationale import (
     compile_model,
 )
 from rationale.cli.compile import app
-from tests.references import trees as of
+from tests.references import trees as forest
 
-TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)
-REFERENCES, X = of.rows(1, 7), of.rows(2, 4)
+TREES = forest.random_trees(1, ("LEQ", "LT"), columns=3)
+REFERENCES, X = forest.rows(1, 7), forest.rows(2, 4)
 
 
 def call(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_the_commands(tmp_path: Path) -> None:
-    onnx.save(of.classifier(TREES, 3, post_transform="SOFTMAX"), tmp_path / "m.onnx")
+    onnx.save(forest.classifier(TREES, 3, post_transform="SOFTMAX"), tmp_path / "m.onnx")
     np.save(tmp_path / "r.npy", REFERENCES)
     np.save(tmp_path / "x.npy", X)
     repository = ("--repository", tmp_path / "repository")
@@ -51,14 +51,14 @@ def test_the_commands(tmp_path: Path) -> None:
     call("check", "m", *repository)
     saved = tmp_path / "answer.npz"
     call("explain", "m", "--input", tmp_path / "x.npy", *repository, "--save", saved)
-    due = of.shapley(lambda z: of.scores(TREES, z), X, REFERENCES)
+    expected = forest.shapley(lambda z: forest.scores(TREES, z), X, REFERENCES)
     with np.load(saved) as answer:
-        np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+        np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
     call("evaluate", "m", "--input", tmp_path / "x.npy", *repository)
 
 
 def test_the_margin_has_a_name_of_its_own() -> None:
-    model = of.classifier(TREES, 3, post_transform="SOFTMAX")
+    model = forest.classifier(TREES, 3, post_transform="SOFTMAX")
     compiled = compile_model(model, TreeShap(REFERENCES), targets="all")
     scores = onnx.helper.make_tensor_value_info("p_margin", onnx.TensorProto.FLOAT, ["N", 3])
     model.graph.node.append(onnx.helper.make_node("Exp", ["p"], ["p_margin"]))
@@ -71,12 +71,12 @@ def test_the_margin_has_a_name_of_its_own() -> None:
 
 def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
     """Rows of a file have them; a model that takes no missing value says so."""
-    rows = {"r.csv": of.rows(1, 7), "x.csv": of.rows(2, 4)}
+    rows = {"r.csv": forest.rows(1, 7), "x.csv": forest.rows(2, 4)}
     for name, array in rows.items():
         assert np.isnan(array).any()
         cells = (",".join("" if np.isnan(v) else repr(float(v)) for v in row) for row in array)
         (tmp_path / name).write_text("\n".join(["a,b,c,d,e", *cells]) + "\n")
-    onnx.save(of.regressor(TREES), tmp_path / "m.onnx")
+    onnx.save(forest.regressor(TREES), tmp_path / "m.onnx")
     onnx.save(network(), tmp_path / "n.onnx")
     repository, targets = ("--repository", tmp_path / "repository"), ("--targets", "all")
     references = ("--references", tmp_path / "r.csv")
@@ -86,52 +86,52 @@ def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
     )
     saved = tmp_path / "answer.npz"
     call("explain", "m", "--input", tmp_path / "x.csv", *repository, "--save", saved)
-    due = of.shapley(lambda z: of.scores(TREES, z), rows["x.csv"], rows["r.csv"])
+    expected = forest.shapley(lambda z: forest.scores(TREES, z), rows["x.csv"], rows["r.csv"])
     with np.load(saved) as answer:
-        np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+        np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
     call("evaluate", "m", "--input", tmp_path / "x.csv", *references, *repository)
     compile_model(network(), DeepShap(np.zeros((1, 5)))).write(tmp_path / "repository", "n")
     for command in (
         ("compile", tmp_path / "n.onnx", "--name", "n", *references),
         ("explain", "n", "--input", tmp_path / "x.csv"),
     ):
-        done = CliRunner().invoke(app, [str(a) for a in (*command, *repository)])
-        assert done.exit_code == 2, done.output
-        assert "a missing value (an empty cell of a table), which this model does not take" in done.output
+        result = CliRunner().invoke(app, [str(a) for a in (*command, *repository)])
+        assert result.exit_code == 2, result.output
+        assert "a missing value" in result.output
 
 
 def test_missing_values_of_tables_in_memory() -> None:
     """NaN in a DataFrame, in rows and in references."""
-    table = pd.DataFrame(of.rows(1, 7), columns=list("abcde"))
-    answer = compile_model(of.regressor(TREES), TreeShap(table), targets="all").explain(
+    table = pd.DataFrame(forest.rows(1, 7), columns=list("abcde"))
+    answer = compile_model(forest.regressor(TREES), TreeShap(table), targets="all").explain(
         pd.DataFrame(X, columns=list("abcde"))[list("edcba")]
     )
-    due = of.shapley(lambda z: of.scores(TREES, z), X, of.rows(1, 7))
-    np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
-    with pytest.raises(InvalidReferencesError, match="has no value in row"):
+    expected = forest.shapley(lambda z: forest.scores(TREES, z), X, forest.rows(1, 7))
+    np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
+    with pytest.raises(InvalidReferencesError, match=r"row \d"):
         compile_model(network(), DeepShap(table))
 
 
 def test_one_entry_for_both() -> None:
-    model = of.regressor(TREES)
+    model = forest.regressor(TREES)
     gated = compile_model(model, TreeShap(REFERENCES), targets=[1], deployment=Deployment(one_shot=True))
     apart = compile_model(model, TreeShap(REFERENCES), targets=[1])
     np.testing.assert_array_equal(gated.explain(X)["x_attributions"], apart.explain(X)["x_attributions"])
 
 
 def test_the_same_bytes_each_time() -> None:
-    first, second = (compile_model(of.regressor(TREES), TreeShap(REFERENCES)) for _ in range(2))
+    first, second = (compile_model(forest.regressor(TREES), TreeShap(REFERENCES)) for _ in range(2))
     assert first.model.SerializeToString() == second.model.SerializeToString()
     assert first.manifest.digests == second.manifest.digests
 
 
 def network() -> onnx.ModelProto:
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    return of.model_of(node, 5, {"y": 5})
+    return forest.model_of(node, 5, {"y": 5})
 
 
 def scaled() -> onnx.ModelProto:
-    model = of.regressor(TREES)
+    model = forest.regressor(TREES)
     model.graph.node[0].input[0] = "scaled"
     model.graph.node.insert(0, onnx.helper.make_node("Neg", ["x"], ["scaled"]))
     return model
@@ -139,14 +139,14 @@ def scaled() -> onnx.ModelProto:
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "a network": (network(), {}, UnsupportedModelError, "is made by Relu node 'y'"),
-    "layers": (of.regressor(TREES), {"layers": "all"}, InvalidOptionError, "walks through no layers"),
-    "logits": (of.regressor(TREES), {"logits": True}, InvalidOptionError, "--logits"),
-    "no such target": (of.regressor(TREES), {"targets": [3]}, InvalidOptionError, "indices 0 to 2"),
+    "layers": (forest.regressor(TREES), {"layers": "all"}, InvalidOptionError, "walks through no layers"),
+    "logits": (forest.regressor(TREES), {"logits": True}, InvalidOptionError, "--logits"),
+    "no such target": (forest.regressor(TREES), {"targets": [3]}, InvalidOptionError, "indices 0 to 2"),
     "a normal quantile": (
-        of.regressor(TREES, post_transform="PROBIT"),
+        forest.regressor(TREES, post_transform="PROBIT"),
         {},
         UnsupportedModelError,
-        "node 'y': ONNX Runtime makes something else of its scores than PROBIT",
+        "node 'y': .*PROBIT",
     ),
 }
 
@@ -163,31 +163,31 @@ def test_what_stands_behind_a_scaler_is_explained_by_name() -> None:
     answer = compile_model(scaled(), TreeShap({"x": -references}), inputs=["scaled"], targets="all").explain(
         -x
     )
-    due = of.shapley(lambda z: of.scores(TREES, z), x, references)
-    np.testing.assert_allclose(answer["scaled_attributions"], due, atol=1e-5)
+    expected = forest.shapley(lambda z: forest.scores(TREES, z), x, references)
+    np.testing.assert_allclose(answer["scaled_attributions"], expected, atol=1e-5)
 
 
 def test_references_that_come_with_a_request() -> None:
-    with pytest.raises(InvalidOptionError, match="cannot come with a request"):
-        compile_model(of.regressor(TREES), TreeShap(OpenReferences(4)))
+    with pytest.raises(InvalidOptionError, match=r"treeshap .*request"):
+        compile_model(forest.regressor(TREES), TreeShap(OpenReferences(4)))
 
 
 def test_infinite_references_and_rows_are_refused() -> None:
     references = REFERENCES.copy()
     references[2, 1] = np.inf
-    with pytest.raises(InvalidReferencesError, match=re.escape("hold inf at [2, 1]")):
-        compile_model(of.regressor(TREES), TreeShap(references))
+    with pytest.raises(InvalidReferencesError, match=re.escape("inf at [2, 1]")):
+        compile_model(forest.regressor(TREES), TreeShap(references))
     with pytest.raises(InvalidOptionError, match="holds inf"):
-        compile_model(of.regressor(TREES), TreeShap(REFERENCES)).explain(references)
+        compile_model(forest.regressor(TREES), TreeShap(REFERENCES)).explain(references)
 
 
 def test_other_methods_name_it() -> None:
-    with pytest.raises(UnsupportedModelError, match="--method treeshap explains them"):
-        compile_model(of.regressor(TREES), DeepShap(np.zeros((2, 5))))
+    with pytest.raises(UnsupportedModelError, match=r"TreeEnsembleRegressor: .*--method treeshap"):
+        compile_model(forest.regressor(TREES), DeepShap(np.zeros((2, 5))))
 
 
 def test_the_warmup_row_has_no_holes() -> None:
     """It is the mean of what the references hold, by their weights."""
     references = np.array([[1, np.nan, 0, 0, 0], [3, np.nan, np.nan, 0, 4]], np.float32)
-    compiled = compile_model(of.regressor(TREES), TreeShap(references, weights=[1, 3]))
+    compiled = compile_model(forest.regressor(TREES), TreeShap(references, weights=[1, 3]))
     np.testing.assert_allclose(compiled.sample["x"], [[2.5, 0, 0, 0, 3]])

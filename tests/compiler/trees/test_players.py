@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rationale.trees.read import read_ensemble
+from rationale.trees.tables import SplitTest as Bit
 from rationale.trees.tables import Tables, build_tables
-from rationale.trees.tables import Test as Bit
-from tests.references import trees as of
+from tests.references import trees as forest
 from tests.tolerances import COMPLETE_64
 
 K, N = 7, 9
@@ -24,36 +24,38 @@ TESTS = {
 
 def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
     """[N, targets, players]"""
-    counts, found = tables.first, np.zeros((len(x), tables.targets * len(tables.units)))
-    for row, out in zip(x, found, strict=True):
+    counts, sums = tables.first, np.zeros((len(x), tables.targets * len(tables.units)))
+    for row, out in zip(x, sums, strict=True):
         bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in counts.bits], np.int64)
         first = counts.starts + (bits[counts.reads] * counts.steps).sum(axis=1)
         np.add.at(out, tables.column, tables.numbers[first[tables.group] + tables.within])
-    return found.reshape(len(x), tables.targets, len(tables.units))
+    return sums.reshape(len(x), tables.targets, len(tables.units))
 
 
 @pytest.mark.parametrize(
     "player_of", [[0, 1, 2, 3, 4], [0, 1, 0, 2, 1], [2, 0, 0, 0, 1], [0, 0, 0, 0, 0]], ids=str
 )
 def test_exact(player_of: Sequence[int]) -> None:
-    trees = of.random_trees(3, PLAIN, columns=2)
-    references, x = of.rows(1, K), of.rows(2, N)
+    trees = forest.random_trees(3, PLAIN, columns=2)
+    references, x = forest.rows(1, K), forest.rows(2, N)
     weights = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
-    ensemble = read_ensemble(of.regressor(trees).graph.node[0], 5)
-    found = looked_up(build_tables(ensemble, ensemble.weights, references, weights, np.array(player_of)), x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights, player_of)
-    assert found.shape == due.shape == (N, 2, max(player_of) + 1)
-    assert np.abs(found - due).max() <= COMPLETE_64
+    ensemble = read_ensemble(forest.regressor(trees).graph.node[0], 5)
+    attributions = looked_up(
+        build_tables(ensemble, ensemble.weights, references, weights, np.array(player_of)), x
+    )
+    expected = forest.shapley(lambda z: forest.scores(trees, z), x, references, weights, player_of)
+    assert attributions.shape == expected.shape == (N, 2, max(player_of) + 1)
+    assert np.abs(attributions - expected).max() <= COMPLETE_64
 
 
 def test_a_leaf_on_many_features_of_few_players() -> None:
     """Twelve features make 4,096 rows; the transform is over two players."""
-    leaf: of.Node = of.Leaf((1.0,))
+    leaf: forest.Node = forest.Leaf((1.0,))
     for i in range(12):
-        leaf = of.Split(i, "LEQ", (0.0,), False, leaf, of.Leaf((0.5,)))
-    references, x = of.rows(1, K, 12), of.rows(2, N, 12)
+        leaf = forest.Split(i, "LEQ", (0.0,), False, leaf, forest.Leaf((0.5,)))
+    references, x = forest.rows(1, K, 12), forest.rows(2, N, 12)
     player_of = np.arange(12) // 7
-    ensemble = read_ensemble(of.regressor([leaf], 12).graph.node[0], 12)
-    found = looked_up(build_tables(ensemble, ensemble.weights, references, None, player_of), x)
-    due = of.shapley(lambda z: of.scores([leaf], z), x, references, player_of=player_of.tolist())
-    assert np.abs(found - due).max() <= COMPLETE_64
+    ensemble = read_ensemble(forest.regressor([leaf], 12).graph.node[0], 12)
+    attributions = looked_up(build_tables(ensemble, ensemble.weights, references, None, player_of), x)
+    expected = forest.shapley(lambda z: forest.scores([leaf], z), x, references, player_of=player_of.tolist())
+    assert np.abs(attributions - expected).max() <= COMPLETE_64

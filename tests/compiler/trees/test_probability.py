@@ -12,20 +12,20 @@ from typer.testing import CliRunner
 from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
-from rationale.trees.probability import separated, slope
+from rationale.trees.probability import separate_slope, slope
 from tests.compiler.models import parsed
-from tests.references import trees as of
+from tests.references import trees as forest
 from tests.tolerances import COMPLETE_32
 
 K, N = 7, 9
-TREES = of.random_trees(9, ("LEQ", "GT"), trees=8)
-REFERENCES, X = of.rows(1, K), of.rows(2, N)
+TREES = forest.random_trees(9, ("LEQ", "GT"), trees=8)
+REFERENCES, X = forest.rows(1, K), forest.rows(2, N)
 WEIGHTS = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
 ABSOLUTE = 1e-6  # of probabilities, in float32
 
 
 def model(transform: str = "LOGISTIC") -> onnx.ModelProto:
-    return of.classifier(TREES, 2, only=0, post_transform=transform, base_values=[0.25])
+    return forest.classifier(TREES, 2, only=0, post_transform=transform, base_values=[0.25])
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -33,10 +33,10 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def margin(x: np.ndarray) -> np.ndarray:
-    return of.scores(TREES, x)[:, 0] + 0.25
+    return forest.scores(TREES, x)[:, 0] + 0.25
 
 
-def due(
+def expected_values(
     x: np.ndarray = X,
     references: np.ndarray = REFERENCES,
     margin: Callable[[np.ndarray], np.ndarray] = margin,
@@ -45,9 +45,9 @@ def due(
     """[N, players]"""
     total = np.zeros((N, max(player_of) + 1))
     for r, w in zip(references, WEIGHTS, strict=True):
-        found = of.shapley(lambda z: margin(z)[:, None], x, r[None], player_of=player_of)[:, 0]
+        attributions = forest.shapley(lambda z: margin(z)[:, None], x, r[None], player_of=player_of)[:, 0]
         rise, run = sigmoid(margin(x)) - sigmoid(margin(r[None])), margin(x) - margin(r[None])
-        total += w * found * np.divide(rise, run, out=np.zeros(N), where=run != 0)[:, None]
+        total += w * attributions * np.divide(rise, run, out=np.zeros(N), where=run != 0)[:, None]
     return total
 
 
@@ -60,7 +60,9 @@ def test_each_reference_is_rescaled(targets: object, signs: list[int] | None) ->
     )
     answer = compiled.explain(X)
     factors = np.sign(margin(X))[:, None] if signs is None else np.broadcast_to(signs, (N, len(signs)))
-    assert np.abs(answer["x_attributions"] - factors[:, :, None] * due()[:, None]).max() <= ABSOLUTE
+    assert (
+        np.abs(answer["x_attributions"] - factors[:, :, None] * expected_values()[:, None]).max() <= ABSOLUTE
+    )
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
     assert compiled.manifest.explained_output == "p"
     assert any("not its own Shapley values" in warning for warning in compiled.manifest.warnings)
@@ -82,60 +84,61 @@ def test_groups_of_raw_inputs() -> None:
     raw.graph.node.extend(trees.graph.node)
     raw.graph.output[0].CopyFrom(trees.graph.output[0])
     x, references = (rows[:, :4] for rows in (X, REFERENCES))
-    given, known = ({"x": rows[:, :3], "u": rows[:, 3:]} for rows in (x, references))
-    method = TreeShap(known, weights=WEIGHTS, space="probability")
-    answer = compile_model(raw, method, groups={"two": ["x[0]", "u[0]"]}).explain(given)
-    expected = due(x, references, lambda z: margin(2 * z[:, order]), [0, 1, 2, 0])
+    inputs, reference_inputs = ({"x": rows[:, :3], "u": rows[:, 3:]} for rows in (x, references))
+    method = TreeShap(reference_inputs, weights=WEIGHTS, space="probability")
+    answer = compile_model(raw, method, groups={"two": ["x[0]", "u[0]"]}).explain(inputs)
+    expected = expected_values(x, references, lambda z: margin(2 * z[:, order]), [0, 1, 2, 0])
     assert np.abs(answer["group_attributions"][:, 0] - expected).max() <= ABSOLUTE
     assert np.abs(expected).max(axis=0).min() > 1000 * ABSOLUTE, "nothing to compare"
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
 
 
 def test_leaves_without_tables_are_refused() -> None:
-    deep: of.Node = of.Leaf((1.0,))
+    deep: forest.Node = forest.Leaf((1.0,))
     for feature in range(14):
-        deep = of.Split(feature, "LEQ", (0.0,), False, deep, of.Leaf((-1.0,)))
-    trees = of.classifier([deep], 2, 14, only=0, post_transform="LOGISTIC")
-    with pytest.raises(UnsupportedModelError, match="leaves depend on up to 14 features each"):
-        compile_model(trees, TreeShap(of.rows(1, K, 14), space="probability"))
+        deep = forest.Split(feature, "LEQ", (0.0,), False, deep, forest.Leaf((-1.0,)))
+    trees = forest.classifier([deep], 2, 14, only=0, post_transform="LOGISTIC")
+    with pytest.raises(UnsupportedModelError, match=r"\b14 features\b"):
+        compile_model(trees, TreeShap(forest.rows(1, K, 14), space="probability"))
 
 
 @pytest.mark.parametrize("ends", [(-2.0, 1.0), (-12.0, 30.0), (-300.0, 300.0), (0.5, 0.5)], ids=str)
 def test_the_slope_is_a_sum_of_few_products(ends: tuple[float, float]) -> None:
     random = np.random.default_rng(0)
     b, a = random.uniform(*ends, 5000), random.uniform(*ends, 400)
-    terms = separated(b, *ends)
-    found = slope(a[:, None], terms.at) @ terms.weights
-    assert np.abs(found - slope(a[:, None], b)).max() <= ABSOLUTE / 10
-    assert len(terms.at) <= 20
+    terms = separate_slope(b, *ends)
+    slopes = slope(a[:, None], terms.margins) @ terms.weights
+    assert np.abs(slopes - slope(a[:, None], b)).max() <= ABSOLUTE / 10
+    assert len(terms.margins) <= 20
     assert np.abs(terms.weights).max() <= 3
 
 
 @pytest.mark.parametrize("base", [-12.0, -4.0, 4.0, 12.0])
 def test_rows_far_from_all_references_behind_a_base_value(base: float) -> None:
     """One feature has the whole difference. More references than terms of the slope, all on one side."""
-    stumps: list[of.Node] = [
-        of.Split(0, "LEQ", (float(i),), False, of.Leaf((0.0,)), of.Leaf((-base / 20,))) for i in range(40)
+    stumps: list[forest.Node] = [
+        forest.Split(0, "LEQ", (float(i),), False, forest.Leaf((0.0,)), forest.Leaf((-base / 20,)))
+        for i in range(40)
     ]
     references, x = (np.zeros((count, 5), np.float32) for count in (200, 40))
     references[:, 0], x[:, 0] = np.linspace(25, 40, 200), np.linspace(0, 40, 40)
-    shifted = of.classifier(stumps, 2, only=0, post_transform="LOGISTIC", base_values=[base])
+    shifted = forest.classifier(stumps, 2, only=0, post_transform="LOGISTIC", base_values=[base])
     answer = compile_model(shifted, TreeShap(references, space="probability")).explain(x)
-    of_rows, of_references = (sigmoid(of.scores(stumps, z)[:, 0] + base) for z in (x, references))
+    of_rows, of_references = (sigmoid(forest.scores(stumps, z)[:, 0] + base) for z in (x, references))
     assert np.abs(answer["x_attributions"][:, 0, 0] - (of_rows - of_references.mean())).max() <= ABSOLUTE
 
 
 def test_what_makes_no_sense() -> None:
-    for given in ({"space": "odds"}, {"interactions": True, "space": "probability"}):
+    for options in ({"space": "odds"}, {"interactions": True, "space": "probability"}):
         with pytest.raises(InvalidOptionError):
-            TreeShap(REFERENCES, **given)
+            TreeShap(REFERENCES, **options)
     with pytest.raises(InvalidOptionError, match="needs references"):
         TreeShap(space="probability")
     with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
         compile_model(model("SOFTMAX"), TreeShap(REFERENCES, space="probability"))
     with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
-        compile_model(of.regressor(TREES), TreeShap(REFERENCES, space="probability"))
-    with pytest.raises(InvalidOptionError, match="exclude each other"):
+        compile_model(forest.regressor(TREES), TreeShap(REFERENCES, space="probability"))
+    with pytest.raises(InvalidOptionError, match=r"logits.*'probability'"):
         compile_model(model(), TreeShap(REFERENCES, space="probability"), logits=True)
 
 
@@ -144,15 +147,15 @@ def test_the_command(tmp_path: Path) -> None:
     np.save(tmp_path / "r.npy", REFERENCES)
     arguments = ["compile", tmp_path / "m.onnx", "--name", "m", "--repository", tmp_path]
     arguments += ["--method", "treeshap", "--references", tmp_path / "r.npy", "--space", "probability"]
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    found, fresh = (
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    reopened, fresh = (
         open_entry(tmp_path, "m"),
         compile_model(model(), TreeShap(REFERENCES, space="probability")),
     )
-    assert found.manifest.method.options == {"space": "probability"}
-    assert found.manifest.digests == fresh.manifest.digests
-    np.testing.assert_array_equal(found.explain(X)["x_attributions"], fresh.explain(X)["x_attributions"])
+    assert reopened.manifest.method.options == {"space": "probability"}
+    assert reopened.manifest.digests == fresh.manifest.digests
+    np.testing.assert_array_equal(reopened.explain(X)["x_attributions"], fresh.explain(X)["x_attributions"])
 
 
 def test_batches_answer_the_same_bits() -> None:

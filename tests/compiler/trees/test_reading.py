@@ -10,10 +10,10 @@ import pytest
 
 from rationale import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
 from rationale.graph.runtime.session import Runner
-from rationale.trees.covers import share_of
+from rationale.trees.covers import passing_share
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import build_tables
-from tests.references import trees as of
+from tests.references import trees as forest
 
 STUMP = {
     "nodes_treeids": [0, 0, 0],
@@ -38,11 +38,11 @@ BAD = {
     ),
     "a dangling node": ({"nodes_falsenodeids": [7, 0, 0]}, "nodes_falsenodeids names node 7 of tree 0"),
     "a dangling leaf": ({"target_nodeids": [1, 9]}, "target_nodeids names node 9 of tree 0"),
-    "a node twice": ({"nodes_nodeids": [0, 1, 1]}, "node 1 of tree 0 is there twice"),
-    "thresholds too few": ({"nodes_values": [0.0]}, "nodes_values has 1 entries where 3 are due"),
-    "hit rates too few": ({"nodes_hitrates": [1.0]}, "nodes_hitrates has 1 entries where 3 are due"),
+    "a node twice": ({"nodes_nodeids": [0, 1, 1]}, "node 1 of tree 0"),
+    "thresholds too few": ({"nodes_values": [0.0]}, "nodes_values .*1 .*3"),
+    "hit rates too few": ({"nodes_hitrates": [1.0]}, "nodes_hitrates .*1 .*3"),
     "modes too few": ({"nodes_modes": ["LEAF"]}, "nodes_modes has 1 entries"),
-    "weights too few": ({"target_weights": [1.0]}, "target_weights has 1 entries where 2 are due"),
+    "weights too few": ({"target_weights": [1.0]}, "target_weights .*1 .*2"),
     "no nodes": ({name: [] for name in STUMP} | {"n_targets": 1}, "has no nodes"),
     "an unknown mode": ({"nodes_modes": ["BRANCH_OR", "LEAF", "LEAF"]}, r"nodes_modes holds \['OR'\]"),
     "a threshold that is no number": ({"nodes_values": [np.nan, 0.0, 0.0]}, "a threshold is nan"),
@@ -65,17 +65,17 @@ BAD = {
 }
 
 
-def made(**changed: Any) -> onnx.ModelProto:
-    given = {name: value for name, value in {**STUMP, **changed}.items() if value != []}
-    node = onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **given)
-    return of.model_of(node, 5, {"y": 1})
+def stump(**changed: Any) -> onnx.ModelProto:
+    attributes = {name: value for name, value in {**STUMP, **changed}.items() if value != []}
+    node = onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    return forest.model_of(node, 5, {"y": 1})
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_tree_is_refused(name: str) -> None:
     changed, words = BAD[name]
     with pytest.raises(InvalidModelError, match=words):
-        compile_model(made(**changed), TreeShap(np.zeros((2, 5))))
+        compile_model(stump(**changed), TreeShap(np.zeros((2, 5))))
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_what_is_no_tree_is_refused(name: str) -> None:
     [
         ("tree_roots", [99], "tree_roots"),
         ("nodes_truenodeids", [99], "nodes_truenodeids names 99"),
-        ("nodes_featureids", [7], "splits by feature 7"),
-        ("leaf_targetids", [3], "a leaf adds to score 3 of 1"),
+        ("nodes_featureids", [7], "feature 7"),
+        ("leaf_targetids", [3], "score 3 of 1"),
         ("nodes_trueleafs", [], "nodes_trueleafs has 0 entries"),
     ],
 )
 def test_the_newer_operator_too(attribute: str, value: list[int], words: str) -> None:
-    model = of.ensemble(of.random_trees(0, ("LEQ",)))
+    model = forest.ensemble(forest.random_trees(0, ("LEQ",)))
     (node,) = model.graph.node
-    given = next(a for a in node.attribute if a.name == attribute)
-    given.ints[: len(value) or len(given.ints)] = value
+    edited = next(a for a in node.attribute if a.name == attribute)
+    edited.ints[: len(value) or len(edited.ints)] = value
     with pytest.raises(InvalidModelError, match=words):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
@@ -100,30 +100,30 @@ def test_the_newer_operator_too(attribute: str, value: list[int], words: str) ->
 @pytest.mark.parametrize("name", ["aggregate_function", "post_transform"])
 @pytest.mark.parametrize("number", [-1, 9])
 def test_a_number_that_stands_for_no_word(name: str, number: int) -> None:
-    model = of.ensemble(of.random_trees(0, ("LEQ",)), **{name: number})
+    model = forest.ensemble(forest.random_trees(0, ("LEQ",)), **{name: number})
     with pytest.raises(InvalidModelError, match=f"{name} is {number}"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
 def test_sets_that_do_not_fit() -> None:
-    model = of.ensemble(of.random_trees(0, ("MEMBER",), grid=of.MEMBERS))
-    given = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
-    given.t.CopyFrom(onnx.numpy_helper.from_array(np.array([1.0, 2.0, np.nan], np.float32), "sets"))
-    with pytest.raises(InvalidModelError, match="membership_values hold 1 sets where"):
+    model = forest.ensemble(forest.random_trees(0, ("MEMBER",), grid=forest.MEMBERS))
+    membership = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
+    membership.t.CopyFrom(onnx.numpy_helper.from_array(np.array([1.0, 2.0, np.nan], np.float32), "sets"))
+    with pytest.raises(InvalidModelError, match=r"membership_values hold 1 sets\b"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
 def chain(depth: int) -> onnx.ModelProto:
     """One tree that is a list of splits."""
-    node: of.Node = of.Leaf((0.0,))
+    node: forest.Node = forest.Leaf((0.0,))
     for i in range(depth):
-        node = of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((float(i),)), node)
-    return of.regressor([node])
+        node = forest.Split(i % 5, "LEQ", (float(i),), False, forest.Leaf((float(i),)), node)
+    return forest.regressor([node])
 
 
 def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
     started = time.monotonic()
-    with pytest.raises(InvalidModelError, match="20000 splits on one way, and ONNX Runtime takes 2000"):
+    with pytest.raises(InvalidModelError, match=r"\b20000\b.*\b2000\b"):
         compile_model(chain(20_000), TreeShap(np.zeros((2, 5))))
     assert time.monotonic() - started < 30
 
@@ -131,37 +131,44 @@ def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
 @pytest.mark.full
 def test_a_forest_of_a_hundred_thousand_leaves() -> None:
     trees = [
-        of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((1.0,)), of.Leaf((2.0,))) for i in range(50_000)
+        forest.Split(i % 5, "LEQ", (float(i),), False, forest.Leaf((1.0,)), forest.Leaf((2.0,)))
+        for i in range(50_000)
     ]
     started = time.monotonic()
     with pytest.raises(UnsupportedModelError, match=r"50000 trees have 100000 leaves, and .* 65536 at most"):
-        compile_model(of.regressor(trees), TreeShap(np.zeros((2, 5))))
+        compile_model(forest.regressor(trees), TreeShap(np.zeros((2, 5))))
     assert time.monotonic() - started < 60
 
 
 def near(numbers: Sequence[float], dtype: Any) -> np.ndarray:
     """Rows of these numbers, of those on both sides of each, and of what float32 makes of them; and NaN."""
-    at = np.asarray(numbers, dtype)
-    around = [at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf), at.astype(np.float32), [np.nan]]
+    values = np.asarray(numbers, dtype)
+    around = [
+        values,
+        np.nextafter(values, -np.inf),
+        np.nextafter(values, np.inf),
+        values.astype(np.float32),
+        [np.nan],
+    ]
     return np.repeat(np.concatenate(around).astype(dtype)[:, None], 5, axis=1)
 
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.7, 1.1)  # none of which float32 has
 
 
-@pytest.mark.parametrize("mode", of.MODES)
+@pytest.mark.parametrize("mode", forest.MODES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_thresholds_are_compared_in_the_precision_of_the_input(mode: str, dtype: Any) -> None:
     grid = tuple(float(dtype(t)) for t in THRESHOLDS)
-    trees, x = of.random_trees(2, (mode,), grid=grid), near(grid, dtype)
-    ensemble = read_ensemble(of.ensemble(trees, dtype=dtype).graph.node[0], 5, np.dtype(dtype))
-    np.testing.assert_allclose(ensemble.scores(x), of.scores(trees, x), rtol=1e-6)
+    trees, x = forest.random_trees(2, (mode,), grid=grid), near(grid, dtype)
+    ensemble = read_ensemble(forest.ensemble(trees, dtype=dtype).graph.node[0], 5, np.dtype(dtype))
+    np.testing.assert_allclose(ensemble.scores(x), forest.scores(trees, x), rtol=1e-6)
 
 
 def test_a_set_that_names_a_number_twice() -> None:
-    tree = of.Split(0, "MEMBER", (1.0, 2.0, 1.0), False, of.Leaf((1.0,)), of.Leaf((2.0,)))
-    ensemble, x = read_ensemble(of.ensemble([tree]).graph.node[0], 5), near((1, 2, 3), np.float32)
-    np.testing.assert_array_equal(ensemble.scores(x), of.scores([tree], x))
+    tree = forest.Split(0, "MEMBER", (1.0, 2.0, 1.0), False, forest.Leaf((1.0,)), forest.Leaf((2.0,)))
+    ensemble, x = read_ensemble(forest.ensemble([tree]).graph.node[0], 5), near((1, 2, 3), np.float32)
+    np.testing.assert_array_equal(ensemble.scores(x), forest.scores([tree], x))
 
 
 @pytest.mark.parametrize(
@@ -171,44 +178,44 @@ def test_a_set_that_names_a_number_twice() -> None:
 )
 def test_what_are_no_covers(cover: list[float]) -> None:
     yes, no, split = np.array([1, 0, 0]), np.array([2, 0, 0]), np.array([True, False, False])
-    assert share_of(np.array(cover, float), yes, no, split) is None
-    found = share_of(np.array([4.0, 1.0, 3.0]), yes, no, split)
-    assert found is not None
-    np.testing.assert_array_equal(found, [0.25, np.nan, np.nan])
+    assert passing_share(np.array(cover, float), yes, no, split) is None
+    share = passing_share(np.array([4.0, 1.0, 3.0]), yes, no, split)
+    assert share is not None
+    np.testing.assert_array_equal(share, [0.25, np.nan, np.nan])
 
 
 def test_leaves_on_too_many_features_get_no_tables() -> None:
-    node: of.Node = of.Leaf((1.0,))
+    node: forest.Node = forest.Leaf((1.0,))
     for i in range(14):
-        node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((0.0,)))
-    ensemble = read_ensemble(of.regressor([node], 14).graph.node[0], 14)
-    with pytest.raises(UnsupportedModelError, match=r"1 leaves depend on up to 14 features each, 2\^14 rows"):
+        node = forest.Split(i, "LEQ", (0.0,), False, node, forest.Leaf((0.0,)))
+    ensemble = read_ensemble(forest.regressor([node], 14).graph.node[0], 14)
+    with pytest.raises(UnsupportedModelError, match=r"\b14 features\b.*2\^14"):
         build_tables(ensemble, ensemble.weights, np.zeros((2, 14)), None, np.arange(14))
 
 
 def test_leaves_that_are_not_added_up() -> None:
-    model = made(aggregate_function="MAX")
-    with pytest.raises(UnsupportedModelError, match="takes the MAX of its trees"):
+    model = stump(aggregate_function="MAX")
+    with pytest.raises(UnsupportedModelError, match=r"\bMAX\b.*AVERAGE"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
 def test_the_one_leaf_that_counts_is_of_both_classes() -> None:
     """One number of two classes is the second's score, and with its sign turned the first's."""
-    given = {name: value for name, value in STUMP.items() if name.startswith("nodes_")}
+    attributes = {name: value for name, value in STUMP.items() if name.startswith("nodes_")}
     entry = {"treeids": [0], "nodeids": [2], "ids": [0], "weights": [-2.0]}
-    given |= {f"class_{name}": value for name, value in entry.items()} | {"classlabels_int64s": [0, 1]}
+    attributes |= {f"class_{name}": value for name, value in entry.items()} | {"classlabels_int64s": [0, 1]}
     node = onnx.helper.make_node(
-        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **given
+        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **attributes
     )
     x = np.array([[-1.0] * 5, [1.0] * 5], np.float32)
-    answered = Runner(of.model_of(node, 5, {"p": 2}))({"x": x})["p"]
+    answered = Runner(forest.model_of(node, 5, {"p": 2}))({"x": x})["p"]
     np.testing.assert_array_equal(answered[1], [2, -2])
     np.testing.assert_array_equal(read_ensemble(node, 5).scores(x), answered)
 
 
 def test_equals_in_a_row_are_one_split() -> None:
     """Sets are written as comparisons in a row with one node behind all of them."""
-    model = made(
+    model = stump(
         nodes_treeids=[0] * 4,
         nodes_nodeids=[0, 1, 2, 3],
         nodes_featureids=[0] * 4,

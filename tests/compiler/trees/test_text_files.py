@@ -15,10 +15,10 @@ from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.evaluate.shapley import ReasonAgreement, ShapleyComparison
 from rationale_service.cli.main import app
 from tests.compiler.models import parsed
-from tests.references import trees as of
+from tests.references import trees as forest
 
 KINDS = ["own", "rent", "free"]
-SPLIT = of.random_trees(5, ("LEQ", "LT"), features=4)
+SPLIT = forest.random_trees(5, ("LEQ", "LT"), features=4)
 RANDOM = np.random.default_rng(4)
 AGE = RANDOM.normal(size=9).astype(np.float32)
 HOUSING = np.array([*KINDS, "a, b", *RANDOM.choice(KINDS, 5)])
@@ -32,13 +32,13 @@ def model() -> onnx.ModelProto:
         flat = Reshape (ones, shape)
         z = Concat <axis = 1> (age, flat)
     }"""
-    made = parsed(text, {"shape": np.array([-1, 3])}, opsets='"" : 21, "ai.onnx.ml" : 3')
-    trees = of.regressor(SPLIT, 4)
+    proto = parsed(text, {"shape": np.array([-1, 3])}, opsets='"" : 21, "ai.onnx.ml" : 3')
+    trees = forest.regressor(SPLIT, 4)
     (node,) = trees.graph.node
     node.input[0] = "z"
-    made.graph.node.append(node)
-    made.graph.output[0].CopyFrom(trees.graph.output[0])
-    return made
+    proto.graph.node.append(node)
+    proto.graph.output[0].CopyFrom(trees.graph.output[0])
+    return proto
 
 
 @pytest.fixture
@@ -64,20 +64,20 @@ def compiled_with(file: str, place: Path) -> Result:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
 def test_from_file_to_answer(kind: str, place: Path) -> None:
-    done = compiled_with(f"r.{kind}", place)
-    assert done.exit_code == 0, done.output
+    result = compiled_with(f"r.{kind}", place)
+    assert result.exit_code == 0, result.output
     entry = open_entry(place, "m")
     rows = read_inputs(entry, place / f"r.{kind}")
     assert rows["housing"].tolist() == HOUSING[:, None].tolist()
     assert rows["code"].tolist() == CODE[:, None].tolist()
     references = {"age": AGE[:, None], "housing": HOUSING[:, None], "code": CODE[:, None]}
-    due = compile_model(model(), TreeShap(references)).explain(references)
+    expected = compile_model(model(), TreeShap(references)).explain(references)
     answer = entry.explain(rows)
-    np.testing.assert_array_equal(answer["housing_attributions"], due["housing_attributions"])
-    assert np.abs(due["housing_attributions"]).max() > 0.1
+    np.testing.assert_array_equal(answer["housing_attributions"], expected["housing_attributions"])
+    assert np.abs(expected["housing_attributions"]).max() > 0.1
     assert not answer["code_attributions"].any()
-    done = call("explain", "m", "--input", f"r.{kind}", "--repository", place, "--save", "a.csv")
-    assert done.exit_code == 0, done.output
+    result = call("explain", "m", "--input", f"r.{kind}", "--repository", place, "--save", "a.csv")
+    assert result.exit_code == 0, result.output
 
 
 def test_what_their_columns_are_called(place: Path) -> None:
@@ -94,34 +94,34 @@ def test_measures_replace_texts_too(place: Path) -> None:
     rows = {name: array.astype(str) if array.dtype == object else array for name, array in rows.items()}
     np.savez("x.npz", **rows)
     settings = EvaluationSettings(shapley=True)
-    (found,) = evaluate(place, ["m"], place / "x.npz", [place / "r.csv"], settings)
-    assert isinstance(found.shapley, ShapleyComparison)
-    assert max(found.shapley.distances) < 1e-5
-    assert (found.features, found.shapley.players, found.shapley.rounds) == (3, 3, 0)
+    (report,) = evaluate(place, ["m"], place / "x.npz", [place / "r.csv"], settings)
+    assert isinstance(report.shapley, ShapleyComparison)
+    assert max(report.shapley.distances) < 1e-5
+    assert (report.features, report.shapley.players, report.shapley.rounds) == (3, 3, 0)
     scores = compiled.explain(rows)["explained_value"]
-    assert found.deletion.values[0] == pytest.approx(scores.mean(), abs=1e-6)
+    assert report.deletion.values[0] == pytest.approx(scores.mean(), abs=1e-6)
     replaced = compiled.explain({name: compiled.sample[name][:1] for name in rows})["explained_value"]
-    assert found.deletion.values[-1] == pytest.approx(replaced.item(), abs=1e-6)
-    done = call(
+    assert report.deletion.values[-1] == pytest.approx(replaced.item(), abs=1e-6)
+    result = call(
         "evaluate", "m", "--input", "x.npz", "--references", "r.csv", "--repository", ".", "--out", "o"
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
 
 
 def test_reasons_of_texts_are_compared(place: Path) -> None:
     references = {"age": AGE[:, None], "housing": HOUSING[:, None], "code": CODE[:, None]}
-    due = compile_model(model(), TreeShap(references)).explain(references)["explained_value"]
-    profile = {"output": "y[0]", "threshold": float(np.median(due)), "adverse": "above"}
+    expected = compile_model(model(), TreeShap(references)).explain(references)["explained_value"]
+    profile = {"output": "y[0]", "threshold": float(np.median(expected)), "adverse": "above"}
     compile_model(model(), TreeShap(references), decision=profile).write(place, "decides")
-    (found,) = evaluate(
+    (report,) = evaluate(
         place, ["decides"], place / "r.npz", [place / "r.npz"], EvaluationSettings(shapley=True)
     )
-    assert isinstance(found.shapley, ShapleyComparison)
-    assert found.shapley.reasons == ReasonAgreement(int((due > np.median(due)).sum()), 1, 1)
+    assert isinstance(report.shapley, ShapleyComparison)
+    assert report.shapley.reasons == ReasonAgreement(int((expected > np.median(expected)).sum()), 1, 1)
 
 
 def test_a_column_of_numbers_that_holds_text(place: Path) -> None:
     Path("r.csv").write_text("age,housing,code\nold,own,1\n")
-    done = compiled_with("r.csv", place)
-    assert done.exit_code == 2
-    assert "column 'age': 'old' is not a number" in " ".join(done.output.split())
+    result = compiled_with("r.csv", place)
+    assert result.exit_code == 2
+    assert "column 'age': 'old' is not a number" in " ".join(result.output.split())

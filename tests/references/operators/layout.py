@@ -76,8 +76,8 @@ def unsqueeze(x: T, axes: T | list[int]) -> T:
 def gather(x: T, index: T, *, axis: int = 0) -> T:
     axis = axis % x.ndim
     index = torch.where(index < 0, index + x.shape[axis], index)
-    taken = x.index_select(axis, index.reshape(-1))
-    return taken.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+    elements = x.index_select(axis, index.reshape(-1))
+    return elements.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
 def depth_to_space(x: T, *, blocksize: int, mode: bytes = b"DCR") -> T:

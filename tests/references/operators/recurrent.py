@@ -28,8 +28,8 @@ _FUNCTIONS: dict[str, Callable[[T, float, float], T]] = {
 def recurrent(kind: str) -> Callable[..., tuple[T, ...]]:
     """The operator "rnn", "gru" or "lstm" as `run(X, W, R, B, sequence_lens, initial_h, …, **attributes)`."""
 
-    def run(x: T, w: T, r: T, *rest: T | None, **attributes: Any) -> tuple[T, ...]:
-        b, lens, h0, c0, p = (*rest, *[None] * (5 - len(rest)))
+    def run(x: T, w: T, r: T, *states: T | None, **attributes: Any) -> tuple[T, ...]:
+        b, lens, h0, c0, p = (*states, *[None] * (5 - len(states)))
         first = bool(attributes.get("layout", 0))
         if first:
             x, h0, c0 = (None if v is None else v.transpose(0, 1) for v in (x, h0, c0))
@@ -58,18 +58,18 @@ def recurrent(kind: str) -> Callable[..., tuple[T, ...]]:
 
 
 def _functions(kind: str, d: int, ways: int, attributes: dict[str, Any]) -> list[Callable[[T], T]]:
-    given = [n.decode().lower() for n in attributes.get("activations", ())] or _DEFAULTS[kind] * ways
+    names = [n.decode().lower() for n in attributes.get("activations", ())] or _DEFAULTS[kind] * ways
     alphas, betas = list(attributes.get("activation_alpha", ())), list(attributes.get("activation_beta", ()))
     clip = attributes.get("clip")
     functions = []
-    for name in given:
+    for name in names:
         alpha = (alphas.pop(0) if alphas else _ALPHA[name]) if name in _ALPHA else 0.0
         beta = (betas.pop(0) if betas else _BETA[name]) if name in _BETA else 0.0
         functions.append(_activation(name, alpha, beta, clip))
     count = len(_DEFAULTS[kind])
     chosen = functions[d * count : (d + 1) * count]
     if kind == "lstm":  # the cell is not clipped
-        name = given[d * count + 2]
+        name = names[d * count + 2]
         assert clip is None or (name not in _ALPHA), "not needed by the tests"
         chosen[2] = _activation(name, 0.0, 0.0, None) if name not in _ALPHA else chosen[2]
     return chosen

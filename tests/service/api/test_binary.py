@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.service import handmade as made
+from tests.service import handmade
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,18 +31,18 @@ def tensor(size: int | str, name: str = "x", shape: tuple[int, ...] = (2, 4), da
 async def test_binary_and_json_outputs_in_one_answer(client: httpx.AsyncClient) -> None:
     outputs = [{"name": "y"}, {"name": "base_value", "parameters": {"binary_data": False}}]
     message = {"inputs": [tensor(32)], "outputs": outputs, "parameters": {"binary_data_output": True}}
-    body, headers = body_of(message, made.X[:2].tobytes())
+    body, headers = body_of(message, handmade.X[:2].tobytes())
     answer = await client.post("/v2/models/score/explain", content=body, headers=headers)
     length = int(answer.headers["Inference-Header-Content-Length"])
     y, base = json.loads(answer.content[:length])["outputs"]
     assert (y["parameters"], "data" in y) == ({"binary_data_size": 24}, False)
     raw = np.frombuffer(answer.content[length:], np.float32).reshape(2, 3)
-    np.testing.assert_allclose(raw, made.predict(made.X[:2]), rtol=1e-6)
-    np.testing.assert_allclose(base["data"], np.tile(made.predict(made.R), 2), rtol=1e-6)
+    np.testing.assert_allclose(raw, handmade.predict(handmade.X[:2]), rtol=1e-6)
+    np.testing.assert_allclose(base["data"], np.tile(handmade.predict(handmade.R), 2), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "raw", "status", "said"),
+    ("inputs", "raw", "status", "message"),
     [
         ([tensor(32)], b"\0" * 31, 400, "announces 32 bytes, but 31 are left"),
         ([tensor(32)], b"\0" * 33, 400, "1 bytes follow the JSON that belong to no input"),
@@ -58,12 +58,12 @@ async def test_binary_and_json_outputs_in_one_answer(client: httpx.AsyncClient) 
     ],
 )
 async def test_broken_binary_bodies(
-    client: httpx.AsyncClient, inputs: list[dict], raw: bytes, status: int, said: str
+    client: httpx.AsyncClient, inputs: list[dict], raw: bytes, status: int, message: str
 ) -> None:
     body, headers = body_of({"inputs": inputs}, raw)
     answer = await client.post("/v2/models/score/infer", content=body, headers=headers)
     assert answer.status_code == status
-    assert said in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("length", ["-1", "0", "x", "99999", "1.5", "²", ""])

@@ -24,11 +24,11 @@ async def open_to_pages(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def preflight(method: str, origin: str = ORIGIN) -> dict[str, str]:
-    wanted = "authorization, content-type, x-request-timeout-ms"
+    expected = "authorization, content-type, x-request-timeout-ms"
     return {
         "origin": origin,
         "access-control-request-method": method,
-        "access-control-request-headers": wanted,
+        "access-control-request-headers": expected,
     }
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
-from loadtests.load.bodies import BODIES, MESSAGES, REASONS, ROW, Body, instances, many
+from loadtests.load.bodies import BODIES, MESSAGES, REASONS, ROW, ApiBody, instances, many
 from tests.service.child import PATIENCE_S, grpc_address, ready_line, serve
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
@@ -63,12 +63,12 @@ def cases(names: dict[str, object]) -> list[object]:
 
 
 @dataclass(frozen=True)
-class Gateway:
+class CostlyGateway:
     http: str
     grpc: str
     process: psutil.Process
 
-    def ask(self, body: Body, content: bytes) -> int:
+    def ask(self, body: ApiBody, content: bytes) -> int:
         """The status. An answer may come, and the connection close, before the whole body is there."""
         with contextlib.closing(HTTPConnection(self.http, timeout=PATIENCE_S)) as connection:
             with contextlib.suppress(ConnectionError):
@@ -95,7 +95,10 @@ class Gateway:
         """Meanwhile liveness and honest calls are answered in time, and the memory stays within bounds."""
         before, over = self.process.memory_info().rss, threading.Event()
         row = instances(b"[" + ROW + b"]")
-        honest = ((Body("/v2/health/live", bytes, method="GET"), b""), (Body(REASONS, bytes), row))
+        honest = (
+            (ApiBody("/v2/health/live", bytes, method="GET"), b""),
+            (ApiBody(REASONS, bytes), row),
+        )
 
         def watch() -> int:
             most = 0
@@ -103,7 +106,7 @@ class Gateway:
                 most = max(most, self.process.memory_info().rss)
             return most
 
-        def go_on(body: Body, content: bytes) -> float:
+        def go_on(body: ApiBody, content: bytes) -> float:
             longest_s = 0.0
             while not over.wait(0.02):
                 began_s = time.perf_counter()
@@ -122,11 +125,11 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CostlyGateway]:
     """Of the credit example with its decision profile."""
     folder = tmp_path_factory.mktemp("models")
     options = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}
-    given = [str(each) for name, file in options.items() for each in (name, CREDIT / file)]
+    rows_sent = [str(each) for name, file in options.items() for each in (name, CREDIT / file)]
     command = [
         sys.executable,
         "-m",
@@ -136,16 +139,16 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         "--name",
         "credit",
     ]
-    subprocess.run([*command, *given, "--repository", str(folder)], check=True, capture_output=True)
+    subprocess.run([*command, *rows_sent, "--repository", str(folder)], check=True, capture_output=True)
     state = str(tmp_path_factory.mktemp("state"))
     settings = {"RATIONALE_STATE": state, "RATIONALE_REQUEST_TIMEOUT_S": str(PATIENCE_S)}
     with serve("--port", "0", "--repository", str(folder), **settings) as child:
         url, lines = ready_line(child)
-        yield Gateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
+        yield CostlyGateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
 
 
 @pytest.mark.parametrize("name", cases({**BODIES}))
-def test_no_body_hurts(gateway: Gateway, name: str) -> None:
+def test_no_body_hurts(gateway: CostlyGateway, name: str) -> None:
     body = BODIES[name]
     content = body.make()
     with gateway.unhurt(), ThreadPoolExecutor(2) as threads:
@@ -154,14 +157,14 @@ def test_no_body_hurts(gateway: Gateway, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", cases({**MESSAGES}))
-def test_no_message_hurts(gateway: Gateway, name: str) -> None:
+def test_no_message_hurts(gateway: CostlyGateway, name: str) -> None:
     message = MESSAGES[name]()
     with gateway.unhurt(), ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(gateway.call, [message] * 2))
     assert set(answers) <= {"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"}
 
 
-def test_callers_that_take_no_answer_hurt_nobody(gateway: Gateway) -> None:
+def test_callers_that_take_no_answer_hurt_nobody(gateway: CostlyGateway) -> None:
     body = instances(many(ROW, 100_000))
     lines = (f"POST {REASONS} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "\r\n")
     host, _, port = gateway.http.rpartition(":")

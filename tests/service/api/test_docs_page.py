@@ -10,7 +10,7 @@ import pytest
 
 from rationale_service.app import create_admin_app, create_app, create_backend
 from rationale_service.settings import Settings
-from tests.service.conftest import client_of
+from tests.service.in_process import client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -39,7 +39,7 @@ async def test_on_the_admin_port_too(repository: Path) -> None:
 
 async def test_its_policy_allows_its_own_script_and_no_other_host(client: httpx.AsyncClient) -> None:
     page = await client.get("/docs")
-    policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
+    policy = dict(piece.split(" ", 1) for piece in page.headers["content-security-policy"].split("; "))
     (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy["default-src"] == "'none'"

@@ -13,8 +13,9 @@ import pytest
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import QueueFullError
 from rationale_service.settings import Settings
-from tests.service.conftest import client_of, gateway
+from tests.service.conftest import gateway
 from tests.service.faulty import FaultyBackend
+from tests.service.in_process import client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,7 +23,7 @@ INFER = "/v2/models/score/infer"
 GOOD = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 
 
-def problem(answer: httpx.Response, status: int, slug: str, said: str = "") -> dict[str, Any]:
+def problem(answer: httpx.Response, status: int, slug: str, message: str = "") -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     document = answer.json()
@@ -31,7 +32,7 @@ def problem(answer: httpx.Response, status: int, slug: str, said: str = "") -> d
     assert document["status"] == status
     assert document["instance"] == answer.request.url.path
     assert document["error"] == f"{document['title']}: {document['detail']}"
-    assert said in document["detail"]
+    assert message in document["detail"]
     return document
 
 
@@ -54,7 +55,7 @@ async def test_what_is_not_offered_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "not valid JSON"),
         (b'{"inputs": [', "not valid JSON"),
@@ -74,13 +75,13 @@ async def test_what_is_not_offered_says_what_to_do(
         (orjson.dumps({"inputs": [GOOD], "id": 7}), "id: "),
     ],
 )
-async def test_400(client: httpx.AsyncClient, body: bytes, said: str) -> None:
+async def test_400(client: httpx.AsyncClient, body: bytes, message: str) -> None:
     for path in (INFER, "/v2/models/score/explain"):
-        problem(await client.post(path, content=body), 400, "malformed-request", said)
+        problem(await client.post(path, content=body), 400, "malformed-request", message)
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "slug", "said"),
+    ("method", "path", "slug", "message"),
     [
         ("POST", "/v2/models/absent/infer", "unknown-model", "no model 'absent' here; there are: image,"),
         ("POST", "/v2/models/score/versions/2/infer", "unknown-model", "no version '2'; version 1 is served"),
@@ -94,9 +95,9 @@ async def test_400(client: httpx.AsyncClient, body: bytes, said: str) -> None:
         ("GET", "/nothing", "not-found", "nothing at this path"),
     ],
 )
-async def test_404(client: httpx.AsyncClient, method: str, path: str, slug: str, said: str) -> None:
+async def test_404(client: httpx.AsyncClient, method: str, path: str, slug: str, message: str) -> None:
     answer = await client.request(method, path, json={"instances": [], "inputs": []})
-    problem(answer, 404, slug, said)
+    problem(answer, 404, slug, message)
 
 
 async def test_405(client: httpx.AsyncClient) -> None:
@@ -187,7 +188,7 @@ async def test_415(client: httpx.AsyncClient, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         ([], "missing input 'x'"),
         ([GOOD, GOOD], "'x' is given twice"),
@@ -220,10 +221,10 @@ async def test_415(client: httpx.AsyncClient, path: str) -> None:
         ([GOOD | {"parameters": {"shared_memory_region": "r"}}], "shared memory is not offered"),
     ],
 )
-async def test_422_of_inputs(client: httpx.AsyncClient, inputs: list[Any], said: str) -> None:
+async def test_422_of_inputs(client: httpx.AsyncClient, inputs: list[Any], message: str) -> None:
     for path in (INFER, "/v2/models/score/explain", "/v2/models/score_explain/infer"):
         answer = await client.post(path, content=orjson.dumps({"inputs": inputs}))
-        expected = said.replace("'score'", "'score_explain'") if "explain" in path else said
+        expected = message.replace("'score'", "'score_explain'") if "explain" in path else message
         detail = problem(answer, 422, "invalid-input", expected)["detail"]
         is_named = any(one["name"] == "x" for one in inputs)  # what is wrong with it is told, and no more
         assert ("missing input 'x'" in detail) is not is_named
@@ -238,23 +239,23 @@ async def test_422_of_outputs(client: httpx.AsyncClient) -> None:
 
 async def test_422_of_integers(client: httpx.AsyncClient) -> None:
     ids = {"name": "ids", "shape": [1, 1], "datatype": "INT64"}
-    for value, said in [
+    for value, message in [
         (2**63, f"{2**63} is out of the range of INT64"),
         (1.5, "takes whole numbers, but value 0 is 1.5"),
         ("1", "takes whole numbers, but value 0 is a string"),
     ]:
         answer = await client.post("/v2/models/table/infer", json={"inputs": [ids | {"data": [value]}]})
-        problem(answer, 422, "invalid-input", said)
+        problem(answer, 422, "invalid-input", message)
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
-async def test_422_of_non_finite_input(client: httpx.AsyncClient, value: float, said: str) -> None:
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+async def test_422_of_non_finite_input(client: httpx.AsyncClient, value: float, message: str) -> None:
     x = np.array([[1, 2, 3, 4], [5, value, 7, 8]], np.float32)
     tensor = {"name": "x", "shape": [2, 4], "datatype": "FP32", "parameters": {"binary_data_size": 32}}
     head = orjson.dumps({"inputs": [tensor]})
     headers = {"Inference-Header-Content-Length": str(len(head))}
     answer = await client.post(INFER, content=head + x.tobytes(), headers=headers)
-    problem(answer, 422, "invalid-input", f"input 'x' holds {said} at [1, 1]")
+    problem(answer, 422, "invalid-input", f"input 'x' holds {message} at [1, 1]")
 
 
 async def test_422_of_rows_that_differ(client: httpx.AsyncClient) -> None:

@@ -14,26 +14,26 @@ from tritonclient.grpc import service_pb2 as pb
 
 from rationale_service.engine.checks import Faults, listed
 from rationale_service.errors import InvalidInputError, MalformedError
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.api.test_errors import problem
 from tests.service.messages import request, tensor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROW = dict(zip(made.FEATURES, [1.0, 2.0, 3.0, 4.0], strict=True))
+ROW = dict(zip(handmade.FEATURES, [1.0, 2.0, 3.0, 4.0], strict=True))
 OUTPUTS = [{"name": "nobody"}]
 
 
-def told(detail: str) -> list[str]:
+def problem_texts(detail: str) -> list[str]:
     """The problems that a text numbers."""
-    count, _, rest = detail.partition(" problems: ")
-    texts = [text.strip() for text in re.split(r"\(\d+\) ", rest)[1:]]
+    count, _, remainder = detail.partition(" problems: ")
+    texts = [text.strip() for text in re.split(r"\(\d+\) ", remainder)[1:]]
     assert len(texts) == int(count.removeprefix("the first "))
     return texts
 
 
 async def invalid(client: httpx.AsyncClient, path: str, message: dict[str, Any]) -> list[str]:
-    return told(problem(await client.post(path, json=message), 422, "invalid-input")["detail"])
+    return problem_texts(problem(await client.post(path, json=message), 422, "invalid-input")["detail"])
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain"])
@@ -41,7 +41,7 @@ async def test_of_named_features(client: httpx.AsyncClient, verb: str) -> None:
     wrong = {"income": "much", "debt": [1], "sex": 1, "colour": 2, "late_payments": 0}
     instances = [ROW, wrong, [1, 2, 3], ROW | {"x": [1, 2, 3, 4]}]
     texts = await invalid(client, f"/v1/models/score:{verb}", {"instances": instances})
-    for text, said in zip(
+    for text, message in zip(
         texts,
         [
             "instances[1]: feature 'income' must be a number, not a string",
@@ -53,7 +53,7 @@ async def test_of_named_features(client: httpx.AsyncClient, verb: str) -> None:
         ],
         strict=True,
     ):
-        assert text.startswith(said)
+        assert text.startswith(message)
 
 
 @pytest.mark.parametrize(("count", "more"), [(10, ""), (12, " and 2 more")])
@@ -65,7 +65,7 @@ async def test_ten_names_are_listed(count: int, more: str) -> None:
 async def test_of_duplicates_too(client: httpx.AsyncClient) -> None:
     body = '{"instances": [{"income": 1, "debt": 2, "income": 3, "debt": 4, "sex": 1}]}'
     answer = await client.post("/v1/models/score:predict", content=body)
-    assert [text.partition(";")[0] for text in told(answer.json()["detail"])] == [
+    assert [text.partition(";")[0] for text in problem_texts(answer.json()["detail"])] == [
         "feature 'income' is given twice",
         "feature 'debt' is given twice",
         "instances[0]: unknown feature 'sex'",
@@ -87,7 +87,7 @@ async def test_of_tensors_in_json(client: httpx.AsyncClient, verb: str) -> None:
     y = {"name": "y", "shape": [1, 1], "datatype": "FP32", "data": [1]}
     z = {"name": "z", "shape": [1, 1], "datatype": "FP33", "data": [1]}
     texts = await invalid(client, f"/v2/models/score/{verb}", {"inputs": [x, y, z], "outputs": OUTPUTS})
-    for text, said in zip(
+    for text, message in zip(
         texts,
         [
             "input 'x' has 3 values, but its shape [1, 4] holds 4",
@@ -97,7 +97,7 @@ async def test_of_tensors_in_json(client: httpx.AsyncClient, verb: str) -> None:
         ],
         strict=True,
     ):
-        assert text.startswith(said)
+        assert text.startswith(message)
 
 
 PAIR: dict[str, tuple[str, list[int], np.ndarray]] = {
@@ -113,14 +113,14 @@ async def test_of_tensors_that_do_not_fit_the_model(client: httpx.AsyncClient) -
         for name, (kind, shape, array) in PAIR.items()
     ]
     texts = await invalid(client, "/v2/models/pair/infer", {"inputs": inputs, "outputs": OUTPUTS})
-    for text, said in zip(texts, [*OF_PAIR, "unknown output 'nobody'"], strict=True):
-        assert text.startswith(said)
+    for text, message in zip(texts, [*OF_PAIR, "unknown output 'nobody'"], strict=True):
+        assert text.startswith(message)
 
 
 async def test_of_messages_that_are_no_requests(client: httpx.AsyncClient) -> None:
     x = {"name": 1, "shape": ["4"], "datatype": "FP32", "data": [1]}
     answer = await client.post("/v2/models/score/infer", json={"id": 7, "inputs": [x, {}]})
-    texts = told(problem(answer, 400, "malformed-request")["detail"])
+    texts = problem_texts(problem(answer, 400, "malformed-request")["detail"])
     assert [text.partition(": ")[0] for text in texts] == [
         "id",
         "inputs.0.name",
@@ -143,9 +143,9 @@ async def test_over_grpc(stub: Any, raw: bool) -> None:
     message = request("pair", *tensors, outputs=[output], raw_input_contents=content)
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(message)
-    texts = told(caught.value.details().partition(": ")[2])
-    for text, said in zip(texts, ["input 'c': datatype", *OF_PAIR, "unknown output 'nobody'"], strict=True):
-        assert text.startswith(said)
+    texts = problem_texts(caught.value.details().partition(": ")[2])
+    for text, detail in zip(texts, ["input 'c': datatype", *OF_PAIR, "unknown output 'nobody'"], strict=True):
+        assert text.startswith(detail)
 
 
 async def test_ten_are_told_and_each_is_short(client: httpx.AsyncClient) -> None:
@@ -175,7 +175,7 @@ async def test_the_first_says_of_which_kind_they_are() -> None:
         raise ZeroDivisionError
 
 
-class Body:
+class RequestBody:
     """Stands for a request's bytes."""
 
 
@@ -184,7 +184,7 @@ class Body:
 async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool) -> None:
     """A body of 64 MB would stay until the garbage collector comes."""
 
-    def refuse(body: Body) -> None:
+    def refuse(body: RequestBody) -> None:
         faults = Faults()
         for number in range(count - ends):
             with faults:
@@ -195,7 +195,7 @@ async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool
 
     gc.disable()
     try:
-        body = Body()
+        body = RequestBody()
         gone = weakref.ref(body)
         with contextlib.suppress(InvalidInputError):
             refuse(body)

@@ -34,27 +34,27 @@ PROFILE: dict[str, Any] = {
 def decides(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("features") / "model_repository"
     network, references = mlp((5, 16, 1), last="Sigmoid"), rows(7, 5)
-    made = compile_model(network, DeepShap(references), feature_names=NAMES, decision=PROFILE)
-    made.write(folder, "net")
+    compiled = compile_model(network, DeepShap(references), feature_names=NAMES, decision=PROFILE)
+    compiled.write(folder, "net")
     compile_model(network, DeepShap(references), feature_names=NAMES).write(folder, "other")
     return folder
 
 
 async def test_the_profile_comes_before_the_references(decides: Path) -> None:
     async with gateway(Settings(repository=decides, audit="off")) as client:
-        told = (await client.get("/v1/models/net/features")).json()
-    features = {one["name"]: one for one in told["features"]}
+        body = (await client.get("/v1/models/net/features")).json()
+    features = {feature["name"]: feature for feature in body["features"]}
     assert list(features) == NAMES
     age, cards, debt = features["age"], features["cards"], features["debt"]
     assert (age["title"], age["unit"], age["least"], age["most"]) == ("Age", "years", -3, 3)
     assert cards["value_labels"] == {"0": "none", "1": "one"}
     assert debt["least"] == debt["quantiles"][0] == pytest.approx(rows(7, 5)[:, NAMES.index("debt")].min())
     assert len(debt["quantiles"]) == 21
-    assert told["groups"] == [{"name": "means", "title": "Means", "features": ["income", "debt"]}]
-    assert told["group_attributions"] == "group_attributions"
-    assert told["players"] == ["means", *[name for name in NAMES if name not in ("income", "debt")]]
-    assert "attributions" not in told["inputs"][0]
-    assert told["decision"] == {
+    assert body["groups"] == [{"name": "means", "title": "Means", "features": ["income", "debt"]}]
+    assert body["group_attributions"] == "group_attributions"
+    assert body["players"] == ["means", *[name for name in NAMES if name not in ("income", "debt")]]
+    assert "attributions" not in body["inputs"][0]
+    assert body["decision"] == {
         "output": "y",
         "index": 0,
         "threshold": 0.5,
@@ -83,28 +83,30 @@ async def test_what_trees_split_is_told(tmp_path: Path) -> None:
     }"""
     places = {"zero": np.array([0]), "one": np.array([1])}
     model = parsed(text, places, opsets='"" : 21, "ai.onnx.ml" : 3')
-    made = compile_model(model, TreeShap(rows(5, 2)), feature_names=["a", "b"])
-    assert dict(made.manifest.splits) == {"a": (float(str(np.nextafter(np.float32(0.1), np.float32(1)))),)}
-    made.write(tmp_path, "trees")
+    compiled = compile_model(model, TreeShap(rows(5, 2)), feature_names=["a", "b"])
+    assert dict(compiled.manifest.splits) == {
+        "a": (float(str(np.nextafter(np.float32(0.1), np.float32(1)))),)
+    }
+    compiled.write(tmp_path, "trees")
     async with gateway(Settings(repository=tmp_path, audit="off")) as client:
-        told = (await client.get("/v1/models/trees/features")).json()
-    assert [one.get("splits") for one in told["features"]] == [[*made.manifest.splits["a"]], None]
-    assert told["inputs"][0]["attributions"] == "x_attributions"
-    assert told["players"] == []
+        body = (await client.get("/v1/models/trees/features")).json()
+    assert [feature.get("splits") for feature in body["features"]] == [[*compiled.manifest.splits["a"]], None]
+    assert body["inputs"][0]["attributions"] == "x_attributions"
+    assert body["players"] == []
 
 
 async def test_no_row_of_the_references_is_told(decides: Path) -> None:
     async with gateway(Settings(repository=decides, audit="off")) as client:
-        told = (await client.get("/v1/models/other/features")).json()
-    columns = [one["quantiles"] for one in told["features"]]
+        body = (await client.get("/v1/models/other/features")).json()
+    columns = [feature["quantiles"] for feature in body["features"]]
     assert all(column == sorted(column) for column in columns)  # so that none says which go together
 
 
 async def test_who_may_know_it(decides: Path, tmp_path: Path) -> None:
-    made = {name: new_key(name, [Scope(name)], None) for name in ("infer", "explain", "admin")}
+    keys_by_name = {name: new_key(name, [Scope(name)], None) for name in ("infer", "explain", "admin")}
     limited = new_key("limited", [Scope.EXPLAIN], None)
     (tmp_path / "keys.toml").write_text(
-        "\n".join([*(text for _, text in made.values()), limited[1], 'models = ["other"]\n'])
+        "\n".join([*(text for _, text in keys_by_name.values()), limited[1], 'models = ["other"]\n'])
     )
     settings = Settings(repository=decides, keys_file=tmp_path / "keys.toml", audit="off")
     async with gateway(settings) as client:
@@ -114,9 +116,9 @@ async def test_who_may_know_it(decides: Path, tmp_path: Path) -> None:
             return (await client.get(f"/v1/models/{model}/features", headers=headers)).status_code
 
         assert await status(None) == 401
-        assert await status(made["explain"][0]) == 200
-        assert await status(made["infer"][0]) == 403
-        assert await status(made["admin"][0]) == 403
+        assert await status(keys_by_name["explain"][0]) == 200
+        assert await status(keys_by_name["infer"][0]) == 403
+        assert await status(keys_by_name["admin"][0]) == 403
         assert await status(limited[0]) == 403
         assert await status(limited[0], "other") == 200
 

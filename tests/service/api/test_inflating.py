@@ -16,17 +16,17 @@ LARGE = bytes(range(256)) * (5 * _AT_ONCE // 256 + 1)
 
 
 def request_of(*pieces: bytes, encoding: bytes = b"gzip") -> Request:
-    left = list(pieces)
+    remaining_pieces = list(pieces)
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+        return {"type": "http.request", "body": remaining_pieces.pop(0), "more_body": bool(remaining_pieces)}
 
     return Request({"type": "http", "headers": [(b"content-encoding", encoding)]}, receive)
 
 
 def cut(body: bytes, count: int) -> list[bytes]:
     size = len(body) // count + 1
-    return [body[at : at + size] for at in range(0, len(body), size)]
+    return [body[start : start + size] for start in range(0, len(body), size)]
 
 
 @pytest.mark.parametrize("size", [0, 1, _AT_ONCE - 1, _AT_ONCE, _AT_ONCE + 1, 3 * _AT_ONCE, len(LARGE)])
@@ -65,12 +65,12 @@ async def test_what_is_wrong_with_it(body: bytes, limit: int, error: type[Servic
 @pytest.mark.parametrize("body", [b"{}", LARGE])
 @pytest.mark.parametrize("behind", [b"junk", gzip.compress(b"{}")], ids=["junk", "another member"])
 async def test_nothing_may_follow_it(body: bytes, behind: bytes, count: int) -> None:
-    with pytest.raises(MalformedError, match="something follows the end of the compressed body"):
+    with pytest.raises(MalformedError, match="something follows"):
         await read_body(request_of(*cut(gzip.compress(body) + behind, count)), 2 * len(LARGE))
 
 
 async def test_what_follows_in_a_piece_of_its_own() -> None:
-    with pytest.raises(MalformedError, match="something follows the end of the compressed body"):
+    with pytest.raises(MalformedError, match="something follows"):
         await read_body(request_of(gzip.compress(b"{}"), b"junk"), len(LARGE))
 
 
@@ -87,7 +87,7 @@ async def test_what_only_a_bomb_inflates_to() -> None:
     budget = MemoryLimit(2 * SMALL)
     budget.take(1)
     bomb, dense = bytes(8 * SMALL), bytes(SMALL)
-    too_much = pytest.raises(TooLargeError, match="inflates to more than 200 times its size")
+    too_much = pytest.raises(TooLargeError, match="200 times")
     with too_much, budget.growing() as grow:
         await read_body(request_of(gzip.compress(bomb)), len(bomb), grow=grow)
     assert await read_body(request_of(gzip.compress(dense)), len(bomb)) == dense

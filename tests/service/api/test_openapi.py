@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from rationale_service.protocols.rest import openapi
-from tests.service import handmade as made
+from tests.service import handmade
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -34,8 +34,8 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 
 def operation_of(document: dict[str, Any], name: str) -> tuple[str, str, dict[str, Any]]:
-    (found,) = (each for each in operations(document) if each[2]["operationId"] == name)
-    return found
+    (actual,) = (each for each in operations(document) if each[2]["operationId"] == name)
+    return actual
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
@@ -70,8 +70,8 @@ async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None
     assert "#/components/schemas/InferRequest" in references
     for reference in references:
         place = document
-        for part in reference.removeprefix("#/").split("/"):
-            place = place[part]
+        for piece in reference.removeprefix("#/").split("/"):
+            place = place[piece]
     assert "$defs" not in str(document)
     assert not [name for name in document["components"]["schemas"] if "ValidationError" in name]
 
@@ -90,9 +90,13 @@ async def test_every_problem_has_an_example(document: dict[str, Any]) -> None:
 
 
 async def test_every_operation_says_which_keys_open_it(document: dict[str, Any]) -> None:
-    told = {operation["operationId"]: operation.get("x-scopes") for _, _, operation in operations(document)}
-    assert told["server_live"] is told["alive"] is None
-    assert (told["infer"], told["v1_explain"], told["put_explainer"]) == (["infer"], ["explain"], ["admin"])
+    scopes = {operation["operationId"]: operation.get("x-scopes") for _, _, operation in operations(document)}
+    assert scopes["server_live"] is scopes["alive"] is None
+    assert (scopes["infer"], scopes["v1_explain"], scopes["put_explainer"]) == (
+        ["infer"],
+        ["explain"],
+        ["admin"],
+    )
     schemes = document["components"]["securitySchemes"].keys()
     for _, path, operation in operations(document):
         if operation.get("x-scopes"):
@@ -110,19 +114,19 @@ async def test_a_body_is_required_but_by_the_repository(document: dict[str, Any]
 async def test_putting_answers_whether_it_was_there_before(document: dict[str, Any]) -> None:
     for name in ("put_explainer", "put_reference_set"):
         answers = operation_of(document, name)[2]["responses"]
-        told = {status: answers[status]["description"] for status in answers if status < "300"}
-        assert len(set(told.values())) == 2, told
+        descriptions = {status: answers[status]["description"] for status in answers if status < "300"}
+        assert len(set(descriptions.values())) == 2, descriptions
 
 
 async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> None:
-    taken = {
+    query_names = {
         path: [each["name"] for each in operation.get("parameters", []) if each["in"] == "query"]
         for _, path, operation in operations(document)
         if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain"))
     }
-    assert [path for path, names in taken.items() if names] == ["/v1/models/{model}/features"]
-    assert taken["/v1/models/{model}/features"] == ["explainer"]
-    assert len(taken) >= 6
+    assert [path for path, names in query_names.items() if names] == ["/v1/models/{model}/features"]
+    assert query_names["/v1/models/{model}/features"] == ["explainer"]
+    assert len(query_names) >= 6
 
 
 # --- the examples -------------------------------------------------------------------------------------
@@ -146,18 +150,18 @@ async def test_examples_fit_their_schemas(document: dict[str, Any], name: str) -
         check(document, request["schema"], request["example"])
 
 
-def _without_chance(name: str, given: Any) -> Any:
+def _without_chance(name: str, value: Any) -> Any:
     """What is another one each time is left out, and a text is held to its beginning."""
     if name == "get_decision":
         chance = {"time": "", "request_id": "", "latency_ms": 0}
-        return given | chance | {"runtime": sorted(given["runtime"])}
+        return value | chance | {"runtime": sorted(value["runtime"])}
     if name == "replay_decision":
-        return given | {"id": ""}
+        return value | {"id": ""}
     if name == "decision_notice":
         shown = EXAMPLES[name]["answer"]["text"].removesuffix("…")
-        assert given["text"].startswith(shown)
-        return given | {"id": "", "text": shown}
-    return given
+        assert value["text"].startswith(shown)
+        return value | {"id": "", "text": shown}
+    return value
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -171,15 +175,15 @@ async def test_examples_are_true(document: dict[str, Any], client: httpx.AsyncCl
         path = path.replace("{decision}", decided.json()["decisions"][0]["id"])
     answer = await client.request(method, path, json=request)
     assert answer.status_code == 200, answer.text
-    given = answer.json()
-    check(document, operation["responses"]["200"]["content"][JSON]["schema"], given)
+    body = answer.json()
+    check(document, operation["responses"]["200"]["content"][JSON]["schema"], body)
     if name in OF_THE_REPOSITORY:
         (listed,) = shown["models"] if isinstance(shown, dict) else shown
-        assert listed in (given["models"] if isinstance(given, dict) else given)
+        assert listed in (body["models"] if isinstance(body, dict) else body)
     elif name not in SINCE_START:
-        for decision in given.get("decisions", [given.get("answer")]) if isinstance(given, dict) else ():
+        for decision in body.get("decisions", [body.get("answer")]) if isinstance(body, dict) else ():
             if decision is not None:
                 decision["id"] = "d" * 32  # another one each time
                 decision["digests"]["profile"] = "f" * 64  # of every key that a profile may have
-        assert _without_chance(name, given) == _without_chance(name, shown)
-    assert tuple(EXAMPLES["v1_predict"]["request"]["instances"][0]) == made.FEATURES
+        assert _without_chance(name, body) == _without_chance(name, shown)
+    assert tuple(EXAMPLES["v1_predict"]["request"]["instances"][0]) == handmade.FEATURES

@@ -31,9 +31,9 @@ schemathesis.serializer.alias(
 _from_parent = SchemathesisFunction.from_parent
 
 
-def _named_apart(parent: Any, originalname: str, **given: Any) -> SchemathesisFunction:  # noqa: ARG001
+def _named_apart(parent: Any, originalname: str, **options: Any) -> SchemathesisFunction:  # noqa: ARG001
     """Told a test's original name, pytest 9 leaves out of its id which operation it is of."""
-    return _from_parent(parent, **given)
+    return _from_parent(parent, **options)
 
 
 _patched: Any = SchemathesisFunction
@@ -46,7 +46,7 @@ def no_fault_of_the_server(_ctx: object, response: schemathesis.Response, _case:
     assert response.status_code < 500 or response.status_code in (503, 504), response.text
 
 
-KEPT = (
+STORED = (
     "no_fault_of_the_server status_code_conformance content_type_conformance response_headers_conformance "
     "response_schema_conformance unsupported_method"
 ).split()
@@ -73,7 +73,7 @@ def document() -> dict[str, Any]:
 
 schema = schemathesis.openapi.from_dict(narrowed(document()))
 # Those start compiles, or end what the others ask for: the slow test has them.
-asked = schema.exclude(path_regex="explainers|reference-sets|repository/models")
+public_schema = schema.exclude(path_regex="explainers|reference-sets|repository/models")
 QUICK = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 THOROUGH = settings(QUICK, max_examples=200, derandomize=False)
 
@@ -88,15 +88,15 @@ def own_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def _kept() -> list[Any]:
-    return [*CHECKS.get_by_names(KEPT)]
+def _saved_examples() -> list[Any]:
+    return [*CHECKS.get_by_names(STORED)]
 
 
 @pytest.mark.full
-@asked.parametrize()
+@public_schema.parametrize()
 @QUICK
 def test_answers_are_what_the_document_promises(case: schemathesis.Case, own_address: str) -> None:
-    case.call_and_validate(f"http://{own_address}", checks=_kept())
+    case.call_and_validate(f"http://{own_address}", checks=_saved_examples())
 
 
 @pytest.mark.slow
@@ -104,5 +104,5 @@ def test_answers_are_what_the_document_promises(case: schemathesis.Case, own_add
 @THOROUGH
 def test_thoroughly(case: schemathesis.Case, own_address: str) -> None:
     before = psutil.Process().memory_info().rss
-    case.call_and_validate(f"http://{own_address}", checks=_kept())
+    case.call_and_validate(f"http://{own_address}", checks=_saved_examples())
     assert psutil.Process().memory_info().rss - before < 100 << 20

@@ -51,13 +51,13 @@ def connected(address: str) -> Iterator[socket.socket]:
         yield connection
 
 
-def rest(connection: socket.socket) -> bytes:
+def read_to_end(connection: socket.socket) -> bytes:
     """Everything until the server closes; an attack that it cut off may be a reset."""
-    said = b""
+    received = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := connection.recv(65536):
-            said += piece
-    return said
+            received += piece
+    return received
 
 
 def pour(connection: socket.socket, piece: bytes, most: int) -> int:
@@ -82,12 +82,12 @@ def answers(address: str) -> bool:
 # --- slow ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", [b"", b"POST /v2", HEAD, HEAD + b"x-a: "])
-def test_headers_that_never_end(strict: str, said: bytes) -> None:
+@pytest.mark.parametrize("message", [b"", b"POST /v2", HEAD, HEAD + b"x-a: "])
+def test_headers_that_never_end(strict: str, message: bytes) -> None:
     started_s = time.monotonic()
     with connected(strict) as connection:
-        connection.sendall(said)
-        assert rest(connection).startswith(b"HTTP/1.1 408")
+        connection.sendall(message)
+        assert read_to_end(connection).startswith(b"HTTP/1.1 408")
     assert time.monotonic() - started_s > HEADERS_S - TICK_S
     assert answers(strict)
 
@@ -95,9 +95,9 @@ def test_headers_that_never_end(strict: str, said: bytes) -> None:
 def test_a_second_request_that_never_ends(strict: str) -> None:
     with connected(strict) as connection:
         connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\nGET /v2")
-        said = rest(connection)
-    assert said.startswith(b"HTTP/1.1 200")
-    assert b"HTTP/1.1 408" in said
+        received = read_to_end(connection)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 408" in received
 
 
 @pytest.mark.parametrize("length", [b"content-length: 100\r\n", b"transfer-encoding: chunked\r\n"])
@@ -109,10 +109,10 @@ def test_a_body_that_never_ends(strict: str, length: bytes, drip: bytes) -> None
             with contextlib.suppress(ConnectionError):
                 connection.sendall(drip)
             time.sleep(0.03)
-        said = rest(connection)
-    assert said.startswith(b"HTTP/1.1 408")
-    assert b"urn:rationale:problem:slow-body" in said
-    assert b"connection: close" in said.lower()
+        received = read_to_end(connection)
+    assert received.startswith(b"HTTP/1.1 408")
+    assert b"urn:rationale:problem:slow-body" in received
+    assert b"connection: close" in received.lower()
     assert answers(strict)
 
 
@@ -142,19 +142,19 @@ HEADS = {
 def test_a_head_ends_where_the_pages_say(strict: str, head: str, piece: int) -> None:
     """However it comes, one that has 64 KiB is taken, and one that has a byte more is not."""
     for more, status in ((0, b"200"), (1, b"431")):
-        said = HEADS[head] % (b"a" * (MAX_HEADER_BYTES - len(HEADS[head] % b"") + more))
+        received = HEADS[head] % (b"a" * (MAX_HEADER_BYTES - len(HEADS[head] % b"") + more))
         with connected(strict) as connection:
-            for start in range(0, len(said), piece):
-                connection.sendall(said[start : start + piece])
-            assert rest(connection).split()[1] == status
+            for start in range(0, len(received), piece):
+                connection.sendall(received[start : start + piece])
+            assert read_to_end(connection).split()[1] == status
 
 
 def test_trailers_are_no_headers(strict: str) -> None:
     chunked = b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
-    said = b"connection: close\r\n" + chunked + b"x-request-id: late\r\n\r\n"
+    received = b"connection: close\r\n" + chunked + b"x-request-id: late\r\n\r\n"
     with connected(strict) as connection:
-        connection.sendall(HEAD + said)
-        assert b"late" not in rest(connection)
+        connection.sendall(HEAD + received)
+        assert b"late" not in read_to_end(connection)
 
 
 @pytest.mark.parametrize("flood", FLOODS)
@@ -182,9 +182,9 @@ def test_bodies_of_many_are_bounded_together(repository: Path) -> None:
             sender.sendall(head + b" " * (900 * 1024))
         refused: set[socket.socket] = set()
         while len(refused) < 2:
-            told, _, _ = select.select([each for each in senders if each not in refused], [], [], SECONDS)
-            assert [each.recv(65536).split(b" ")[1] for each in told] == [b"429"] * len(told) != []
-            refused.update(told)
+            readable, _, _ = select.select([each for each in senders if each not in refused], [], [], SECONDS)
+            assert [each.recv(65536).split(b" ")[1] for each in readable] == [b"429"] * len(readable) != []
+            refused.update(readable)
         assert len(refused) == 2
     assert app.state.gateway.plane.budget._reserved == 0
 
@@ -270,10 +270,10 @@ def test_names_that_go_nowhere(address: str, path: str, name: str) -> None:
     with connected(address) as connection:  # as they are: a client would tidy them up
         target = path.format(name).encode()
         connection.sendall(b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-        said = rest(connection)
-    assert said.split(b" ")[1] == b"404", said
-    assert b"application/problem+json" in said
-    assert len(said) < 20_000
+        received = read_to_end(connection)
+    assert received.split(b" ")[1] == b"404", received
+    assert b"application/problem+json" in received
+    assert len(received) < 20_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -305,7 +305,7 @@ def test_a_head_names_one_host(strict: str, version: bytes, hosts: bytes, status
     with connected(strict) as connection:
         head = b"GET /v2/health/live HTTP/" + version + b"\r\n" + hosts + b"connection: close\r\n"
         connection.sendall(head + (body or b"\r\n"))
-        assert rest(connection).split(b" ")[1] == status
+        assert read_to_end(connection).split(b" ")[1] == status
 
 
 @pytest.mark.parametrize(
@@ -316,9 +316,11 @@ def test_a_caller_who_closes_after_a_large_body_reads_why_it_was_refused(
 ) -> None:
     """As Python's urllib does: its `Connection: close` would cut it off in the middle of its body."""
     body = b" " * (8 * MEBIBYTE)
-    asked = urllib.request.Request(f"http://{strict}{path}", body, {"content-type": "application/json"})
+    http_request = urllib.request.Request(
+        f"http://{strict}{path}", body, {"content-type": "application/json"}
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(asked, timeout=SECONDS)
+        urllib.request.urlopen(http_request, timeout=SECONDS)
     assert refused.value.code == status
     assert "status" in orjson.loads(refused.value.read())
 
@@ -327,21 +329,21 @@ def test_who_waits_for_leave_to_send_is_answered_at_once(strict: str) -> None:
     head = HEAD.replace(b"score", b"unknown") + b"connection: close\r\nexpect: 100-continue\r\n"
     with connected(strict) as connection:
         connection.sendall(head + b"content-length: 1000000\r\n\r\n")
-        assert rest(connection).startswith(b"HTTP/1.1 404")
+        assert read_to_end(connection).startswith(b"HTTP/1.1 404")
 
 
 def test_a_connection_that_waits_for_no_answer_is_closed(strict: str) -> None:
     """In one piece, which may hold thousands of requests."""
-    asked = b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    http_request = b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with connected(strict) as connection:
-        connection.sendall(asked * 3)
+        connection.sendall(http_request * 3)
         answered = b""
         while answered.count(b"HTTP/1.1 200") < 3:
             answered += connection.recv(65536)
         assert http_server.MAX_PIPELINED > 3
         with contextlib.suppress(ConnectionError):
-            connection.sendall(asked * 2000)
-        assert rest(connection).count(b"HTTP/1.1") <= http_server.MAX_PIPELINED
+            connection.sendall(http_request * 2000)
+        assert read_to_end(connection).count(b"HTTP/1.1") <= http_server.MAX_PIPELINED
     assert patient.get(f"http://{strict}/v2/health/live").status_code == 200
 
 

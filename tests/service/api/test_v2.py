@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.service import handmade as made
+from tests.service import handmade
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,38 +36,38 @@ async def test_metadata(client: httpx.AsyncClient, path: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 4, 5])  # 5 is more than max_batch_size
 async def test_infer(client: httpx.AsyncClient, rows: int) -> None:
-    x = made.X[:rows]
+    x = handmade.X[:rows]
     answer = await client.post("/v2/models/score/infer", json={"id": "42", "inputs": [oip(x)]})
     body = answer.json()
     assert (body["model_name"], body["model_version"], body["id"]) == ("score", "1", "42")
     assert [item["name"] for item in body["outputs"]] == ["y"]
-    np.testing.assert_allclose(tensors(answer)["y"], made.predict(x), rtol=1e-6)
+    np.testing.assert_allclose(tensors(answer)["y"], handmade.predict(x), rtol=1e-6)
 
 
 async def test_every_verb_says_what_explained(client: httpx.AsyncClient) -> None:
-    body = {"inputs": [oip(made.X[:2])]}
-    said = {"method": "deepshap", "explanation": "e" * 64}
+    body = {"inputs": [oip(handmade.X[:2])]}
+    message = {"method": "deepshap", "explanation": "e" * 64}
     for path in ("score/explain", "score_explain/infer", "score_explain/versions/1/infer"):
-        assert (await client.post(f"/v2/models/{path}", json=body)).json()["parameters"] == said
+        assert (await client.post(f"/v2/models/{path}", json=body)).json()["parameters"] == message
     assert "parameters" not in (await client.post("/v2/models/score/infer", json=body)).json()
 
 
 async def test_nested_data_is_taken(client: httpx.AsyncClient) -> None:
-    x = made.X[:2]
+    x = handmade.X[:2]
     tensor = {"name": "x", "shape": [2, 4], "datatype": "FP32", "data": x.tolist()}
     answer = await client.post("/v2/models/score/versions/1/infer", json={"inputs": [tensor]})
-    np.testing.assert_allclose(tensors(answer)["y"], made.predict(x), rtol=1e-6)
+    np.testing.assert_allclose(tensors(answer)["y"], handmade.predict(x), rtol=1e-6)
 
 
 async def test_explain_gives_prediction_and_attributions_in_one_answer(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/v2/models/score/explain", json={"inputs": [oip(made.X)]})
+    answer = await client.post("/v2/models/score/explain", json={"inputs": [oip(handmade.X)]})
     got = tensors(answer)
     assert answer.json()["model_name"] == "score"
     assert answer.json()["parameters"] == {"method": "deepshap", "explanation": "e" * 64}
     assert list(got) == ["y", "x_attributions", "base_value", "explained_value", "completeness_gap"]
-    np.testing.assert_allclose(got["y"], made.predict(made.X), rtol=1e-6)
-    np.testing.assert_allclose(got["x_attributions"], made.attribute(made.X), rtol=1e-6)
-    np.testing.assert_allclose(got["base_value"], np.tile(made.predict(made.R), (5, 1)), rtol=1e-6)
+    np.testing.assert_allclose(got["y"], handmade.predict(handmade.X), rtol=1e-6)
+    np.testing.assert_allclose(got["x_attributions"], handmade.attribute(handmade.X), rtol=1e-6)
+    np.testing.assert_allclose(got["base_value"], np.tile(handmade.predict(handmade.R), (5, 1)), rtol=1e-6)
     np.testing.assert_allclose(
         got["explained_value"], got["base_value"] + got["x_attributions"].sum(-1), atol=1e-5
     )
@@ -76,16 +76,18 @@ async def test_explain_gives_prediction_and_attributions_in_one_answer(client: h
 
 async def test_the_explain_entry_is_a_model_of_its_own(client: httpx.AsyncClient) -> None:
     for path in ("/v2/models/score_explain/infer", "/v2/models/score_explain/explain"):
-        answer = await client.post(path, json={"inputs": [oip(made.X[:1])]})
+        answer = await client.post(path, json={"inputs": [oip(handmade.X[:1])]})
         assert answer.json()["model_name"] == "score_explain"
-        np.testing.assert_allclose(tensors(answer)["x_attributions"], made.attribute(made.X[:1]), rtol=1e-6)
+        np.testing.assert_allclose(
+            tensors(answer)["x_attributions"], handmade.attribute(handmade.X[:1]), rtol=1e-6
+        )
 
 
 async def test_outputs_select(client: httpx.AsyncClient) -> None:
-    request = {"inputs": [oip(made.X)], "outputs": [{"name": "base_value"}, {"name": "y"}]}
+    request = {"inputs": [oip(handmade.X)], "outputs": [{"name": "base_value"}, {"name": "y"}]}
     got = tensors(await client.post("/v2/models/score/explain", json=request))
     assert list(got) == ["base_value", "y"]
-    np.testing.assert_allclose(got["y"], made.predict(made.X), rtol=1e-6)
+    np.testing.assert_allclose(got["y"], handmade.predict(handmade.X), rtol=1e-6)
 
 
 async def test_several_inputs(client: httpx.AsyncClient) -> None:

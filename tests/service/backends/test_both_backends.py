@@ -10,8 +10,7 @@ import pytest
 from rationale_service.app import create_app, create_backend
 from rationale_service.settings import Settings
 from scripts.triton.serve import TritonAddresses
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.clients.test_grpc import CASES, assert_equal
 from tests.service.conftest import serving
 from tests.triton import clients
@@ -19,14 +18,14 @@ from tests.triton.conftest import StartTriton, start_triton
 
 __all__ = ["start_triton"]  # a fixture, found by its name
 
-ASKED = "score score_explain slope_explain pair pair_explain image_explain typed vector open".split()
+REQUESTED = "score score_explain slope_explain pair pair_explain image_explain typed vector open".split()
 assert_same = partial(assert_equal, rtol=1e-6, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
 def triton(repository: Path, start_triton: StartTriton) -> Iterator[TritonAddresses]:
-    with start_triton(repository) as at:
-        yield at
+    with start_triton(repository) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +37,16 @@ def routed(repository: Path, triton: TritonAddresses) -> Iterator[str]:
 
 
 async def ask(end: str, address: str, model: str, rows: slice = slice(None)) -> clients.Arrays:
-    given, _ = CASES[model]
-    return await clients.infer(end, address, model, {name: array[rows] for name, array in given.items()})
+    inputs, _ = CASES[model]
+    return await clients.infer(end, address, model, {name: array[rows] for name, array in inputs.items()})
 
 
-@pytest.mark.parametrize("model", ASKED)
+@pytest.mark.parametrize("model", REQUESTED)
 async def test_embedded_and_triton_agree(address: str, routed: str, model: str) -> None:
     assert_same(await ask("http", address, model), await ask("http", routed, model))
 
 
-@pytest.mark.parametrize("model", ASKED)
+@pytest.mark.parametrize("model", REQUESTED)
 async def test_the_same_call_fits_the_gateway_and_triton(
     address: str, triton: TritonAddresses, model: str
 ) -> None:
@@ -58,28 +57,30 @@ async def test_the_same_call_fits_the_gateway_and_triton(
 
 
 def test_decisions_over_triton(address: str, routed: str) -> None:
-    instances = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+    instances = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
     ours, theirs = (
-        patient.post(f"http://{at}/v1/models/score:decide", json={"instances": instances}).json()["decisions"]
-        for at in (address, routed)
+        patient.post(f"http://{address_}/v1/models/score:decide", json={"instances": instances}).json()[
+            "decisions"
+        ]
+        for address_ in (address, routed)
     )
-    for one, other in zip(ours, theirs, strict=True):
-        assert other | {"id": one["id"]} == one  # small whole numbers: nothing rounds
+    for first, other in zip(ours, theirs, strict=True):
+        assert other | {"id": first["id"]} == first  # small whole numbers: nothing rounds
     assert {decision["decision"] for decision in theirs} == {"approve", "decline"}
 
 
 def test_explanations_by_name_over_triton(address: str, routed: str) -> None:
-    body = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+    body = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
     here, there = (
-        patient.post(f"http://{at}/v1/models/score:explain", json=body).json() for at in (address, routed)
+        patient.post(f"http://{base}/v1/models/score:explain", json=body).json() for base in (address, routed)
     )
-    np.testing.assert_allclose(there["predictions"], made.predict(made.X), rtol=1e-6)
+    np.testing.assert_allclose(there["predictions"], handmade.predict(handmade.X), rtol=1e-6)
     for i, row in enumerate(there["explanations"]):
-        for t, told in enumerate(row["targets"]):
-            values = list(told["attributions"].values())
-            np.testing.assert_allclose(values, made.attribute(made.X)[i, t], rtol=1e-6)
+        for t, target in enumerate(row["targets"]):
+            values = list(target["attributions"].values())
+            np.testing.assert_allclose(values, handmade.attribute(handmade.X)[i, t], rtol=1e-6)
             same = here["explanations"][i]["targets"][t]
-            assert told["attributions"] == pytest.approx(same["attributions"], rel=1e-6, abs=1e-6)
+            assert target["attributions"] == pytest.approx(same["attributions"], rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_explanations_by_name_over_triton(address: str, routed: str) -> None:
     ],
 )
 def test_faults_are_told_alike(address: str, routed: str, path: str, body: dict, status: int) -> None:
-    here, there = (patient.post(f"http://{at}{path}", json=body) for at in (address, routed))
+    here, there = (patient.post(f"http://{base}{path}", json=body) for base in (address, routed))
     assert (here.status_code, there.status_code) == (status, status)
     assert here.json() == there.json()
 

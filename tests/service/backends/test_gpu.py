@@ -20,8 +20,8 @@ async def test_a_gpu_explains_as_the_cpu_does(tmp_path: Path) -> None:
     answers = {}
     for device in ("cpu", "cuda"):
         async with gateway(Settings(repository=tmp_path, device=device)) as client:
-            found = (await client.get("/v2")).json()["devices"]
-            assert all(each.startswith(device) for each in found), found
+            devices = (await client.get("/v2")).json()["devices"]
+            assert all(each.startswith(device) for each in devices), devices
             answer = (await client.post("/v2/models/m/explain", json=ask)).json()
             answers[device] = {each["name"]: np.array(each["data"]) for each in answer["outputs"]}
     for name, expected in answers["cpu"].items():

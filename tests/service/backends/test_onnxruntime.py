@@ -14,14 +14,14 @@ from rationale_service.engine.backends import onnxruntime as embedded
 from rationale_service.errors import NotReadyError
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 
 EXTRA = "dynamic_batching { max_queue_delay_microseconds: 3000 }"
 
 
 async def test_sixty_callers_at_once_each_get_their_own_rows(address: str) -> None:
     generator = np.random.default_rng(11)
-    asked = [generator.normal(size=(1 + i % 5, 4)).astype(np.float32) for i in range(60)]
+    batches = [generator.normal(size=(1 + i % 5, 4)).astype(np.float32) for i in range(60)]
 
     async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as client:
 
@@ -30,10 +30,10 @@ async def test_sixty_callers_at_once_each_get_their_own_rows(address: str) -> No
             assert answer.status_code == 200, answer.text
             return answer.json()["outputs"]
 
-        answers = await asyncio.gather(*map(ask, asked))
-    for x, (y, attributions, *_) in zip(asked, answers, strict=True):
-        np.testing.assert_allclose(y["data"], made.predict(x).ravel(), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(attributions["data"], made.attribute(x).ravel(), rtol=1e-4, atol=1e-5)
+        answers = await asyncio.gather(*map(ask, batches))
+    for x, (y, attributions, *_) in zip(batches, answers, strict=True):
+        np.testing.assert_allclose(y["data"], handmade.predict(x).ravel(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(attributions["data"], handmade.attribute(x).ravel(), rtol=1e-4, atol=1e-5)
 
 
 def body(x: np.ndarray) -> dict:
@@ -43,7 +43,7 @@ def body(x: np.ndarray) -> dict:
 async def test_concurrent_rows_share_runs_and_stay_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.write_score(tmp_path, extra=EXTRA)
+    handmade.write_score(tmp_path, extra=EXTRA)
     entry = read_repository(tmp_path).entry("score")
     backend = create_backend(Settings(repository=tmp_path))
     sizes = []
@@ -55,8 +55,12 @@ async def test_concurrent_rows_share_runs_and_stay_apart(
 
     monkeypatch.setattr(embedded, "run", counted)
     await backend.start([entry])
-    answers = await asyncio.gather(*(backend.infer(entry, {"x": made.X[i : i + 1]}, ["y"]) for i in range(5)))
-    np.testing.assert_allclose(np.concatenate([a["y"] for a in answers]), made.predict(made.X), rtol=1e-6)
+    answers = await asyncio.gather(
+        *(backend.infer(entry, {"x": handmade.X[i : i + 1]}, ["y"]) for i in range(5))
+    )
+    np.testing.assert_allclose(
+        np.concatenate([a["y"] for a in answers]), handmade.predict(handmade.X), rtol=1e-6
+    )
     assert sizes == [4, 1]
     await backend.stop()
     assert not await backend.ready()
@@ -65,7 +69,7 @@ async def test_concurrent_rows_share_runs_and_stay_apart(
 def test_cores_are_divided_by_instances(tmp_path: Path) -> None:
     for count, threads in ((1, 8), (3, 2), (20, 1)):
         folder = tmp_path / str(count)
-        made.write_score(folder, extra=f"instance_group {{ count: {count} }}")
+        handmade.write_score(folder, extra=f"instance_group {{ count: {count} }}")
         options = embedded.session_options(read_repository(folder).entry("score"), cores=8)
         assert options.intra_op_num_threads == threads
 
@@ -74,7 +78,7 @@ def test_cores_are_divided_by_instances(tmp_path: Path) -> None:
 def test_a_graph_of_many_nodes_is_loaded_without_a_search_for_buffers(
     tmp_path: Path, nodes: int, planned: bool
 ) -> None:
-    made.write_all(tmp_path)
+    handmade.write_all(tmp_path)
     entry = read_repository(tmp_path).entry("score_explain")
     assert entry.manifest is not None
     measured = entry.manifest.measured.model_copy(update={"nodes": nodes})
@@ -84,22 +88,22 @@ def test_a_graph_of_many_nodes_is_loaded_without_a_search_for_buffers(
 
 async def test_an_entry_read_again_is_loaded_beside_the_one_that_serves(tmp_path: Path) -> None:
     """What was accepted is answered by the entry that accepted it; what comes after an unload is refused."""
-    made.write_score(tmp_path)
+    handmade.write_score(tmp_path)
     old = read_repository(tmp_path).entry("score")
     new = read_repository(tmp_path).entry("score")
     backend = create_backend(Settings(repository=tmp_path))
     await backend.start([old])
     assert not await backend.ready(new)
     await backend.load(new)
-    accepted = asyncio.create_task(backend.infer(old, {"x": made.X}, ["y"]))
+    accepted = asyncio.create_task(backend.infer(old, {"x": handmade.X}, ["y"]))
     await asyncio.sleep(0)
     await backend.unload(old)
-    np.testing.assert_allclose((await accepted)["y"], made.predict(made.X), rtol=1e-6)
-    with pytest.raises(NotReadyError, match="'score' is not loaded"):
-        await backend.infer(old, {"x": made.X}, ["y"])
+    np.testing.assert_allclose((await accepted)["y"], handmade.predict(handmade.X), rtol=1e-6)
+    with pytest.raises(NotReadyError, match=r"'score'.* loaded"):
+        await backend.infer(old, {"x": handmade.X}, ["y"])
     await backend.unload(old)
-    answer = await backend.infer(new, {"x": made.X}, ["y"])
-    np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-6)
+    answer = await backend.infer(new, {"x": handmade.X}, ["y"])
+    np.testing.assert_allclose(answer["y"], handmade.predict(handmade.X), rtol=1e-6)
     await backend.stop()
 
 
@@ -118,7 +122,7 @@ WARMUP = """ model_warmup { name: "one" batch_size: 1 inputs { key: "x"
 async def test_every_size_that_will_be_seen_is_warmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str, sizes: list[int]
 ) -> None:
-    made.write_score(tmp_path, extra=extra, max_batch_size=6)
+    handmade.write_score(tmp_path, extra=extra, max_batch_size=6)
     entry = read_repository(tmp_path).entry("score")
     seen = []
     run = embedded.run
@@ -139,7 +143,7 @@ async def test_a_size_that_takes_long_is_the_last_that_is_warmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "_LONG_WARMUP_S", 0)
-    made.write_score(tmp_path, extra="dynamic_batching {}" + WARMUP)
+    handmade.write_score(tmp_path, extra="dynamic_batching {}" + WARMUP)
     timed = embedded.load_warmed(read_repository(tmp_path).entry("score")).timed
     assert [rows for rows, _ in timed] == [1]
     assert timed[0][1] > 0

@@ -17,13 +17,13 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from rationale_service.engine.backends.triton import TritonBackend
-from rationale_service.engine.request import Answer, InferenceRequest
+from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import ModelFailedError, NotReadyError
 from rationale_service.protocols.grpc.codec import decode_request, encode_answer
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.grpc_end import PATIENCE_S, SECONDS
 
@@ -71,7 +71,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         x = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(-1, 4)
         answer = pb.ModelInferResponse(model_name=request.model_name)
         answer.outputs.add(name="y", datatype="FP32", shape=[len(x), 3])
-        answer.raw_output_contents.append(made.predict(x).tobytes())
+        answer.raw_output_contents.append(handmade.predict(x).tobytes())
         return answer
 
 
@@ -140,14 +140,18 @@ async def test_requests_reach_triton(repository: Path) -> None:
         answer = await client.post("/v2/models/score/infer", json=GOOD)
         assert answer.status_code == 200
         x = np.arange(1, 9, dtype=np.float32).reshape(2, 4)
-        np.testing.assert_allclose(answer.json()["outputs"][0]["data"], made.predict(x).ravel(), rtol=1e-6)
+        np.testing.assert_allclose(
+            answer.json()["outputs"][0]["data"], handmade.predict(x).ravel(), rtol=1e-6
+        )
         (request,) = fake.requests
         assert (request.model_name, request.model_version) == ("score", "1")
         assert [output.name for output in request.outputs] == ["y"]
 
 
 async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
-    answered = encode_answer(Answer(InferenceRequest(), "typed", "1", typed, TENSORS)).SerializeToString()
+    answered = encode_answer(
+        InferenceAnswer(InferenceRequest(), "typed", "1", typed, TENSORS)
+    ).SerializeToString()
     async with backend_to(answered) as (backend, requests):
         outputs = ["positive", "text_out", "half"]
         tensors = await backend.infer(typed, TENSORS, outputs)
@@ -159,14 +163,14 @@ async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
     assert (first.outputs, first.timeout_s) == (tuple(outputs), None)
     assert second.outputs == ("half",)
     assert 0 < second.timeout_s <= SECONDS
-    for found in (first.inputs, tensors):
-        for name, array in found.items():
+    for actual in (first.inputs, tensors):
+        for name, array in actual.items():
             assert array.dtype == TENSORS[name].dtype
             np.testing.assert_array_equal(array, TENSORS[name])
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"\xff\xff", "cannot be read"),
         (raw(name="other"), "did not return output 'half'"),
@@ -176,9 +180,9 @@ async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
         (raw(data=None), "does not fill its shape"),
     ],
 )
-async def test_an_answer_that_is_none_is_a_fault_of_triton(typed: Entry, body: bytes, said: str) -> None:
+async def test_an_answer_that_is_none_is_a_fault_of_triton(typed: Entry, body: bytes, message: str) -> None:
     async with backend_to(body) as (backend, _):
-        with pytest.raises(ModelFailedError, match=said):
+        with pytest.raises(ModelFailedError, match=message):
             await backend.infer(typed, TENSORS, ["half"])
 
 
@@ -193,7 +197,7 @@ async def test_what_is_unavailable_is_asked_again(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "status", "slug", "said"),
+    ("code", "text", "status", "slug", "message"),
     [
         ("INVALID_ARGUMENT", "batch-size must be <= 4", 422, "invalid-input", "batch-size must be <= 4"),
         ("NOT_FOUND", "unknown model", 404, "unknown-model", "Triton has no model 'score', version 1"),
@@ -214,14 +218,14 @@ async def test_what_is_unavailable_is_asked_again(repository: Path) -> None:
     ],
 )
 async def test_faults_are_translated(
-    repository: Path, code: str, text: str, status: int, slug: str, said: str
+    repository: Path, code: str, text: str, status: int, slug: str, message: str
 ) -> None:
     async with gateway_to_fake(repository) as (client, fake):
         fake.fault = (grpc.StatusCode[code], text)
         answer = await client.post("/v2/models/score/infer", json=GOOD)
         assert answer.status_code == status
         assert answer.json()["type"] == f"urn:rationale:problem:{slug}"
-        assert said in answer.json()["detail"]
+        assert message in answer.json()["detail"]
         assert "secret" not in answer.text
         assert ("retry-after" in answer.headers) == (status in (429, 503))
         counted = f'rationale_dependency_failures_total{{dependency="triton"}} {float(slug == "not-ready")}'
@@ -232,7 +236,7 @@ async def test_an_output_that_triton_leaves_out(repository: Path) -> None:
     async with gateway_to_fake(repository) as (client, _):
         answer = await client.post("/v2/models/score/explain", json=GOOD)
         assert answer.status_code == 500
-        assert "Triton did not return output 'x_attributions'" in answer.json()["detail"]
+        assert "'x_attributions'" in answer.json()["detail"]
 
 
 async def test_readiness_asks_triton(repository: Path) -> None:

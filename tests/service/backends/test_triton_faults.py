@@ -21,7 +21,7 @@ import tritonclient.grpc
 
 from rationale_service.settings import Settings
 from scripts.triton.serve import ENDS, TritonAddresses
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.child import spare_ports
 from tests.service.conftest import gateway
 from tests.service.explaining import until
@@ -58,8 +58,8 @@ class Load:
         self.statuses[answer.status_code] += 1
         if answer.status_code == 200:
             y, attributions, *_ = answer.json()["outputs"]
-            right = np.allclose(y["data"], made.predict(x).ravel(), rtol=1e-4, atol=1e-5)
-            right &= np.allclose(attributions["data"], made.attribute(x).ravel(), rtol=1e-4, atol=1e-5)
+            right = np.allclose(y["data"], handmade.predict(x).ravel(), rtol=1e-4, atol=1e-5)
+            right &= np.allclose(attributions["data"], handmade.attribute(x).ravel(), rtol=1e-4, atol=1e-5)
             if not right:
                 self.wrong.append(answer.text)
         elif answer.status_code in (429, 503, 504):
@@ -78,9 +78,9 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def load_on(repository: Path, at: TritonAddresses) -> AsyncIterator[Load]:
+async def load_on(repository: Path, server: TritonAddresses) -> AsyncIterator[Load]:
     """Load that runs within the block; when it ends, nothing may have been answered wrongly."""
-    async with gateway(Settings(repository=repository, triton=at.grpc)) as client:
+    async with gateway(Settings(repository=repository, triton=server.grpc)) as client:
         load = Load(client)
         async with asyncio.TaskGroup() as clients:
             for seed in range(CLIENTS):
@@ -94,14 +94,14 @@ async def load_on(repository: Path, at: TritonAddresses) -> AsyncIterator[Load]:
 
 @contextlib.contextmanager
 def triton_at(repository: Path, ports: dict[str, int]) -> Iterator[TritonAddresses]:
-    with run_triton(repository, ports=ports) as at:
-        yield at
+    with run_triton(repository, ports=ports) as triton:
+        yield triton
 
 
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faults")
-    made.write_score(folder)
+    handmade.write_score(folder)
     return folder
 
 
@@ -109,9 +109,9 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_killed_and_restarted_under_load(entries: Path) -> None:
     ports = dict(zip(ENDS, spare_ports(len(ENDS)), strict=True))
     with contextlib.ExitStack() as first:
-        at = await asyncio.to_thread(first.enter_context, triton_at(entries, ports))
-        async with load_on(entries, at) as load:
-            os.kill(at.pid, signal.SIGKILL)
+        triton = await asyncio.to_thread(first.enter_context, triton_at(entries, ports))
+        async with load_on(entries, triton) as load:
+            os.kill(triton.pid, signal.SIGKILL)
             await load.has_met(503)
             await asyncio.sleep(1)
             await asyncio.to_thread(first.close)
@@ -127,14 +127,14 @@ async def test_killed_and_restarted_under_load(entries: Path) -> None:
 @pytest.mark.parametrize("seconds", [2.5, pytest.param(5.0, marks=pytest.mark.slow)])
 async def test_frozen_under_load(entries: Path, seconds: float) -> None:
     with contextlib.ExitStack() as stack:
-        at = await asyncio.to_thread(stack.enter_context, run_triton(entries))
-        async with load_on(entries, at) as load:
-            os.kill(at.pid, signal.SIGSTOP)
+        triton = await asyncio.to_thread(stack.enter_context, run_triton(entries))
+        async with load_on(entries, triton) as load:
+            os.kill(triton.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(seconds)
                 await load.has_met(503, 504)
             finally:
-                os.kill(at.pid, signal.SIGCONT)
+                os.kill(triton.pid, signal.SIGCONT)
             await load.until_served()
 
 
@@ -142,9 +142,9 @@ async def test_frozen_under_load(entries: Path, seconds: float) -> None:
 async def test_an_entry_that_is_deleted_under_load(entries: Path) -> None:
     with contextlib.ExitStack() as stack:
         started = run_triton(entries, load=("score", "score_explain"))
-        at = await asyncio.to_thread(stack.enter_context, started)
-        async with load_on(entries, at) as load:
-            with tritonclient.grpc.InferenceServerClient(at.grpc) as admin:
+        triton = await asyncio.to_thread(stack.enter_context, started)
+        async with load_on(entries, triton) as load:
+            with tritonclient.grpc.InferenceServerClient(triton.grpc) as admin:
                 await asyncio.to_thread(admin.unload_model, "score_explain")
                 await load.has_met(503)
                 await asyncio.to_thread(admin.load_model, "score_explain")

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from rationale_service.cli.main import app
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from tests.needs import need
 from tests.service.decisions.audit.conftest import decision, ledger_of
@@ -28,15 +28,15 @@ def trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqlStore:
         monkeypatch.setenv(name, value)
     database = SqlStore(file)
     old = decision(1, time="2020-01-01T00:00:00.000000+00:00")
-    ledger_of(database, Inputs("sealed", key)).append([[old], [decision(2)], [decision(3)]])
+    ledger_of(database, InputCodec("sealed", key)).append([[old], [decision(2)], [decision(3)]])
     database.close()
     return database
 
 
 def audit(*arguments: str | Path, status: int = 0) -> Result:
-    done = CliRunner().invoke(app, ["audit", *map(str, arguments)])
-    assert done.exit_code == status, done.output
-    return done
+    result = CliRunner().invoke(app, ["audit", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_verify_and_heads(trail: SqlStore, tmp_path: Path, signing: tuple[Path, 
     with trail.writing() as connection:
         connection.execute(text("UPDATE audit_decisions SET caller = 'x' WHERE sequence = 2"))
     trail.close()
-    told = audit(*signed, status=1).stdout.splitlines()
-    assert ["row 2: was altered" in told[0], "row 3: is gone" in told[1]] == [True, True]
-    assert told[2] == "2 faults in 2 decisions"
+    output = audit(*signed, status=1).stdout.splitlines()
+    assert ["row 2: was altered" in output[0], "row 3: is gone" in output[1]] == [True, True]
+    assert output[2] == "2 faults in 2 decisions"
 
 
 @pytest.mark.usefixtures("trail")
@@ -77,13 +77,15 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
     assert audit("prune").stdout == "1 decision deleted\n"
     erased = decision(2).id
     assert "Missing option '--key'" in audit("erase", erased, status=2).stderr
-    assert "cannot read the private key" in audit("erase", erased, "--key", public, status=2).stderr
+    assert "private key" in audit("erase", erased, "--key", public, status=2).stderr
     erase = ("erase", erased, "--key", private)
     assert audit(*erase).stdout == f"the inputs of decision {erased} are erased\n"
     assert "erased before" in audit(*erase, status=2).stderr
-    said = "2 decisions, none removed or altered; 1 pruned before, as checkpoints say; inputs of 1 erased"
-    assert audit("verify", "--public-key", public).stdout == f"{said}\n"
-    assert audit("verify").stdout == f"{said}, by records whose signatures --public-key would check\n"
+    message = "2 decisions, none removed or altered; 1 pruned before, as checkpoints say; inputs of 1 erased"
+    assert audit("verify", "--public-key", public).stdout == f"{message}\n"
+    unchecked = audit("verify").stdout
+    assert unchecked.startswith(message)
+    assert "--public-key" in unchecked
     file = tmp_path / "decisions.parquet"
     assert audit("export", file, "--inputs").stdout == f"{file}: 2 decisions\n"
     rows = pq.read_table(file).to_pylist()
@@ -95,8 +97,8 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
     audit("export", file, "--until", "2026-11-23T10:00:03")
     rows = pq.read_table(file).to_pylist()
     assert [(row["id"], row["instance"]) for row in rows] == [(erased, None)]
-    for name, said in (("none/a.csv", "cannot be written"), ("a", "must end in .parquet, .csv, .jsonl")):
-        assert said in " ".join(audit("export", tmp_path / name, status=2).stderr.split())
+    for name, message in (("none/a.csv", "cannot be written"), ("a", "must end in .parquet, .csv, .jsonl")):
+        assert message in " ".join(audit("export", tmp_path / name, status=2).stderr.split())
     assert {path.name for path in tmp_path.iterdir()} >= {file.name}
     assert not list(tmp_path.glob(".*"))
 
@@ -109,23 +111,25 @@ def test_an_export_is_of_the_kind_that_its_name_says(tmp_path: Path) -> None:
     with table.open() as opened:
         rows = list(csv.DictReader(opened))
     for i, (row, line) in enumerate(zip(rows, lines.read_text().splitlines(), strict=True), 1):
-        due, found = decision(i), json.loads(line)
+        expected, actual = decision(i), json.loads(line)
         assert (
-            (row["id"], float(row["score"])) == (found["id"], found["score"]) == (due.id, due.answer["score"])
+            (row["id"], float(row["score"]))
+            == (actual["id"], actual["score"])
+            == (expected.id, expected.answer["score"])
         )
-        assert (row["codes"], found["codes"]) == ("R1; R2", ["R1", "R2"])
-        assert json.loads(row["answer"]) == found["answer"] == due.answer
-        assert json.loads(row["instance"]) == found["instance"] == due.instance
+        assert (row["codes"], actual["codes"]) == ("R1; R2", ["R1", "R2"])
+        assert json.loads(row["answer"]) == actual["answer"] == expected.answer
+        assert json.loads(row["instance"]) == actual["instance"] == expected.instance
 
 
 def test_no_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = audit("verify", "--repository", tmp_path / "models", status=2).stderr
-    assert "there is no audit trail" in told
-    assert "Give the gateway's --repository or --config" in told
+    output = audit("verify", "--repository", tmp_path / "models", status=2).stderr
+    assert "no audit trail" in output
+    assert "--repository or --config" in output
     monkeypatch.setenv("RATIONALE_AUDIT", "off")
     assert "RATIONALE_AUDIT is off" in audit("prune", status=2).stderr
     monkeypatch.setenv("RATIONALE_AUDIT", "mysql://user:hunter2@host/name")
-    told = audit("prune", status=2).stderr
-    assert "must be off, or a URL of a database" in told
-    assert "hunter2" not in told
+    output = audit("prune", status=2).stderr
+    assert "URL" in output
+    assert "hunter2" not in output
     assert list(tmp_path.iterdir()) == []

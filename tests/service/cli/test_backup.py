@@ -13,11 +13,10 @@ from rationale_service.cli.main import app
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.state.state import State
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
 
-INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+INSTANCES = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
 
 
 @pytest.fixture
@@ -36,9 +35,9 @@ def models(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def backup(models: Path, into: Path, status: int = 0) -> Result:
-    done = CliRunner().invoke(app, ["backup", str(into), "--repository", str(models)])
-    assert done.exit_code == status, done.output
-    return done
+    result = CliRunner().invoke(app, ["backup", str(into), "--repository", str(models)])
+    assert result.exit_code == status, result.output
+    return result
 
 
 def names(folder: Path) -> set[str]:
@@ -70,17 +69,17 @@ def test_the_copy_is_whole_while_the_gateway_decides(models: Path, tmp_path: Pat
             for caller in callers:
                 caller.join()
     audit = SqlStore(tmp_path / "copy/state/audit.sqlite3", is_made=False)
-    kept = {row["id"] for row in audit.in_order(None, None, None)}
-    assert set(before) <= kept
-    assert [found for found in verify(audit) if not isinstance(found, int)] == []
+    copied_ids = {row["id"] for row in audit.in_order(None, None, None)}
+    assert set(before) <= copied_ids
+    assert [collected for collected in verify(audit) if not isinstance(collected, int)] == []
     audit.close()
 
 
 def test_what_is_copied(models: Path, tmp_path: Path) -> None:
     (models / ".staging").mkdir()
-    told = backup(models, tmp_path / "copy").stdout
-    assert "state/state.sqlite3: explainers and reference sets\n" in told
-    assert "not copied" not in told
+    output = backup(models, tmp_path / "copy").stdout
+    assert "state/state.sqlite3: explainers and reference sets\n" in output
+    assert "not copied" not in output
     copy = tmp_path / "copy"
     assert copy.stat().st_mode & 0o777 == 0o700
     assert names(copy) == {"state", "repository"}
@@ -101,9 +100,9 @@ def test_what_is_copied(models: Path, tmp_path: Path) -> None:
 def test_what_lies_elsewhere_is_named(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATIONALE_STATE", "postgresql://me:secret@nowhere/db")
     monkeypatch.setenv("RATIONALE_ARTIFACTS", "s3://bucket/folder")
-    told = backup(models, tmp_path / "copy").stdout
-    assert told.count("not copied: ") == 3
-    assert "secret" not in told
+    output = backup(models, tmp_path / "copy").stdout
+    assert output.count("not copied: ") == 3
+    assert "secret" not in output
     assert names(tmp_path / "copy/state") == set()
     assert names(tmp_path / "copy/repository") == names(models)
 
@@ -130,13 +129,13 @@ def test_an_entry_that_is_replaced_meanwhile(
     real, replaced = shutil.copytree, []
 
     def copytree(source: Path, target: Path, *more: Any, **options: Any) -> Any:
-        done = real(source, target, *more, **options)
+        copied = real(source, target, *more, **options)
         if source == models / "score" and not replaced:
             replaced.append(real(source, tmp_path / "new"))
             (tmp_path / "new/config.pbtxt").write_text("new")
             source.rename(tmp_path / "old")
             (tmp_path / "new").rename(source)
-        return done
+        return copied
 
     monkeypatch.setattr(shutil, "copytree", copytree)
     backup(models, tmp_path / "copy")
@@ -162,9 +161,9 @@ def test_an_entry_that_goes_meanwhile(models: Path, tmp_path: Path, monkeypatch:
 
 def test_what_cannot_be_copied(models: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    assert "is there already" in backup(models, tmp_path / "there", status=2).stderr
-    assert "there is no repository" in backup(tmp_path / "none", tmp_path / "copy", status=2).stderr
-    assert "make it first" in backup(models, tmp_path / "a/b", status=2).stderr
+    assert "already" in backup(models, tmp_path / "there", status=2).stderr
+    assert "no repository" in backup(tmp_path / "none", tmp_path / "copy", status=2).stderr
+    assert "first" in backup(models, tmp_path / "a/b", status=2).stderr
     (tmp_path / "models.state/audit.sqlite3").write_bytes(b"no database at all" * 100)
     assert "not a database" in backup(models, tmp_path / "copy", status=2).stderr
     assert not [name for name in names(tmp_path) if "copy" in name]

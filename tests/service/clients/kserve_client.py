@@ -27,54 +27,54 @@ def array(answer: Any, name: str) -> list[Any]:
     return np.asarray(output.as_numpy()).reshape(output.shape).tolist()
 
 
-async def ask_v1(url: str, x: np.ndarray, told: dict[str, Any]) -> None:
+async def ask_v1(url: str, x: np.ndarray, message: dict[str, Any]) -> None:
     client = InferenceRESTClient(RESTConfig(protocol="v1"))
-    told["health"]["v1 live"] = await client.is_server_live(url)
-    told["health"]["v1 model"] = await client.is_model_ready(url, "score")
+    message["health"]["v1 live"] = await client.is_server_live(url)
+    message["health"]["v1 model"] = await client.is_model_ready(url, "score")
     body = {"instances": x.tolist()}
-    told["predictions"]["v1"] = (await client.infer(url, body, model_name="score"))["predictions"]
+    message["predictions"]["v1"] = (await client.infer(url, body, model_name="score"))["predictions"]
     explanations = (await client.explain(url, "score", body))["explanations"]
-    told["attributions"]["v1"] = [
+    message["attributions"]["v1"] = [
         [list(target["attributions"].values()) for target in each["targets"]] for each in explanations
     ]
 
 
-async def ask_v2(url: str, x: np.ndarray, told: dict[str, Any]) -> None:
+async def ask_v2(url: str, x: np.ndarray, message: dict[str, Any]) -> None:
     client = InferenceRESTClient(RESTConfig(protocol="v2"))
-    told["health"]["v2 live"] = await client.is_server_live(url)
-    told["health"]["v2 ready"] = await client.is_server_ready(url)
-    told["health"]["v2 model"] = await client.is_model_ready(url, "score")
-    told["health"]["v2 absent"] = await client.is_model_ready(url, "absent")
+    message["health"]["v2 live"] = await client.is_server_live(url)
+    message["health"]["v2 ready"] = await client.is_server_ready(url)
+    message["health"]["v2 model"] = await client.is_model_ready(url, "score")
+    message["health"]["v2 absent"] = await client.is_model_ready(url, "absent")
     for binary, name in BINARY.items():
         for model, output, place in (
             ("score", "y", "predictions"),
             ("score_explain", "x_attributions", "attributions"),
         ):
             answer = await client.infer(url, request(model, x, binary), model_name=model)
-            told[place][f"v2 {name}"] = array(answer, output)
+            message[place][f"v2 {name}"] = array(answer, output)
 
 
-async def ask_grpc(address: str, x: np.ndarray, told: dict[str, Any]) -> None:
+async def ask_grpc(address: str, x: np.ndarray, message: dict[str, Any]) -> None:
     client = InferenceGRPCClient(address)
-    told["health"]["grpc live"] = await client.is_server_live()
-    told["health"]["grpc ready"] = await client.is_server_ready()
-    told["health"]["grpc model"] = await client.is_model_ready("score")
-    told["health"]["grpc absent"] = await client.is_model_ready("absent")
+    message["health"]["grpc live"] = await client.is_server_live()
+    message["health"]["grpc ready"] = await client.is_server_ready()
+    message["health"]["grpc model"] = await client.is_model_ready("score")
+    message["health"]["grpc absent"] = await client.is_model_ready("absent")
     for binary, name in BINARY.items():
         answer = await client.infer(request("score_explain", x, binary))
-        told["predictions"][f"grpc explain {name}"] = array(answer, "y")
-        told["attributions"][f"grpc {name}"] = array(answer, "x_attributions")
-    told["predictions"]["grpc"] = array(await client.infer(request("score", x, False)), "y")
+        message["predictions"][f"grpc explain {name}"] = array(answer, "y")
+        message["attributions"][f"grpc {name}"] = array(answer, "x_attributions")
+    message["predictions"]["grpc"] = array(await client.infer(request("score", x, False)), "y")
     await client.close()
 
 
 async def main(http: str, grpc: str, rows: str) -> None:
     x = np.array(json.loads(rows), np.float32)
-    told: dict[str, Any] = {"health": {}, "predictions": {}, "attributions": {}}
-    await ask_v1(f"http://{http}", x, told)
-    await ask_v2(f"http://{http}", x, told)
-    await ask_grpc(grpc, x, told)
-    print(json.dumps(told))
+    answers: dict[str, Any] = {"health": {}, "predictions": {}, "attributions": {}}
+    await ask_v1(f"http://{http}", x, answers)
+    await ask_v2(f"http://{http}", x, answers)
+    await ask_grpc(grpc, x, answers)
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

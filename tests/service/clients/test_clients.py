@@ -6,13 +6,13 @@ import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from tests.service import handmade as made
+from tests.service import handmade
 
 IDS = np.array([[1, 250], [0, 3], [7, 9]])
 TEXT = np.array([["a"], [b"\xc3\xbc"], [""]], dtype=np.object_)
 
 
-def given(name: str, array: np.ndarray, datatype: str, binary: bool) -> triton_http.InferInput:
+def input_tensor(name: str, array: np.ndarray, datatype: str, binary: bool) -> triton_http.InferInput:
     tensor = triton_http.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array, binary_data=binary)
     return tensor
@@ -48,20 +48,20 @@ def test_explanations_through_tritonclient(
     if binary_out is not None:
         outputs = [triton_http.InferRequestedOutput(name, binary_data=binary_out) for name in names]
     result = triton_client.infer(
-        "score_explain", [given("x", made.X, "FP32", binary_in)], outputs=outputs, request_id="r1"
+        "score_explain", [input_tensor("x", handmade.X, "FP32", binary_in)], outputs=outputs, request_id="r1"
     )
     assert result.get_response()["id"] == "r1"
     assert result.as_numpy("x_attributions").dtype == np.float32
-    np.testing.assert_allclose(result.as_numpy("x_attributions"), made.attribute(made.X), rtol=1e-6)
+    np.testing.assert_allclose(result.as_numpy("x_attributions"), handmade.attribute(handmade.X), rtol=1e-6)
     np.testing.assert_allclose(
-        result.as_numpy("base_value"), np.tile(made.predict(made.R), (5, 1)), rtol=1e-6
+        result.as_numpy("base_value"), np.tile(handmade.predict(handmade.R), (5, 1)), rtol=1e-6
     )
     assert (result.as_numpy("y") is None) == (binary_out is not None)
 
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_every_datatype(triton_client: triton_http.InferenceServerClient, binary: bool) -> None:
-    inputs = [given("ids", IDS, "INT64", binary), given("text", TEXT, "BYTES", binary)]
+    inputs = [input_tensor("ids", IDS, "INT64", binary), input_tensor("text", TEXT, "BYTES", binary)]
     names = ("ids_out", "text_out", "half", "double", "small", "positive")
     outputs = [triton_http.InferRequestedOutput(name, binary_data=binary) for name in names]
     result = triton_client.infer("typed", inputs, outputs=outputs)
@@ -81,19 +81,19 @@ def test_every_datatype(triton_client: triton_http.InferenceServerClient, binary
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
 def test_compressed_requests(triton_client: triton_http.InferenceServerClient, algorithm: str) -> None:
     result = triton_client.infer(
-        "score", [given("x", made.X, "FP32", True)], request_compression_algorithm=algorithm
+        "score", [input_tensor("x", handmade.X, "FP32", True)], request_compression_algorithm=algorithm
     )
-    np.testing.assert_allclose(result.as_numpy("y"), made.predict(made.X), rtol=1e-6)
+    np.testing.assert_allclose(result.as_numpy("y"), handmade.predict(handmade.X), rtol=1e-6)
 
 
 def test_errors_reach_the_client_with_text_and_status(
     triton_client: triton_http.InferenceServerClient,
 ) -> None:
     with pytest.raises(InferenceServerException, match="no model 'absent'") as caught:
-        triton_client.infer("absent", [given("x", made.X, "FP32", True)])
+        triton_client.infer("absent", [input_tensor("x", handmade.X, "FP32", True)])
     assert caught.value.status() == "404"
     with pytest.raises(InferenceServerException, match=r"shape \[5, 3\].*\[-1, 4\]") as caught:
-        triton_client.infer("score", [given("x", made.X[:, :3].copy(), "FP32", True)])
+        triton_client.infer("score", [input_tensor("x", handmade.X[:, :3].copy(), "FP32", True)])
     assert caught.value.status() == "422"
 
 
@@ -101,9 +101,9 @@ async def test_the_asyncio_client(address: str) -> None:
     async with triton_aio.InferenceServerClient(address) as client:
         assert await client.is_server_ready()
         for binary in (True, False):
-            result = await client.infer("score_explain", [given("x", made.X[:2], "FP32", binary)])
+            result = await client.infer("score_explain", [input_tensor("x", handmade.X[:2], "FP32", binary)])
             np.testing.assert_allclose(
-                result.as_numpy("x_attributions"), made.attribute(made.X[:2]), rtol=1e-6
+                result.as_numpy("x_attributions"), handmade.attribute(handmade.X[:2]), rtol=1e-6
             )
         with pytest.raises(InferenceServerException, match="no model 'absent'"):
             await client.get_model_metadata("absent")

@@ -17,10 +17,9 @@ from playwright.sync_api import (
     Page,
     Request,
     expect,
-    sync_playwright,
 )
 
-from tests.needs import need
+from tests.browsers import chromium
 from tests.service.child import both_ends
 from tests.service.console import media, models
 
@@ -47,11 +46,8 @@ def gateway(repository: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    chromium = need("Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @dataclass
@@ -68,17 +64,17 @@ class Watched:
     may_be_refused: bool = False
 
     def __post_init__(self) -> None:
-        self.page.on("console", self._said)
+        self.page.on("console", self._note_message)
         self.page.on("pageerror", lambda error: self.faults.append(f"an error: {error}"))
-        self.page.on("request", self._asked)
+        self.page.on("request", self._note_request)
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _note_message(self, message: ConsoleMessage) -> None:
         if self.may_be_refused and "the server responded with a status of" in message.text:
             return
         if message.type in ("error", "warning"):
             self.faults.append(f"the console: {message.text} ({message.location})")
 
-    def _asked(self, request: Request) -> None:
+    def _note_request(self, request: Request) -> None:
         if not request.url.startswith((self.origin, "blob:", "data:")):
             self.faults.append(f"a request elsewhere: {request.url}")
 
@@ -101,13 +97,13 @@ def watch(context: BrowserContext) -> Iterator[Callable[[str], Watched]]:
     watched: list[Watched] = []
 
     def opened(origin: str) -> Watched:
-        one = Watched(context.new_page(), origin)
-        watched.append(one)
-        return one
+        page_watched = Watched(context.new_page(), origin)
+        watched.append(page_watched)
+        return page_watched
 
     yield opened
-    for one in watched:
-        one.demand_whole()
+    for page in watched:
+        page.demand_whole()
 
 
 @pytest.fixture
@@ -117,10 +113,13 @@ def page(watch: Callable[[str], Watched], gateway: str) -> Page:
 
 def demand_accessible(page: Page) -> None:
     """Assert that axe-core finds nothing serious."""
-    found = AXE.run(page).response["violations"]
-    serious = [one for one in found if one["impact"] in SERIOUS]
-    told = [f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes']]}" for one in serious]
-    assert not told, "\n".join(told)
+    actual = AXE.run(page).response["violations"]
+    serious = [violation for violation in actual if violation["impact"] in SERIOUS]
+    faults = [
+        f"{violation['id']}: {violation['help']}: {[node['html'][:200] for node in violation['nodes']]}"
+        for violation in serious
+    ]
+    assert not faults, "\n".join(faults)
 
 
 def demand_no_sideways(page: Page) -> None:

@@ -47,11 +47,11 @@ def judged(folder: Path) -> None:
         "g (float[N, 3] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((3, 1), np.float32)}
     )
     rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
-    others = Comparisons(
+    comparisons = Comparisons(
         baselines={"all_applicants": DeepShap(rows + np.array([0, 3, 0], np.float32))}, draws=4
     )
     compile_model(
-        model, DeepShap(rows), feature_names=["a", "b", "c"], decision=JUDGED, comparisons=others
+        model, DeepShap(rows), feature_names=["a", "b", "c"], decision=JUDGED, comparisons=comparisons
     ).write(folder, "judged")
 
 
@@ -75,8 +75,8 @@ def digits(folder: Path) -> None:
     rows = pixels.reshape(-1, 8, 8, 1).astype(np.float32)
     evaluator: Any = ReferenceEvaluator(parsed(text, weights))
     (features,) = evaluator.run(None, {"pixels": rows})
-    wanted = np.eye(10)[labels] - 0.1
-    fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ wanted)
+    expected = np.eye(10)[labels] - 0.1
+    fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ expected)
     text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace(
         "\n    }", "\n        scores = MatMul (flat, v)\n    }"
     )

@@ -153,9 +153,9 @@ def hostile(folder: Path) -> None:
     }"""
     weights = np.arange(1, 9, dtype=np.float32)[:, None]
     model = parsed(text, {"shape": np.array([-1, 2]), "w": weights}, opsets='"" : 21, "ai.onnx.ml" : 3')
-    given = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    sample_rows = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     kinds = np.array([["<b>"], ["<script>alert(4)</script>"], ["<b>"], ["other"], ["other"]])
     names = {"x": list(HOSTILE), "kind": ["kind"]}
-    compile_model(model, ExactShap({"x": given, "kind": kinds}), feature_names=names).write(
+    compile_model(model, ExactShap({"x": sample_rows, "kind": kinds}), feature_names=names).write(
         folder, "hostile.model"
     )

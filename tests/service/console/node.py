@@ -34,13 +34,13 @@ def modules() -> Path:
     return to
 
 
-def in_node(names: list[str], body: str, given: Any = None) -> Any:
-    """Run the body of a function in Node.js: `own` holds what the modules export, `given` is given.
+def in_node(names: list[str], body: str, argument: Any = None) -> Any:
+    """Run the body of a function in Node.js: `own` holds what the modules export, `argument` is given.
 
     NaN is written as the text "NaN", both ways.
     """
-    asked = json.dumps({"given": given, "modules": names, "body": body})
+    program_input = json.dumps({"given": argument, "modules": names, "body": body})
     command = [need("Node.js"), "--input-type=module", "-e", _SCRIPT, str(modules())]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    process = subprocess.run(command, input=program_input, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)

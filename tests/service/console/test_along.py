@@ -29,8 +29,8 @@ def people(count: int) -> pd.DataFrame:
 def trees() -> Any:
     """Boosted trees, whose decision along income turns many times, compiled."""
     table = people(4000)
-    odd = (np.log(table["income"] / 700).astype(int) + (table["age"] // 7) + (table["debt"] > 0)) % 2
-    model = HistGradientBoostingClassifier(max_iter=60, max_depth=5, random_state=0).fit(table, odd)
+    unusual = (np.log(table["income"] / 700).astype(int) + (table["age"] // 7) + (table["debt"] > 0)) % 2
+    model = HistGradientBoostingClassifier(max_iter=60, max_depth=5, random_state=0).fit(table, unusual)
     return compile_model(model, TreeShap(table[:60]))
 
 
@@ -40,7 +40,7 @@ def scan(trees: Any, name: str, row: dict[str, float], values: np.ndarray) -> np
 
 
 def splits_of(trees: Any, name: str) -> tuple[np.ndarray, Any]:
-    spread = next(one for one in trees.manifest.references.spreads if one.feature == name)
+    spread = next(item for item in trees.manifest.references.spreads if item.feature == name)
     return np.asarray(trees.manifest.splits[name]), spread
 
 
@@ -51,9 +51,9 @@ def test_flip_points_are_those_of_an_exhaustive_scan(trees: Any, name: str, seed
     splits, spread = splits_of(trees, name)
     least, most = min(spread.quantiles[0], row[name]), max(spread.quantiles[-1], row[name])
     field = {"name": name, "kind": "number", "whole": spread.whole, "splits": splits.tolist()}
-    given = {"field": field, "span": [least, most], "row": row}
+    question = {"field": field, "span": [least, most], "row": row}
     body = "return own.grid(given.field, given.span, given.row[given.field.name]);"
-    values = np.array(in_node(["explain/along.js"], body, given))
+    values = np.array(in_node(["explain/along.js"], body, question))
     answers = scan(trees, name, row, values)
     body = f"""{_RULE}
         const {{ field, row, span, values, answers }} = given;
@@ -62,8 +62,8 @@ def test_flip_points_are_those_of_an_exhaustive_scan(trees: Any, name: str, seed
         const asked = {{ row, fields: [field], spans, scores, rule, relevance: () => 0 }};
         const {{ result }} = await own.along(asked);
         return result.get(field.name).flips.map(({{ value }}) => value);"""
-    told = {**given, "values": values.tolist(), "answers": answers.astype(float).tolist()}
-    flips = in_node(["explain/along.js", "score.js"], body, told)
+    exhaustive = {**question, "values": values.tolist(), "answers": answers.astype(float).tolist()}
+    flips = in_node(["explain/along.js", "score.js"], body, exhaustive)
     # The scan: every split, what lies just before it, and a thousand steps; of whole numbers all of them.
     before = np.nextafter(splits.astype(np.float32), np.float32(-np.inf))
     dense = np.concatenate([splits, before, np.linspace(least, most, 1000)])
@@ -71,8 +71,8 @@ def test_flip_points_are_those_of_an_exhaustive_scan(trees: Any, name: str, seed
     dense = dense[(dense >= least) & (dense <= most)]
     here = answers[values == row[name]][0]
     other = scan(trees, name, row, dense) != here
-    due = [*dense[(dense < row[name]) & other][-1:], *dense[(dense > row[name]) & other][:1]]
-    assert flips == pytest.approx(due, rel=2e-5, abs=2e-5)
+    expected = [*dense[(dense < row[name]) & other][-1:], *dense[(dense > row[name]) & other][:1]]
+    assert flips == pytest.approx(expected, rel=2e-5, abs=2e-5)
     assert not len(flips) or (scan(trees, name, row, np.array(flips)) != here).all()
 
 
@@ -85,7 +85,7 @@ def test_rows_of_the_scan_turn(trees: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "due"),
+    ("weights", "expected"),
     [
         ({"late": 1.0, "debt": 0.1}, ["late"]),
         ({"late": 0.45, "debt": 0.4}, ["late", "debt"]),
@@ -94,7 +94,9 @@ def test_rows_of_the_scan_turn(trees: Any) -> None:
         ({"late": 0.1, "debt": 0.1}, None),
     ],
 )
-def test_of_several_at_once_none_can_be_left_out(weights: dict[str, float], due: list[str] | None) -> None:
+def test_of_several_at_once_none_can_be_left_out(
+    weights: dict[str, float], expected: list[str] | None
+) -> None:
     """Words, which are there at once: each adds its weight, and 0.5 is to be reached."""
     fields = [{"name": name, "kind": "text", "choices": ["no", "yes"]} for name in weights]
     body = f"""{_RULE}
@@ -108,13 +110,13 @@ def test_of_several_at_once_none_can_be_left_out(weights: dict[str, float], due:
         const several = await own.together({{ ...asked, ...(await own.along(asked)) }});
         if (several === null) return null;
         return [several.changed.map(({{ field }}) => field.name), several.score, score(several.row)];"""
-    found = in_node(["explain/along.js", "score.js"], body, {"weights": weights, "fields": fields})
-    if due is None:
-        assert found is None
+    result = in_node(["explain/along.js", "score.js"], body, {"weights": weights, "fields": fields})
+    if expected is None:
+        assert result is None
         return
-    names, score, again = found
-    assert names == due
-    assert score == again >= 0.5
+    names, score, second_score = result
+    assert names == expected
+    assert score == second_score >= 0.5
     assert all(score - weights[name] < 0.5 for name in names)
 
 
@@ -151,14 +153,14 @@ def test_without_splits_quantiles_and_even_steps_are_looked_at() -> None:
     quantiles = [float(2**i) for i in range(21)]
     field = {"name": "x", "kind": "number", "quantiles": quantiles}
     body = "return own.grid(given, [given.quantiles[0], given.quantiles.at(-1)], 5);"
-    found = in_node(["explain/along.js"], body, field)
-    assert {5, *quantiles} <= set(found)
-    assert found == sorted(found)
-    assert len(found) == 41  # both ends are steps, too
+    result = in_node(["explain/along.js"], body, field)
+    assert {5, *quantiles} <= set(result)
+    assert result == sorted(result)
+    assert len(result) == 41  # both ends are steps, too
 
 
 @pytest.mark.parametrize(
-    ("splits", "whole", "present", "due"),
+    ("splits", "whole", "present", "expected"),
     [
         ([2.5], True, 1, [1, 3]),
         ([2.5, 2.75], True, 9, [2, 9]),
@@ -171,16 +173,16 @@ def test_without_splits_quantiles_and_even_steps_are_looked_at() -> None:
     ],
 )
 def test_a_value_of_few_digits_stands_for_each_piece(
-    splits: list[float], whole: bool, present: float, due: list[float]
+    splits: list[float], whole: bool, present: float, expected: list[float]
 ) -> None:
     field = {"name": "x", "kind": "number", "whole": whole, "splits": splits}
     body = "return own.grid(given.field, [-3, 40000], given.present);"
-    found = in_node(["explain/along.js"], body, {"field": field, "present": present})
-    assert found == pytest.approx(due, rel=1e-12)
+    result = in_node(["explain/along.js"], body, {"field": field, "present": present})
+    assert result == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("field", "due"),
+    ("field", "expected"),
     [
         ({"kind": "number", "quantiles": [*range(21)]}, [13]),  # the nearest to the median, 10
         ({"kind": "number", "splits": [3.5, 12.5], "whole": True, "quantiles": [*range(21)]}, [13]),
@@ -189,7 +191,9 @@ def test_a_value_of_few_digits_stands_for_each_piece(
     ],
     ids=["number", "split", "codes", "words"],
 )
-def test_in_place_of_a_missing_value_one_number_turns_or_each_word(field: dict[str, Any], due: Any) -> None:
+def test_in_place_of_a_missing_value_one_number_turns_or_each_word(
+    field: dict[str, Any], expected: Any
+) -> None:
     body = f"""{_RULE}
         const field = {{ name: "x", missing: true, ...given }};
         const score = ({{ x }}) => (x !== null && Number(x) >= 13 ? 0.9 : 0.1);
@@ -197,21 +201,21 @@ def test_in_place_of_a_missing_value_one_number_turns_or_each_word(field: dict[s
         const spans = new Map(given.quantiles ? [["x", [0, 20]]] : []);
         const asked = {{ row: {{ x: null }}, fields: [field], spans, scores, rule, relevance: () => 0 }};
         return (await own.along(asked)).result.get("x").flips.map(({{ value }}) => value);"""
-    assert in_node(["explain/along.js", "score.js"], body, field) == due
+    assert in_node(["explain/along.js", "score.js"], body, field) == expected
 
 
 def test_a_curve_of_trees_is_level_between_splits_and_to_the_ends() -> None:
     body = "return own.outline(given, [{ value: 1, score: 0.1 }, { value: 3, score: 0.4 }], [0, 8]);"
-    found = in_node(["explain/along.js"], body, {"splits": [2.5, 9]})
+    result = in_node(["explain/along.js"], body, {"splits": [2.5, 9]})
     corners = ((0, 0.1), (1, 0.1), (2.5, 0.1), (2.5, 0.4), (3, 0.4), (8, 0.4))
-    assert found == [{"value": value, "score": score} for value, score in corners]
+    assert result == [{"value": value, "score": score} for value, score in corners]
 
 
 @pytest.mark.parametrize(
-    ("features", "rows", "due"), [(10, 4500, [2000, 2000, 500]), (300, 700, [334, 334, 32])]
+    ("features", "rows", "expected"), [(10, 4500, [2000, 2000, 500]), (300, 700, [334, 334, 32])]
 )
 def test_a_request_holds_no_more_values_than_a_gateway_takes(
-    features: int, rows: int, due: list[int]
+    features: int, rows: int, expected: list[int]
 ) -> None:
     body = """
       const asked = [];
@@ -227,5 +231,5 @@ def test_a_request_holds_no_more_values_than_a_gateway_takes(
       const scores = await new own.Scores(model, "", ([p]) => p).of(Array(given.rows).fill(row));
       return [asked, scores.length];
     """
-    found = in_node(["explain/along.js"], body, {"features": features, "rows": rows})
-    assert found == [due, rows]
+    result = in_node(["explain/along.js"], body, {"features": features, "rows": rows})
+    assert result == [expected, rows]

@@ -10,7 +10,7 @@ NAMES = ["kept", "lost", "sent back"]
 
 
 @pytest.mark.parametrize(
-    ("size", "names", "target", "due"),
+    ("size", "names", "target", "expected"),
     [
         (1, [], 0, "y"),
         (3, [], 0, "y [0]"),
@@ -21,10 +21,10 @@ NAMES = ["kept", "lost", "sent back"]
         (3, NAMES, "predicted", "y"),
     ],
 )
-def test_a_target_is_called_by_its_class(size: int, names: list[str], target: Any, due: str) -> None:
-    given = {"own": {"output": "y", "size": size, "classNames": names}, "target": target}
+def test_a_target_is_called_by_its_class(size: int, names: list[str], target: Any, expected: str) -> None:
+    arguments = {"own": {"output": "y", "size": size, "classNames": names}, "target": target}
     body = "return own.elementName(given.own, given.target);"
-    assert in_node(["pictures/classes.js"], body, given) == due
+    assert in_node(["pictures/classes.js"], body, arguments) == expected
 
 
 def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> di
 
 
 @pytest.mark.parametrize(
-    ("given", "prediction", "due"),
+    ("output", "prediction", "expected"),
     [
         (model({"p": 3}, "p", 3, probabilities=["p"]), [0.2, 0.5, 0.3], 1),
         (model({"p": 3}, "p", 3), [-2.0, -5.0, -1.0], 2),
@@ -49,10 +49,10 @@ def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> di
     ],
 )
 def test_the_predicted_class_has_the_largest_score(
-    given: dict[str, Any], prediction: Any, due: int | None
+    output: dict[str, Any], prediction: Any, expected: int | None
 ) -> None:
     body = "return own.predictedClass(given.model, given.prediction);"
-    assert in_node(["score.js"], body, {"model": given, "prediction": prediction}) == due
+    assert in_node(["score.js"], body, {"model": output, "prediction": prediction}) == expected
 
 
 @pytest.mark.parametrize(

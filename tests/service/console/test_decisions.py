@@ -30,8 +30,8 @@ LENDER = {
 
 def opened(page: Page, gateway: str, model: str, row: dict[str, Any] | None = None, **more: str) -> Locator:
     """Open the view; returns the panel with the answer."""
-    given = {**more, **({} if row is None else {"row": json.dumps(row)})}
-    query = "".join(f"&{name}={quote(value)}" for name, value in given.items())
+    fragment = {**more, **({} if row is None else {"row": json.dumps(row)})}
+    query = "".join(f"&{name}={quote(value)}" for name, value in fragment.items())
     page.goto(f"{gateway}/console/#decisions?model={model}{query}")
     return page.get_by_label("The decision", exact=True)
 
@@ -107,8 +107,8 @@ def test_a_decision_is_recorded_after_a_second_word_and_is_told_and_replayed(
     expect(panel.get_by_role("heading", name="Decided, and recorded")).to_be_visible()
     assert recorded(repository) == before + 1
     page.wait_for_function("() => location.hash.includes('decision=')")
-    one = parse_qs(urlsplit(page.url).fragment)["decision"][0]
-    stored = patient.get(f"{gateway}/v1/decisions/{one}").json()
+    decision_id = parse_qs(urlsplit(page.url).fragment)["decision"][0]
+    stored = patient.get(f"{gateway}/v1/decisions/{decision_id}").json()
     assert (stored["instance"], stored["answer"]["decision"]) == (WORST, "decline")
     demand_shown(panel, stored["answer"], "Decline")
 
@@ -128,7 +128,7 @@ def test_a_decision_is_recorded_after_a_second_word_and_is_told_and_replayed(
     expect(letter).to_contain_text(models.SCRIPT)
     for reason in stored["answer"]["reasons"]:
         expect(letter).to_contain_text(f"- {reason['text']}")
-    expect(letter).to_contain_text(f"Reference: {one}")
+    expect(letter).to_contain_text(f"Reference: {decision_id}")
     with page.expect_download() as download:
         notice.get_by_role("link", name="Save it as a file").click()
     assert Path(download.value.path()).read_text() == letter.inner_text()
@@ -213,8 +213,8 @@ def test_how_sure_reasons_are_and_hostile_texts(page: Page, gateway: str) -> Non
 
 @pytest.mark.full
 def test_a_referred_one_is_told_with_a_persons_reasons(page: Page, gateway: str) -> None:
-    one = decided(gateway, "judged", {"a": 0.1, "b": 0.1, "c": 0.1, "bankruptcies <i>": 0})
-    panel = opened(page, gateway, "judged", decision=one["id"])
+    referred = decided(gateway, "judged", {"a": 0.1, "b": 0.1, "c": 0.1, "bankruptcies <i>": 0})
+    panel = opened(page, gateway, "judged", decision=referred["id"])
     expect(panel.locator(".outcome")).to_have_text("Refer to a person")
     notice = page.get_by_label("Notice", exact=True)
     notice.get_by_label("Template").select_option("eu-consumer-credit")
@@ -263,9 +263,9 @@ def test_without_a_profile_and_without_the_scopes(
         expect(other.get_by_role("heading", name="Decided, and recorded")).to_be_visible()
         other.get_by_role("button", name="Compute it again").click()
         expect(other.get_by_label("Replay", exact=True)).to_contain_text("a key that has the scope audit")
-        one = other.get_by_label("Its id").input_value()
+        decision_id = other.get_by_label("Its id").input_value()
         as_("officer")
-        other.get_by_label("Its id").fill(one)
+        other.get_by_label("Its id").fill(decision_id)
         other.get_by_role("button", name="Show it").click()
         expect(other.get_by_label("The decision", exact=True)).to_contain_text("Asked bydesk")
 

@@ -32,8 +32,8 @@ WORST = {
 
 def opened(page: Page, gateway: str, model: str, row: dict[str, Any] | None = None, **more: str) -> None:
     """Open the view and wait until its curves are drawn."""
-    given = {**more, **({} if row is None else {"row": json.dumps(row)})}
-    query = "".join(f"&{name}={quote(value)}" for name, value in given.items())
+    fragment = {**more, **({} if row is None else {"row": json.dumps(row)})}
+    query = "".join(f"&{name}={quote(value)}" for name, value in fragment.items())
     page.goto("about:blank")  # else the page that is there is seen until the new one is drawn
     page.goto(f"{gateway}/console/#explain?model={model}{query}")
     drawn(page)
@@ -48,8 +48,8 @@ def drawn(page: Page) -> None:
 
 def typical(gateway: str, model: str) -> dict[str, Any]:
     """Return the medians of the references."""
-    told = patient.get(f"{gateway}/v1/models/{model}/features").json()["features"]
-    return {one["name"]: one["quantiles"][10] for one in told}
+    features = patient.get(f"{gateway}/v1/models/{model}/features").json()["features"]
+    return {feature["name"]: feature["quantiles"][10] for feature in features}
 
 
 def explanation(gateway: str, model: str, row: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -79,25 +79,25 @@ def figure(text: str, points: bool = False) -> Any:
 def effects(panel: Locator) -> dict[str, Any]:
     """By the first line of each row's head; to the digits that are shown."""
     points = "percentage points" in panel.locator("thead").first.inner_text()
-    found = panel.locator("tbody tr:not(.classes tr)").evaluate_all(
+    result = panel.locator("tbody tr:not(.classes tr)").evaluate_all(
         "rows => rows.map((row) => [row.querySelector('th').firstChild.textContent,"
         " row.querySelector('td.number').textContent])"
     )
-    return {name: figure(amount, points and not amount.endswith("%")) for name, amount in found}
+    return {name: figure(amount, points and not amount.endswith("%")) for name, amount in result}
 
 
 def test_score_base_value_and_sorted_bars_are_the_apis(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
-    due = explanation(gateway, "credit", WORST)
-    assert due["explained_value"] == figure(page.locator("#score").inner_text())
+    expected = explanation(gateway, "credit", WORST)
+    assert expected["explained_value"] == figure(page.locator("#score").inner_text())
     expect(page.locator(".badge")).to_have_text("decline")
     expect(page.locator(".figures")).to_contain_text("completeness gap")
     expect(page.locator(".sentence")).to_contain_text("points above the threshold; mainly: Late")
     expect(page.locator(".axis .threshold")).to_have_text("threshold 20.0%")
     shown = effects(page.locator(".answers"))
-    assert due["base_value"] == shown.pop("base value")
-    assert due["explained_value"] == shown.pop("score")
-    sizes = sorted(due["attributions"].values(), key=abs, reverse=True)
+    assert expected["base_value"] == shown.pop("base value")
+    assert expected["explained_value"] == shown.pop("score")
+    sizes = sorted(expected["attributions"].values(), key=abs, reverse=True)
     assert sizes == list(shown.values())
     assert next(iter(shown)) == "Late payments in two years"  # the profile's title; its name beside it
     expect(page.locator(".fields")).to_contain_text("late_payments_2y")
@@ -107,7 +107,7 @@ def test_score_base_value_and_sorted_bars_are_the_apis(page: Page, gateway: str)
 def test_a_further_kind_of_output_is_shown_without_code_of_its_own(page: Page, gateway: str) -> None:
     further = {"a_size": "how large", "changes": "how much"}
 
-    def told(route: Route) -> None:
+    def answer_route(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "other_outputs": further})
 
@@ -118,7 +118,7 @@ def test_a_further_kind_of_output_is_shown_without_code_of_its_own(page: Page, g
             each |= {"a_size": 0.5, "changes": dict.fromkeys(each["attributions"], 0.25)}
         route.fulfill(response=answer, json=body)
 
-    page.route("**/v1/models/credit/features*", told)
+    page.route("**/v1/models/credit/features*", answer_route)
     page.route("**/v1/models/credit:explain", answered)
     opened(page, gateway, "credit")
     drawn(page)
@@ -129,28 +129,28 @@ def test_a_further_kind_of_output_is_shown_without_code_of_its_own(page: Page, g
 
 def test_fields_begin_with_the_references_medians(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
-    told = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
-    for one in told:
-        field = page.get_by_label(one.get("title", one["name"]), exact=False).first
-        assert float(field.input_value()) == one["quantiles"][10], one["name"]
-        slider = page.get_by_label(f"{one['title']}, slider", exact=True)
+    features = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
+    for feature in features:
+        field = page.get_by_label(feature.get("title", feature["name"]), exact=False).first
+        assert float(field.input_value()) == feature["quantiles"][10], feature["name"]
+        slider = page.get_by_label(f"{feature['title']}, slider", exact=True)
         ends = [float(slider.get_attribute(end)) for end in ("min", "max")]
-        assert ends == [one["least"], one["most"]], one["name"]
+        assert ends == [feature["least"], feature["most"]], feature["name"]
 
 
 @pytest.mark.full
 def test_a_hundred_moves_the_last_is_shown(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
-    found = move(page, moves=100, pause_ms=4)
-    assert found.asked == 100
-    assert found.answered + found.superseded == 100
-    assert found.answered > 1
-    assert found.row == found.last
-    assert found.row["income"] == float(found.entry)
-    due = explanation(gateway, "credit", found.row)
-    assert due["explained_value"] == figure(page.locator("#score").inner_text())
+    actual = move(page, moves=100, pause_ms=4)
+    assert actual.asked == 100
+    assert actual.answered + actual.superseded == 100
+    assert actual.answered > 1
+    assert actual.row == actual.last
+    assert actual.row["income"] == float(actual.entry)
+    expected = explanation(gateway, "credit", actual.row)
+    assert expected["explained_value"] == figure(page.locator("#score").inner_text())
     drawn(page)
-    assert json.loads(page.locator("section.view").get_attribute("data-drawn")) == found.last
+    assert json.loads(page.locator("section.view").get_attribute("data-drawn")) == actual.last
 
 
 @pytest.mark.full
@@ -203,10 +203,10 @@ def test_a_score_near_0_or_1_is_judged_as_it_is_decided(
     for b in (0.36, 0.4, 0.44, 0.48):  # the threshold's margin is 18.42 from 0
         row = {"a": 18 * sign, "b": b * sign}
         answer = patient.post(f"{gateway}/v1/models/{model}:decide", json={"instances": [row]})
-        due = answer.json()["decisions"][0]["decision"]
+        expected = answer.json()["decisions"][0]["decision"]
         opened(page, gateway, model, row)
-        expect(page.locator(".badge")).to_have_text(due)
-        seen.add(due)
+        expect(page.locator(".badge")).to_have_text(expected)
+        seen.add(expected)
     assert seen == {"approve", "decline"}
 
 
@@ -218,15 +218,15 @@ def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str)
     drawn(page)
     row = json.loads(page.locator("section.view").get_attribute("data-row"))
     assert row["housing"] == "with parents"
-    due = explanation(gateway, "words", row)
+    expected = explanation(gateway, "words", row)
     for away, word in ((0.01, "below"), (-0.01, "above")):
-        page.get_by_label("Threshold").fill(f"{due['explained_value'] + away:.4f}")
+        page.get_by_label("Threshold").fill(f"{expected['explained_value'] + away:.4f}")
         page.get_by_label("Threshold").press("Enter")
         expect(page.locator(".badge")).to_have_text(word)
     drawn(page)
-    assert due["explained_value"] == figure(page.locator("#score").inner_text())
+    assert expected["explained_value"] == figure(page.locator("#score").inner_text())
     shown = effects(page.locator(".answers"))
-    assert due["attributions"]["housing"] == shown["housing"]
+    assert expected["attributions"]["housing"] == shown["housing"]
     demand_accessible(page)
 
 
@@ -238,8 +238,8 @@ def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> 
     drawn(page)
     row = json.loads(page.locator("section.view").get_attribute("data-row"))
     assert row == {**WORST, "utilisation": None}
-    due = explanation(gateway, "credit.trees", row)
-    assert due["attributions"]["utilisation"] == effects(page.locator(".answers"))["utilisation"]
+    expected = explanation(gateway, "credit.trees", row)
+    assert expected["attributions"]["utilisation"] == effects(page.locator(".answers"))["utilisation"]
     expect(page.locator(".answers")).to_contain_text("missing")
     field.get_by_label("missing").uncheck()
     expect(field.get_by_role("textbox")).to_have_value("0.91")
@@ -250,17 +250,19 @@ def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> 
 @pytest.mark.full
 def test_each_of_several_targets(page: Page, gateway: str) -> None:
     opened(page, gateway, "several")
-    due = explanation(gateway, "several", json.loads(page.locator("section.view").get_attribute("data-row")))
-    for i, one in enumerate(due["targets"]):
+    expected = explanation(
+        gateway, "several", json.loads(page.locator("section.view").get_attribute("data-row"))
+    )
+    for i, target in enumerate(expected["targets"]):
         page.get_by_label("Explained").select_option(str(i))
         texts = page.get_by_label("Explained").locator("option").all_inner_texts()
-        assert due["targets"][i]["explained_value"] == figure(texts[i].partition(": ")[2])
-        share = str(Decimal(f"{100 * one['explained_value']:.2f}").normalize())
+        assert expected["targets"][i]["explained_value"] == figure(texts[i].partition(": ")[2])
+        share = str(Decimal(f"{100 * target['explained_value']:.2f}").normalize())
         expect(page.locator("#score")).to_have_text(re.compile(f"^{re.escape(share[:4])}"))
     page.wait_for_url(re.compile("target=2"))
     page.reload()
     drawn(page)
-    assert due["targets"][2]["explained_value"] == figure(page.locator("#score").inner_text())
+    assert expected["targets"][2]["explained_value"] == figure(page.locator("#score").inner_text())
 
 
 @pytest.mark.full
@@ -269,11 +271,11 @@ def test_classes_are_named_with_the_probability_of_each(page: Page, gateway: str
     opened(page, gateway, "five")
     row = json.loads(page.locator("section.view").get_attribute("data-row"))
     answer = patient.post(f"{gateway}/v1/models/five:explain", json={"instances": [row]}).json()
-    due = dict(zip(sorted(models.CLASSES), answer["predictions"][0]["probabilities"], strict=True))
+    expected = dict(zip(sorted(models.CLASSES), answer["predictions"][0]["probabilities"], strict=True))
     lines = page.locator(".classes tbody tr")
-    names, shares = (lines.locator(part).all_inner_texts() for part in ("th", ".number"))
-    assert names == sorted(due, key=lambda name: -due[name])
-    assert shares == [f"{100 * due[name]:.2f}%" for name in names]
+    names, shares = (lines.locator(selector).all_inner_texts() for selector in ("th", ".number"))
+    assert names == sorted(expected, key=lambda name: -expected[name])
+    assert shares == [f"{100 * expected[name]:.2f}%" for name in names]
     page.get_by_label("Explained").select_option("2")
     expect(page.locator(".classes .explained th")).to_have_text(sorted(models.CLASSES)[2])
     expect(page.locator(".figures .main dt")).to_have_text(
@@ -284,18 +286,18 @@ def test_classes_are_named_with_the_probability_of_each(page: Page, gateway: str
 @pytest.mark.full
 def test_300_features_are_searched_and_their_curves_are_drawn(page: Page, gateway: str) -> None:
     opened(page, gateway, "many")
-    fields, told = page.locator(".field:visible"), page.locator("p.row").get_by_role("status")
-    expect(told).to_have_text("300 features")
+    fields, status = page.locator(".field:visible"), page.locator("p.row").get_by_role("status")
+    expect(status).to_have_text("300 features")
     expect(fields).to_have_count(300)
     page.get_by_label("Search features").fill(" Feature_29")
-    expect(told).to_have_text("10 of 300 features")
+    expect(status).to_have_text("10 of 300 features")
     expect(fields).to_have_count(10)
     page.get_by_label("feature_299", exact=True).fill("2")
     page.get_by_label("feature_299", exact=True).press("Enter")
     drawn(page)
     expect(fields).to_have_count(10)
     page.get_by_label("Search features").fill("none of them")
-    expect(told).to_have_text("0 of 300 features")
+    expect(status).to_have_text("0 of 300 features")
     page.get_by_label("Search features").fill("")
     expect(fields).to_have_count(300)
     assert page.locator(".slide .score[points]").count() == 48
@@ -319,10 +321,12 @@ def test_a_group_opens(page: Page, gateway: str) -> None:
 @pytest.mark.full
 def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> None:
     opened(page, gateway, "gradient")
-    due = explanation(gateway, "gradient", json.loads(page.locator("section.view").get_attribute("data-row")))
-    assert "base_value" not in due
+    expected = explanation(
+        gateway, "gradient", json.loads(page.locator("section.view").get_attribute("data-row"))
+    )
+    assert "base_value" not in expected
     shown = effects(page.locator(".answers"))
-    assert due["attributions"] == shown  # bars from zero, no totals
+    assert expected["attributions"] == shown  # bars from zero, no totals
     page.locator("[aria-label='age, slider']").press("ArrowRight")
     drawn(page)
     assert json.loads(page.locator("section.view").get_attribute("data-row"))["age"] > 0
@@ -337,9 +341,9 @@ def test_an_address_can_be_sent(page: Page, gateway: str, watch: Callable[[str],
     page.get_by_label("Picture").select_option("bars")
     drawn(page)
     sent = page.url
-    said = parse_qs(urlsplit(sent).fragment.partition("?")[2])
-    assert said["model"] == ["credit"]
-    assert len(said["digest"][0]) == 64
+    parameters = parse_qs(urlsplit(sent).fragment.partition("?")[2])
+    assert parameters["model"] == ["credit"]
+    assert len(parameters["digest"][0]) == 64
     other = watch(gateway).page
     other.goto(sent)
     drawn(other)
@@ -425,13 +429,13 @@ def test_after_an_entry_that_cannot_be_read_no_former_score_stays(page: Page, ga
 @pytest.mark.full
 def test_a_threshold_as_people_write_it(page: Page, gateway: str) -> None:
     opened(page, gateway, "words")
-    own = page.get_by_label("Threshold")
-    for text, due in {"2,700,000": "2,700,000", "0,25": "0.25", "-1.5": "−1.5"}.items():
-        own.fill(text)
-        own.press("Enter")
-        expect(page.locator(".figures")).to_contain_text(re.compile(f"threshold\\s*{due}"))
-    own.fill("2,70,00")
-    own.press("Enter")
+    threshold = page.get_by_label("Threshold")
+    for text, expected in {"2,700,000": "2,700,000", "0,25": "0.25", "-1.5": "−1.5"}.items():
+        threshold.fill(text)
+        threshold.press("Enter")
+        expect(page.locator(".figures")).to_contain_text(re.compile(f"threshold\\s*{expected}"))
+    threshold.fill("2,70,00")
+    threshold.press("Enter")
     expect(page.get_by_role("alert").filter(has_text="No threshold: '2,70,00' is no number")).to_be_visible()
     expect(page.locator(".badge")).to_have_count(0)
 
@@ -480,10 +484,10 @@ def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str
     page.wait_for_url(re.compile("reference=1"))
     row = json.loads(page.locator("section.view").get_attribute("data-row"))
     other = json.loads(parse_qs(urlsplit(page.url).fragment.partition("?")[2])["other"][0])
-    due = explanation(gateway, "credit", row, references=[other])
+    expected = explanation(gateway, "credit", row, references=[other])
     shown = effects(page.locator(".answers"))
-    assert due["base_value"] == shown["score of the second row"]
-    assert due["attributions"]["late_payments_2y"] == shown["Late payments in two years"]
+    assert expected["base_value"] == shown["score of the second row"]
+    assert expected["attributions"]["late_payments_2y"] == shown["Late payments in two years"]
     demand_accessible(page)
 
 
@@ -492,9 +496,9 @@ def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Beside it").select_option("model:credit.trees")
     expect(page.get_by_role("heading", name="By the model credit.trees")).to_be_visible()
-    due = explanation(gateway, "credit.trees", WORST)
+    expected = explanation(gateway, "credit.trees", WORST)
     shown = effects(page.locator(".answers .panel").nth(1))
-    assert due["attributions"]["utilisation"] == shown["utilisation"]
+    assert expected["attributions"]["utilisation"] == shown["utilisation"]
     page.get_by_label("Beside it").select_option("model:words")
     expect(page.locator(".problem.beside")).to_contain_text("takes other features, which this row")
 
@@ -542,12 +546,12 @@ def test_hostile_names_and_values_are_text(page: Page, gateway: str) -> None:
     assert "\u202e" not in text
     page.get_by_label("kind", exact=True).select_option("<script>alert(4)</script>")
     drawn(page)
-    due = explanation(
+    expected = explanation(
         gateway, "hostile.model", json.loads(page.locator("section.view").get_attribute("data-row"))
     )
     shown = effects(page.locator(".answers"))
     for name in (models.SCRIPT, "__proto__", "kind"):
-        assert due["attributions"][name] == shown[name], name
+        assert expected["attributions"][name] == shown[name], name
     assert page.locator("main script, main img, main b").count() == 0
     demand_accessible(page)
 

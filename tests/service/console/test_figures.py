@@ -72,17 +72,17 @@ def demand_written(random: np.random.Generator, size: float, is_share: bool) -> 
       };
     });"""
     written = in_node(["format.js", "pictures/summary.js"], script, {"cases": cases, "isShare": is_share})
-    for case, found in zip(cases, written, strict=True):
-        *shown, base, value = found["texts"]
+    for case, actual in zip(cases, written, strict=True):
+        *shown, base, value = actual["texts"]
         for text, amount in zip(shown, case["items"], strict=True):
             assert amount == figure(text, is_share), (text, amount)
         assert [case["base"], case["value"]] == [figure(base), figure(value)]
-        assert len({_decimals(text) for text in found["texts"]}) == 1
+        assert len({_decimals(text) for text in actual["texts"]}) == 1
         ends = (case["base"], case["value"], case["threshold"])
-        assert [figure(text) for text in found["alone"]] == [*ends]
-        head, _, mainly = found["line"].partition("; mainly: ")
+        assert [figure(text) for text in actual["alone"]] == [*ends]
+        head, _, mainly = actual["line"].partition("; mainly: ")
         score, apart = head.split(", ", 1)
-        assert score == found["alone"][1]
+        assert score == actual["alone"][1]
         assert abs(case["value"] - case["threshold"]) == figure(apart.split(" ")[0], is_share)
         for name, text in re.findall(r"([a-f]), ([+−]\S+?)(?=;| points|$)", mainly):
             i = "abcdef".index(name)
@@ -156,7 +156,9 @@ class Answers:
     def __init__(self, gateway: str, model: str) -> None:
         self.url, self.model = f"{gateway}/v1/models/{model}", model
         self.told = patient.get(f"{self.url}/features").json()
-        self.titles = {one["name"]: one.get("title", one["name"]) for one in self.told["features"]}
+        self.titles = {
+            feature["name"]: feature.get("title", feature["name"]) for feature in self.told["features"]
+        }
         self.decides = "decision" in self.told
         self.is_share = self.told["output"] in self.told["probabilities"]
 
@@ -164,31 +166,36 @@ class Answers:
         """Return the row that the form begins with, and others of the references' quantiles."""
         random, fields = np.random.default_rng(4), self.told["features"]
         drawn = [
-            {one["name"]: one["quantiles"][random.integers(21)] for one in fields} for _ in range(count - 1)
+            {field["name"]: field["quantiles"][random.integers(21)] for field in fields}
+            for _ in range(count - 1)
         ]
-        return [{one["name"]: one["begin"] for one in fields}, *drawn]
+        return [{field["name"]: field["begin"] for field in fields}, *drawn]
 
-    def asked(self, verb: str, rows: Sequence[Row], **more: Any) -> dict[str, Any]:
+    def answers_of(self, verb: str, rows: Sequence[Row], **more: Any) -> dict[str, Any]:
         answer = patient.post(f"{self.url}:{verb}", json={"instances": rows, **more})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def explanation(self, row: Row, target: int = 0) -> dict[str, Any]:
-        (found,) = self.asked("explain", [row])["explanations"]
-        return found["targets"][target] if "targets" in found else found
+        (actual,) = self.answers_of("explain", [row])["explanations"]
+        return actual["targets"][target] if "targets" in actual else actual
 
     def decision(self, row: Row) -> dict[str, Any]:
-        (found,) = self.asked("decide", [row], dry_run=True)["decisions"]
-        return found
+        (actual,) = self.answers_of("decide", [row], dry_run=True)["decisions"]
+        return actual
 
     def scores(self, rows: Sequence[Row], target: int = 0) -> list[float]:
         """What is held against the threshold; without one, what is explained."""
         if self.decides:
-            return [one["score"] for one in self.asked("decide", rows, dry_run=True)["decisions"]]
-        found = self.asked("explain", rows)["explanations"]
+            return [
+                decision["score"] for decision in self.answers_of("decide", rows, dry_run=True)["decisions"]
+            ]
+        actual = self.answers_of("explain", rows)["explanations"]
         return [
-            one["targets"][target]["explained_value"] if "targets" in one else one["explained_value"]
-            for one in found
+            decision["targets"][target]["explained_value"]
+            if "targets" in decision
+            else decision["explained_value"]
+            for decision in actual
         ]
 
 
@@ -199,38 +206,46 @@ def numbers_in(answer: Any) -> Iterator[float]:
     if isinstance(answer, bool | str | None):
         return
     if isinstance(answer, Iterable):
-        for part in answer:
-            yield from numbers_in(part)
+        for piece in answer:
+            yield from numbers_in(piece)
     elif math.isfinite(answer):
         yield answer
 
 
-def demand_known(place: Locator, known: Iterable[float], points: bool, left: str = "[data-nothing]") -> int:
+def demand_known(
+    place: Locator, known_values: Iterable[float], points: bool, left_out: str = "[data-nothing]"
+) -> int:
     """Assert that each figure of the place is a known number to the digits shown; return how many there are.
 
     Args:
         points: figures without % may be of percentage points, too.
-        left: what is left out.
+        left_out: what is left out.
     """
-    numbers = [*known]
-    found = [(text, each) for text in place.evaluate(TEXTS, left) for each in FIGURE.findall(text)]
-    for text, each in found:
-        due = [figure(each), figure(each, points)]
-        assert any(abs(one) == value or one == value for value in due for one in numbers), (each, text)
-    return len(found)
+    numbers = [*known_values]
+    result = [(text, each) for text in place.evaluate(TEXTS, left_out) for each in FIGURE.findall(text)]
+    for text, each in result:
+        expected = [figure(each), figure(each, points)]
+        assert any(
+            abs(number_item) == value or number_item == value for value in expected for number_item in numbers
+        ), (each, text)
+    return len(result)
 
 
-def demand_waterfall(place: Locator, answers: Answers, due: dict[str, Any], score_name: str) -> None:
+def demand_waterfall(place: Locator, answers: Answers, expected: dict[str, Any], score_name: str) -> None:
     """Assert that the place shows an explanation: its rows, its axis, and the line above."""
     shown = effects(place)
-    assert due["base_value"] == shown.pop("base value")
-    assert due["explained_value"] == shown.pop(score_name)
-    titled = {answers.titles[name]: amount for name, amount in due["attributions"].items()}
+    assert expected["base_value"] == shown.pop("base value")
+    assert expected["explained_value"] == shown.pop(score_name)
+    titled = {answers.titles[name]: amount for name, amount in expected["attributions"].items()}
     assert titled == shown
     by_size = sorted(titled.values(), key=abs, reverse=True)
     assert by_size == list(shown.values())
     threshold = answers.told["decision"]["threshold"] if answers.decides else None
-    ends = {"base value": due["base_value"], score_name: due["explained_value"], "threshold": threshold}
+    ends = {
+        "base value": expected["base_value"],
+        score_name: expected["explained_value"],
+        "threshold": threshold,
+    }
     labels = place.locator(".axis .line").all_inner_texts()
     assert len(labels) == 2 + answers.decides
     for label in labels:
@@ -249,37 +264,42 @@ def test_explain(page: Page, gateway: str, kind: str) -> None:
         page.goto("about:blank")
         page.goto(f"{gateway}/console/#explain?model={kind}&target={target}&row={json.dumps(row)}")
         drawn(page)
-        due, (score,) = answers.explanation(row, target), answers.scores([row], target)
+        expected, (score,) = answers.explanation(row, target), answers.scores([row], target)
         panel = page.locator(".answers")
-        demand_waterfall(panel, answers, due, "score")
+        demand_waterfall(panel, answers, expected, "score")
         assert score == figure(page.locator("#score").inner_text())
         rule = answers.told.get("decision", {})
-        apart = [score - rule["threshold"]] if rule else [due["explained_value"] - due["base_value"]]
-        known = [*numbers_in([due, score, rule, answers.asked("explain", [row]), row]), *apart]
-        count = demand_known(panel, known, answers.is_share, ".foot, .classes caption")
+        apart = (
+            [score - rule["threshold"]] if rule else [expected["explained_value"] - expected["base_value"]]
+        )
+        known_values = [
+            *numbers_in([expected, score, rule, answers.answers_of("explain", [row]), row]),
+            *apart,
+        ]
+        count = demand_known(panel, known_values, answers.is_share, ".foot, .classes caption")
         assert count >= len(row) * 2 + 4
-        assert demand_known(page.locator(".summary"), [*known, target], answers.is_share) >= 2
+        assert demand_known(page.locator(".summary"), [*known_values, target], answers.is_share) >= 2
         flips = demand_changes(page, answers, row, target) if rule else []
         fields = [*numbers_in(answers.told["features"]), *flips]
         assert demand_known(page.locator(".fields"), fields, False, "label, option") >= 2 * sum(
-            "choices" not in one for one in answers.told["features"]
+            "choices" not in feature for feature in answers.told["features"]
         )
 
 
 def demand_changes(page: Page, answers: Answers, row: Row, target: int) -> list[float]:
     """Assert that scores of changed rows are the API's; return the values at which the score turns."""
-    fields = {one.get("title", one["name"]): one for one in answers.told["features"]}
-    found = []
+    fields = {feature.get("title", feature["name"]): feature for feature in answers.told["features"]}
+    collected = []
     for line in page.locator("table.changes").first.locator("tbody tr").all():
         field = fields[line.locator("th").inner_text()]
         labels = {label: key for key, label in field.get("value_labels", {}).items()}
         now, turned, scored = (line.locator(css).first.inner_text() for css in ("td", "strong", ".number"))
         now, turned, scored = (labels.get(text, text.split(" ")[0]) for text in (now, turned, scored))
         assert row[field["name"]] == figure(now)
-        found.append(number(turned))
-        (score,) = answers.scores([{**row, field["name"]: found[-1]}], target)
+        collected.append(number(turned))
+        (score,) = answers.scores([{**row, field["name"]: collected[-1]}], target)
         assert score == figure(scored), (field["name"], turned)
-    return found
+    return collected
 
 
 @pytest.mark.full
@@ -290,26 +310,26 @@ def test_decisions(page: Page, gateway: str, kind: str) -> None:
     for row in answers.rows(6):
         page.goto("about:blank")
         page.goto(f"{gateway}/console/#decisions?model={kind}&row={json.dumps(row)}")
-        due = answers.decision(row)
-        outcomes.add(due["decision"])
+        expected = answers.decision(row)
+        outcomes.add(expected["decision"])
         panel = page.get_by_label("The decision", exact=True)
         expect(panel.locator("details")).to_have_count(3)
         panel.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
         score, threshold, *_ = FIGURE.findall(panel.locator(".gauge").get_attribute("aria-label") or "")
-        assert (due["score"], due["threshold"]) == (figure(score), figure(threshold))
+        assert (expected["score"], expected["threshold"]) == (figure(score), figure(threshold))
         shares = panel.locator(".reasons .head .number").all_inner_texts()
-        assert [one["share"] for one in due["reasons"]] == [figure(text) for text in shares]
+        assert [reason["share"] for reason in expected["reasons"]] == [figure(text) for text in shares]
         on = panel.locator("details", has=page.get_by_text("What it was on"))
         words = on.locator("td").all_text_contents()
         assert len(words) == len(row)
         assert kind != "banded" or words[1] == ("rents" if row["housing"] else "owns")
         assert words[0].endswith(f" {answers.told['features'][0]['unit']}")
-        total = sum(due["attributions"].values())
-        known = [*numbers_in([due, row, answers.told["decision"]]), total]
-        left = ".mono, .code, .text"
-        assert demand_known(panel, known, answers.is_share, left) >= len(shares) + 2 * len(row) + 4
+        total = sum(expected["attributions"].values())
+        known_values = [*numbers_in([expected, row, answers.told["decision"]]), total]
+        left_out = ".mono, .code, .text"
+        assert demand_known(panel, known_values, answers.is_share, left_out) >= len(shares) + 2 * len(row) + 4
         points = answers.is_share
-        for name, amount in due["attributions"].items():
+        for name, amount in expected["attributions"].items():
             line = panel.get_by_role("row").filter(
                 has=page.get_by_role("rowheader", name=answers.titles[name], exact=True)
             )
@@ -330,7 +350,7 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
     expect(lines).to_have_count(len(rows))
     explained = [answers.explanation(row) for row in rows]
     scores = answers.scores(rows)
-    fields = {one.get("title", one["name"]): one for one in answers.told["features"]}
+    fields = {feature.get("title", feature["name"]): feature for feature in answers.told["features"]}
     for line in lines.all():
         place, score, largest = line.locator("th, td").all_inner_texts()
         i = int(place) - 1
@@ -344,7 +364,7 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
                 shown,
                 figure(amount),
             )
-    means = pd.DataFrame([one["attributions"] for one in explained]).abs().mean()
+    means = pd.DataFrame([feature["attributions"] for feature in explained]).abs().mean()
     bars = page.locator(".weights li")
     for name, mean in zip(
         bars.locator(".name").all_inner_texts(), bars.locator(".number").all_inner_texts(), strict=True
@@ -365,23 +385,34 @@ def test_exported_page(
     expect(page.locator("table.bars")).to_be_visible()
     for row in answers.rows(4):
         fill(page, row)
-        due, (score,) = answers.explanation(row), answers.scores([row])
+        expected, (score,) = answers.explanation(row), answers.scores([row])
         page.wait_for_timeout(300)
         place = page.locator("#shown")
         assert score == figure(place.locator(".large").inner_text())
         name = place.locator("tr.total th").last.inner_text()
-        demand_waterfall(place.locator("table.bars"), answers, due, name)
+        demand_waterfall(place.locator("table.bars"), answers, expected, name)
         rule = answers.told.get("decision", {})
-        apart = [score - rule["threshold"]] if rule else [due["explained_value"] - due["base_value"]]
+        apart = (
+            [score - rule["threshold"]] if rule else [expected["explained_value"] - expected["base_value"]]
+        )
         decided = answers.decision(row) if rule else {}
         shares = [
             float(text.split(", ")[1].rstrip("%"))
             for text in place.locator("#reasons .quiet").all_inner_texts()
         ]
-        assert [100 * one["share"] for one in decided.get("reasons", [])] == pytest.approx(shares, abs=0.06)
+        assert [100 * reason["share"] for reason in decided.get("reasons", [])] == pytest.approx(
+            shares, abs=0.06
+        )
         gap = place.locator("#digits tr", has_text="completeness gap").locator("td").nth(1)
-        own = float(gap.text_content() or "")  # what float32 leaves, in another runtime than the gateway's
-        assert own == pytest.approx(due["completeness_gap"], abs=1e-6 * max(1, abs(score)))
-        known = [*numbers_in([due, score, rule, row, decided, own, answers.asked("explain", [row])]), *apart]
-        left = "#digits, li, .classes caption"
-        assert demand_known(place, known, answers.is_share, left) >= 2 * len(row) + 4
+        float32_gap = float(
+            gap.text_content() or ""
+        )  # what float32 leaves, in another runtime than the gateway's
+        assert float32_gap == pytest.approx(expected["completeness_gap"], abs=1e-6 * max(1, abs(score)))
+        known_values = [
+            *numbers_in(
+                [expected, score, rule, row, decided, float32_gap, answers.answers_of("explain", [row])]
+            ),
+            *apart,
+        ]
+        left_out = "#digits, li, .classes caption"
+        assert demand_known(place, known_values, answers.is_share, left_out) >= 2 * len(row) + 4

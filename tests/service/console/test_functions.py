@@ -35,14 +35,14 @@ def demand() -> Demand:
 
     def demanded(table: Table) -> None:
         command = [node, "--input-type=module", "-e", SCRIPT, str(folder), *MODULES]
-        given = json.dumps([expression for expression, _ in table])
-        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        for (expression, due), found in zip(table, json.loads(done.stdout), strict=True):
-            if isinstance(due, Error):
-                assert due.part in found.get("error", ""), (expression, found)
+        expressions = json.dumps([expression for expression, _ in table])
+        process = subprocess.run(command, input=expressions, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+        for (expression, expected), actual in zip(table, json.loads(process.stdout), strict=True):
+            if isinstance(expected, Error):
+                assert expected.part in actual.get("error", ""), (expression, actual)
             else:
-                assert found == {"value": due}, (expression, due)
+                assert actual == {"value": expected}, (expression, expected)
 
     return demanded
 
@@ -50,8 +50,8 @@ def demand() -> Demand:
 class Error:
     """An error, whose message holds this."""
 
-    def __init__(self, part: str) -> None:
-        self.part = part
+    def __init__(self, piece: str) -> None:
+        self.part = piece
 
 
 # --- numbers that are read --------------------------------------------------------------------------------
@@ -95,15 +95,15 @@ READ: dict[str, Any] = {
 
 
 def test_a_number_is_read_however_people_group_it(demand: Demand) -> None:
-    demand([(f"parse.parseNumber({json.dumps(text)})", due) for text, due in READ.items()])
+    demand([(f"parse.parseNumber({json.dumps(text)})", expected) for text, expected in READ.items()])
 
 
 def test_of_a_file_a_number_that_has_two_readings_is_refused(demand: Demand) -> None:
-    told = "'1,234' may be 1234 or 1.234: write a point before decimals, and nothing between thousands"
+    message = "'1,234' may be 1234 or 1.234: write a point before decimals, and nothing between thousands"
     unseen = "{unseen: true}"
     demand(
         [
-            (f"parse.parseNumber('1,234', {unseen})", Error(told)),
+            (f"parse.parseNumber('1,234', {unseen})", Error(message)),
             (f"parse.parseNumber('-12,345', {unseen})", Error("'-12,345' may be -12345 or -12.345")),
             (f"parse.parseNumber('0,234', {unseen})", 0.234),
             (f"parse.parseNumber('1,234.5', {unseen})", 1234.5),
@@ -168,7 +168,7 @@ def test_a_number_alone(demand: Demand) -> None:
         "null": "–",
         "-Infinity": "−∞",
     }
-    demand([(f"format.number({value})", due) for value, due in written.items()])
+    demand([(f"format.number({value})", expected) for value, expected in written.items()])
     demand(
         [
             ("format.formatted(-4.980097e-5)", "−4.980e−5"),
@@ -184,12 +184,12 @@ def test_a_number_alone(demand: Demand) -> None:
 
 
 def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
-    at = {"view": "decisions", "model": "a b", "row": '{"x":0.5,"y":"ä"}', "threshold": "0.25"}
-    whole = f"address.written({json.dumps({**at, 'empty': ''})})"
+    address = {"view": "decisions", "model": "a b", "row": '{"x":0.5,"y":"ä"}', "threshold": "0.25"}
+    whole = f"address.written({json.dumps({**address, 'empty': ''})})"
     demand(
         [
-            (f"address.parsed({whole})", {"at": at, "isWhole": True}),
-            (f"address.parsed({whole}.replaceAll('+', '%20'))", {"at": at, "isWhole": True}),
+            (f"address.parsed({whole})", {"at": address, "isWhole": True}),
+            (f"address.parsed({whole}.replaceAll('+', '%20'))", {"at": address, "isWhole": True}),
             (
                 f"Array.from({{length: {whole}.length - 11}}, (_, i) => i + 11)"
                 f".filter((n) => address.parsed({whole}.slice(0, n)).isWhole)",
@@ -330,7 +330,7 @@ def test_a_row_of_a_file_by_the_names_of_its_columns(demand: Demand) -> None:
 
 
 def test_the_explained_number_of_a_prediction(demand: Demand) -> None:
-    one = {"outputs": [{"name": "p"}], "output": "p"}
+    single = {"outputs": [{"name": "p"}], "output": "p"}
     two = {"outputs": [{"name": "p"}, {"name": "q"}], "output": "q"}
 
     def element(model: dict[str, Any], prediction: Any, target: Any) -> str:
@@ -338,16 +338,16 @@ def test_the_explained_number_of_a_prediction(demand: Demand) -> None:
 
     demand(
         [
-            (element(one, [0, 0.5], 0), 0),  # which is a number as any other
-            (element(one, 0, 0), 0),
-            (element(one, [[0.1, 0.5]], 1), 0.5),
-            (element(one, [0.1, 0.5], 2), None),
-            (element(one, [0.5, 0.5], "1-0"), 0),
-            (element(one, [0.1, 0.6], "0-1"), -0.5),
+            (element(single, [0, 0.5], 0), 0),  # which is a number as any other
+            (element(single, 0, 0), 0),
+            (element(single, [[0.1, 0.5]], 1), 0.5),
+            (element(single, [0.1, 0.5], 2), None),
+            (element(single, [0.5, 0.5], "1-0"), 0),
+            (element(single, [0.1, 0.6], "0-1"), -0.5),
             (element(two, {"p": [1, 2], "q": [3, 4]}, 1), 4),
-            (element(one, ["a", "b"], 0), None),
-            (element({**one, "output": "inner"}, [1, 2], 0), None),
-            (element(one, [1, 2], None), None),
+            (element(single, ["a", "b"], 0), None),
+            (element({**single, "output": "inner"}, [1, 2], 0), None),
+            (element(single, [1, 2], None), None),
         ]
     )
 
@@ -356,9 +356,9 @@ def test_the_explained_number_of_a_prediction(demand: Demand) -> None:
 
 
 def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> None:
-    def judged(profile: dict[str, Any] | None, own: float | None, *scores: float) -> str:
+    def judged(profile: dict[str, Any] | None, own_threshold: float | None, *scores: float) -> str:
         model = json.dumps({"decision": profile, "output": "p", "outputs": [], "output_shape": [1]})
-        return f"{list(scores)}.map(score.ruleOf({model}, {json.dumps(own)}, 0).judge)"
+        return f"{list(scores)}.map(score.ruleOf({model}, {json.dumps(own_threshold)}, 0).judge)"
 
     above = {"threshold": 0.5, "adverse": "above", "output": "p", "index": 0, "space": "output"}
     demand(

@@ -21,8 +21,8 @@ THREE = load_digits().images[3]  # 8×8, 0 to 16
 
 def opened(page: Page, gateway: str, model: str, row: Any = None, **more: str) -> Locator:
     """Open the view; returns the panel with the answer."""
-    given = {**more, **({} if row is None else {"input": json.dumps(row)})}
-    query = "".join(f"&{name}={quote(value)}" for name, value in given.items())
+    fragment = {**more, **({} if row is None else {"input": json.dumps(row)})}
+    query = "".join(f"&{name}={quote(value)}" for name, value in fragment.items())
     page.goto(f"{gateway}/console/#media?model={model}{query}")
     return page.locator(".result")
 
@@ -36,14 +36,16 @@ def explained(gateway: str, model: str, **inputs: np.ndarray) -> dict[str, np.nd
     ]
     answer = patient.post(f"{gateway}/v2/models/{model}/explain", json={"inputs": tensors})
     assert answer.status_code == 200, answer.text
-    return {one["name"]: np.reshape(one["data"], one["shape"]) for one in answer.json()["outputs"]}
+    return {
+        output["name"]: np.reshape(output["data"], output["shape"]) for output in answer.json()["outputs"]
+    }
 
 
 def facts(panel: Locator) -> dict[str, float | str]:
-    found = panel.locator(".facts > div").evaluate_all(
+    result = panel.locator(".facts > div").evaluate_all(
         "all => all.map((one) => [one.querySelector('dt').textContent, one.querySelector('dd').textContent])"
     )
-    return {name: number(text) if text[-1].isdigit() else text for name, text in found}
+    return {name: number(text) if text[-1].isdigit() else text for name, text in result}
 
 
 def places(panel: Locator) -> list[tuple[int, int, float]]:
@@ -55,10 +57,10 @@ def places(panel: Locator) -> list[tuple[int, int, float]]:
 
 
 def demand_strongest(panel: Locator, heat: np.ndarray, abs_: float = 2e-4) -> None:
-    found = places(panel)
-    order = np.argsort(-np.abs(heat).ravel())[: len(found)]
-    assert [value for *_, value in found] == pytest.approx(heat.ravel()[order], abs=abs_)
-    for row, column, value in found:
+    actual = places(panel)
+    order = np.argsort(-np.abs(heat).ravel())[: len(actual)]
+    assert [value for *_, value in actual] == pytest.approx(heat.ravel()[order], abs=abs_)
+    for row, column, value in actual:
         assert value == pytest.approx(heat[row - 1, column - 1], abs=abs_)
 
 
@@ -91,14 +93,14 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
     seen = np.array(json.loads(sent.input_value()), np.float32)
     assert seen.shape == (8, 8, 1)
     assert np.abs(seen[:, :, 0] - THREE).max() < 4  # the browser's own smoothing lies between
-    due = explained(gateway, "digits", pixels=seen)
-    target = int(due["explained_value"][0].argmax())
+    expected = explained(gateway, "digits", pixels=seen)
+    target = int(expected["explained_value"][0].argmax())
     assert target == 3
     expect(panel.get_by_label("What is explained").locator("option:checked")).to_contain_text("class 3")
-    demand_strongest(panel, due["pixels_attributions"][0, target, :, :, 0])
+    demand_strongest(panel, expected["pixels_attributions"][0, target, :, :, 0])
     shown = facts(panel)
-    assert shown["Its value"] == pytest.approx(due["explained_value"][0, target], abs=2e-4)
-    assert shown["Gap"] == pytest.approx(due["completeness_gap"][0, target], abs=2e-4)
+    assert shown["Its value"] == pytest.approx(expected["explained_value"][0, target], abs=2e-4)
+    assert shown["Gap"] == pytest.approx(expected["completeness_gap"][0, target], abs=2e-4)
     expect(panel.get_by_role("img", name="relevance over 8 rows and 8 columns")).to_be_visible()
     demand_accessible(page)
 
@@ -106,13 +108,13 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
 @pytest.mark.full
 def test_another_target_and_layer_and_what_is_drawn(page: Page, gateway: str) -> None:
     panel = opened(page, gateway, "digits", THREE[:, :, None].tolist())
-    due = explained(gateway, "digits", pixels=THREE[:, :, None].astype(np.float32))
+    expected = explained(gateway, "digits", pixels=THREE[:, :, None].astype(np.float32))
     panel.get_by_label("What is explained").select_option("8")
-    demand_strongest(panel, due["pixels_attributions"][0, 8, :, :, 0])
+    demand_strongest(panel, expected["pixels_attributions"][0, 8, :, :, 0])
     panel.get_by_label("Where").select_option("hidden")
     expect(panel.get_by_label("Where")).to_be_focused()
-    demand_strongest(panel, due["hidden_attributions"][0, 8].sum(axis=0))
-    heat = np.abs(due["hidden_attributions"][0, 8].sum(axis=0))
+    demand_strongest(panel, expected["hidden_attributions"][0, 8].sum(axis=0))
+    heat = np.abs(expected["hidden_attributions"][0, 8].sum(axis=0))
     slider = panel.get_by_label("of the strongest")
     slider.focus()
     for key, least in (("Home", 0.0), ("End", 0.9)):
@@ -148,10 +150,10 @@ def test_words_are_split_by_a_vocabulary_and_shaded(page: Page, gateway: str, tm
         ["[CLS]", "the", "film", "was", "bad", "##ly", "[SEP]"]
     )
     ids = np.array([media.VOCABULARY.index(word) for word in "[CLS] the film was bad ##ly [SEP]".split()])
-    due = explained(gateway, "reviews", ids=ids, mask=np.ones(7, int))
-    target = int(due["explained_value"][0].argmax())
+    expected = explained(gateway, "reviews", ids=ids, mask=np.ones(7, int))
+    target = int(expected["explained_value"][0].argmax())
     values = [number(text) for text in panel.locator(".tokens .value").all_inner_texts()]
-    assert values == pytest.approx(due["ids_attributions"][0, target], abs=2e-3)
+    assert values == pytest.approx(expected["ids_attributions"][0, target], abs=2e-3)
     strongest = panel.locator(".tokens li").nth(int(np.argmax(np.abs(values))))
     expect(strongest.locator(".word")).to_have_text("bad")
     expect(strongest).to_have_class("raises" if values[4] > 0 else "lowers")
@@ -178,14 +180,14 @@ def test_fewer_tokens_are_padded_and_masked_and_hostile_words_are_text(
     expect(panel.locator(".tokens .word").nth(1)).to_have_text(models.IMAGE)
     expect(panel.locator(".tokens .padding.neither")).to_have_count(4)  # of no colour: they add nothing
     assert panel.locator(".tokens .value").all_inner_texts()[3:] == ["0"] * 4  # the mask leaves them out
-    for wrong, told in (
+    for wrong, message in (
         ("1, two", "“two” is no token's number"),
         ("1 " * 8, "the model takes 7 tokens, and these are 8"),
         ("", "write the numbers of some tokens"),
     ):
         page.get_by_label("Numbers of the tokens").fill(wrong)
         page.get_by_role("button", name="Explain these tokens").click()
-        expect(page.get_by_role("alert")).to_contain_text(told)
+        expect(page.get_by_role("alert")).to_contain_text(message)
     (tmp_path / "none.json").write_text("{")
     page.get_by_label("Vocabulary").set_input_files(tmp_path / "none.json")
     expect(page.get_by_role("alert")).to_have_text("none.json: is no JSON")
@@ -196,7 +198,7 @@ def test_any_array_is_pasted_and_its_faults_are_told(page: Page, gateway: str) -
     panel = opened(page, gateway, "signals")
     area = page.locator("#numbers-json")
     button = page.get_by_role("button", name="Explain these numbers")
-    for wrong, told in (
+    for wrong, message in (
         ("[1,", "this is no JSON"),
         ("[1, 2]", "signals: the model takes [5, 3], and this is [2]"),
         ("[[1, 2, 3], [1, 2], [1], [1], [1]]", "lists at the same depth differ"),
@@ -207,17 +209,17 @@ def test_any_array_is_pasted_and_its_faults_are_told(page: Page, gateway: str) -
     ):
         area.fill(wrong)
         button.click()
-        expect(page.get_by_role("alert")).to_contain_text(told)
+        expect(page.get_by_role("alert")).to_contain_text(message)
     row = (np.arange(15).reshape(5, 3) / 7).astype(np.float32)
     area.fill(json.dumps(row.ravel().tolist()))
     button.click()
     expect(panel.locator(".heatmap")).to_be_visible()
-    due = explained(gateway, "signals", signals=row)
-    demand_strongest(panel, due["signals_attributions"][0, 0])
+    expected = explained(gateway, "signals", signals=row)
+    demand_strongest(panel, expected["signals_attributions"][0, 0])
     expect(page.get_by_role("alert")).to_be_hidden()
     page.reload()  # the address has it
     expect(panel.locator(".heatmap")).to_be_visible()
-    demand_strongest(panel, due["signals_attributions"][0, 0])
+    demand_strongest(panel, expected["signals_attributions"][0, 0])
 
 
 @pytest.mark.full
@@ -234,13 +236,13 @@ def test_a_file_that_is_no_picture_and_a_model_of_a_table(page: Page, gateway: s
 def test_a_dropped_file(page: Page, gateway: str, tmp_path: Path) -> None:
     panel = opened(page, gateway, "digits")
     content = list(picture(tmp_path / "three.png").read_bytes())
-    given = page.evaluate_handle(
+    data_transfer = page.evaluate_handle(
         "bytes => { const given = new DataTransfer();"
         " given.items.add(new File([new Uint8Array(bytes)], 'three.png', { type: 'image/png' }));"
         " return given }",
         content,
     )
-    page.locator(".drop").dispatch_event("drop", {"dataTransfer": given})
+    page.locator(".drop").dispatch_event("drop", {"dataTransfer": data_transfer})
     expect(panel.locator(".heatmap.over")).to_be_visible()
     expect(page.locator(".drop")).to_contain_text("three.png: 160 × 160 pixels")
 
@@ -273,15 +275,15 @@ def test_regions_add_up_and_say_which_places_they_are_of() -> None:
       const sums = own.regions(given, 3);
       return [sums, own.valueAt(sums, 4, 6), own.valueAt(given, 4, 6)];
     """
-    found, last, single = in_node(["pictures/heatmap.js"], body, heat)
-    due = [[values[i : i + 3, j : j + 3].sum() for j in (0, 3, 6)] for i in (0, 3)]
-    np.testing.assert_allclose(np.reshape(found["values"], (2, 3)), due)
+    result, last, single = in_node(["pictures/heatmap.js"], body, heat)
+    expected = [[values[i : i + 3, j : j + 3].sum() for j in (0, 3, 6)] for i in (0, 3)]
+    np.testing.assert_allclose(np.reshape(result["values"], (2, 3)), expected)
     assert (last["value"], last["rows"], last["columns"]) == (pytest.approx(values[3:, 6].sum()), "4–5", "7")
     assert (single["value"], single["rows"], single["columns"]) == (values[4, 6], "5", "7")
 
 
 @pytest.mark.parametrize(
-    ("value", "most", "least", "due"),
+    ("value", "most", "least", "expected"),
     [
         (0.25, 1, 0.25, 0.5125),  # a value at the share is drawn
         (-0.25, 1, 0.25, 0.5125),
@@ -291,6 +293,6 @@ def test_regions_add_up_and_say_which_places_they_are_of() -> None:
         (-3, 3, 0.9, 1),
     ],
 )
-def test_only_strong_values_are_drawn(value: float, most: float, least: float, due: float) -> None:
+def test_only_strong_values_are_drawn(value: float, most: float, least: float, expected: float) -> None:
     body = "return own.opacityOf(...given);"
-    assert in_node(["pictures/heatmap.js"], body, [value, most, least]) == pytest.approx(due)
+    assert in_node(["pictures/heatmap.js"], body, [value, most, least]) == pytest.approx(expected)

@@ -66,7 +66,7 @@ READ = """async ({readRows}, chunks) => {
 
 
 @pytest.mark.parametrize(
-    ("text", "due"),
+    ("text", "expected"),
     [
         ("a,b\n1,2\n", [["a", "b"], ["1", "2"]]),
         ("a,b\n1,2", [["a", "b"], ["1", "2"]]),
@@ -79,11 +79,13 @@ READ = """async ({readRows}, chunks) => {
         ("a\n1\n2\n3\n4\n5\n6\n", [["a"], ["1"], ["2"], ["3"], ["4"]]),  # the reader wants no more
     ],
 )
-def test_a_table_is_the_same_wherever_its_stream_is_cut(call: Call, text: str, due: list[list[str]]) -> None:
+def test_a_table_is_the_same_wherever_its_stream_is_cut(
+    call: Call, text: str, expected: list[list[str]]
+) -> None:
     raw = list(text.encode())
     for cut in range(len(raw) + 1):
-        assert call("console/csv.js", READ, [raw[:cut], raw[cut:]]) == {"rows": due}, cut
-    assert call("console/csv.js", READ, [[byte] for byte in raw]) == {"rows": due}
+        assert call("console/csv.js", READ, [raw[:cut], raw[cut:]]) == {"rows": expected}, cut
+    assert call("console/csv.js", READ, [[byte] for byte in raw]) == {"rows": expected}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_what_is_no_table_is_named_wherever_its_stream_is_cut(call: Call, text: 
 
 
 @pytest.mark.parametrize(
-    ("tokens", "is_text", "due"),
+    ("tokens", "is_text", "expected"),
     [
         (["1", "-2.5", ".5", "1e3", " 7 "], False, [1, -2.5, 0.5, 1000, 7]),
         (["", "NA", "nan", "null", "<NA>", "0"], False, [None, None, None, None, None, 0]),
@@ -136,7 +138,7 @@ def test_what_is_no_table_is_named_wherever_its_stream_is_cut(call: Call, text: 
     ).split(),
 )
 def test_columns_are_numbers_or_words_or_missing(
-    call: Call, tokens: list[str], is_text: bool, due: list[Any]
+    call: Call, tokens: list[str], is_text: bool, expected: list[Any]
 ) -> None:
     script = """({Column}, tokens, isText) => {
       const column = new Column("a", isText);
@@ -145,11 +147,11 @@ def test_columns_are_numbers_or_words_or_missing(
       return values ? [...values].map((each) => (Number.isNaN(each) ? null : each))
                     : [...codes].map((code) => (code < 0 ? null : words[code]));
     }"""
-    assert call("console/portfolio/columns.js", script, tokens, is_text) == due
+    assert call("console/portfolio/columns.js", script, tokens, is_text) == expected
 
 
 @pytest.mark.parametrize(
-    ("tokens", "told"),
+    ("tokens", "message"),
     [
         (["1", "a lot"], "\"a lot\" in row 2: 'a lot' is no number: write digits, and a point before"),
         (["7", "1,234"], "\"1,234\" in row 2: '1,234' may be 1234 or 1.234: write a point before"),
@@ -157,7 +159,7 @@ def test_columns_are_numbers_or_words_or_missing(
     ],
 )
 def test_a_column_without_numbers_is_refused_by_what_is_wrong(
-    call: Call, tokens: list[str], told: str
+    call: Call, tokens: list[str], message: str
 ) -> None:
     script = """async ({Column}, url, tokens) => {
       const {bind} = await import(url);
@@ -169,12 +171,12 @@ def test_a_column_without_numbers_is_refused_by_what_is_wrong(
         return error.message;
       }
     }"""
-    said = call("console/portfolio/columns.js", script, f"{ORIGIN}/console/portfolio/tensors.js", tokens)
-    assert f'Column "debt" has to hold numbers, and holds {told}' in said
+    error = call("console/portfolio/columns.js", script, f"{ORIGIN}/console/portfolio/tensors.js", tokens)
+    assert f'Column "debt" has to hold numbers, and holds {message}' in error
 
 
 @pytest.mark.parametrize(
-    ("name", "due"),
+    ("name", "expected"),
     [
         ("income", '"income"'),
         ('the "own" one', '"the ""own"" one"'),
@@ -184,7 +186,7 @@ def test_a_column_without_numbers_is_refused_by_what_is_wrong(
         ("a=1", '"a=1"'),
     ],
 )
-def test_names_are_quoted_in_a_saved_file(call: Call, name: str, due: str) -> None:
+def test_names_are_quoted_in_a_saved_file(call: Call, name: str, expected: str) -> None:
     """The header, rows with a missing number, and the first row of the second part."""
     script = """async ({saveRows}, name) => {
       const n = 5001;
@@ -206,7 +208,7 @@ def test_names_are_quoted_in_a_saved_file(call: Call, name: str, due: str) -> No
       }
       return blob.text();
     }"""
-    header, rows = f"row,explained_value,base_value,{due},completeness_gap\n", 5001
+    header, rows = f"row,explained_value,base_value,{expected},completeness_gap\n", 5001
     quoted = header.replace("row", '"row"', 1)
     for column in ("explained_value", "base_value", "completeness_gap"):
         quoted = quoted.replace(column, f'"{column}"')
@@ -223,7 +225,7 @@ NUMBER: dict[str, Any] = {"name": "a", "input": "x", "kind": "number", "missing"
 
 
 @pytest.mark.parametrize(
-    ("change", "value", "due"),
+    ("change", "value", "expected"),
     [
         ({}, 1, True),
         ({}, None, False),
@@ -236,9 +238,10 @@ NUMBER: dict[str, Any] = {"name": "a", "input": "x", "kind": "number", "missing"
         ({"kind": "text"}, 1, False),
     ],
 )
-def test_what_fits_a_field(call: Call, change: dict[str, Any], value: Any, due: bool) -> None:
+def test_what_fits_a_field(call: Call, change: dict[str, Any], value: Any, expected: bool) -> None:
     assert (
-        call("console/rows.js", "({fits}, field, value) => fits(field, value)", NUMBER | change, value) is due
+        call("console/rows.js", "({fits}, field, value) => fits(field, value)", NUMBER | change, value)
+        is expected
     )
 
 
@@ -249,8 +252,8 @@ def test_a_row_holds_a_name_of_any_kind(call: Call, name: str) -> None:
       const own = written(changed({b: 1}, field.name, 2));
       return [own, written(read([field], own)), written(read([field], "")), Object.prototype.a === undefined];
     }"""
-    own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "begin": 7})
-    assert own == f'{{"b":1,"{name}":2}}'
+    own_name, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "begin": 7})
+    assert own_name == f'{{"b":1,"{name}":2}}'
     assert read == f'{{"{name}":2}}'
     assert other == f'{{"{name}":7}}'
     assert is_clean
@@ -277,13 +280,13 @@ def test_a_group_has_values_if_it_is_one_hot(call: Call, columns: list[Any], cod
       const found = valuesOf({name: "housing", features}, known);
       return found && (found.codes ? {codes: [...found.codes], words: found.words} : [...found.values]);
     }"""
-    found = call("console/portfolio/portfolio.js", script, columns)
+    result = call("console/portfolio/portfolio.js", script, columns)
     if len(columns) == 1:
-        assert found == columns[0]
+        assert result == columns[0]
     elif codes is None:
-        assert found is None
+        assert result is None
     else:
-        assert found == {"codes": codes, "words": [str(k) for k in range(len(columns))]}
+        assert result == {"codes": codes, "words": [str(k) for k in range(len(columns))]}
 
 
 # --- scores ---------------------------------------------------------------------------------------------
@@ -292,7 +295,7 @@ RULE: dict[str, Any] = {"output": "p", "index": 0, "space": "output", "threshold
 
 
 @pytest.mark.parametrize(
-    ("profile", "score", "due"),
+    ("profile", "score", "expected"),
     [
         (None, 0.5, "above"),
         (None, float(np.nextafter(0.5, 0)), "below"),
@@ -300,8 +303,8 @@ RULE: dict[str, Any] = {"output": "p", "index": 0, "space": "output", "threshold
         (RULE | {"adverse": "above"}, float(np.nextafter(0.5, 1)), "decline"),
         (RULE | {"adverse": "below"}, float(np.nextafter(0.5, 0)), "decline"),
         *(
-            (RULE | {"adverse": "above", "refer": [0.25, 0.75]}, score, due)
-            for score, due in [
+            (RULE | {"adverse": "above", "refer": [0.25, 0.75]}, score, expected)
+            for score, expected in [
                 (0.2, "approve"),
                 (0.25, "refer"),
                 (0.5, "refer"),
@@ -311,12 +314,14 @@ RULE: dict[str, Any] = {"output": "p", "index": 0, "space": "output", "threshold
         ),
     ],
 )
-def test_a_score_at_the_threshold(call: Call, profile: dict[str, Any] | None, score: float, due: str) -> None:
+def test_a_score_at_the_threshold(
+    call: Call, profile: dict[str, Any] | None, score: float, expected: str
+) -> None:
     script = """({ruleOf}, decision, score) => {
       const rule = ruleOf({decision, output: "p"}, "0.5", 0);
       return [rule.judge(score), rule.passes(score)];
     }"""
-    assert call("console/score.js", script, profile, score) == [due, due in ("approve", "above")]
+    assert call("console/score.js", script, profile, score) == [expected, expected in ("approve", "above")]
 
 
 @pytest.mark.parametrize("values", [[3.0], [1.0, 2.0], [1.0, 1.0, 1.0], [1e6, 1e6 + 1, 1e6 + 4, 1e6 + 9]])
@@ -324,13 +329,13 @@ def test_the_interval_of_a_mean(call: Call, values: list[float]) -> None:
     """By the deviation of a sample: n - 1."""
     script = """({meanInterval}, values) =>
       meanInterval(Float64Array.from([99, ...values]), Uint32Array.from(values, (_, i) => i + 1))"""
-    found = call("console/portfolio/statistics.js", script, values)
+    result = call("console/portfolio/statistics.js", script, values)
     n = len(values)
     error = np.std(values, ddof=1) / np.sqrt(n) if n > 1 else np.inf
-    assert found["n"] == n
-    assert found["mean"] == pytest.approx(np.mean(values), rel=1e-12)
-    assert found["error"] == pytest.approx(error, rel=1e-9)
-    assert found["high"] - found["mean"] == pytest.approx(1.959963984540054 * error, rel=1e-6)
+    assert result["n"] == n
+    assert result["mean"] == pytest.approx(np.mean(values), rel=1e-12)
+    assert result["error"] == pytest.approx(error, rel=1e-9)
+    assert result["high"] - result["mean"] == pytest.approx(1.959963984540054 * error, rel=1e-6)
 
 
 def test_a_score_in_float32_is_its_shortest_number(call: Call) -> None:
@@ -348,9 +353,9 @@ def test_a_score_in_float32_is_its_shortest_number(call: Call) -> None:
       const run = (score) => ({run: async () => ({score: {data: [score], type}})});
       return Promise.all(scores.map(async (score) => (await answer(run(score), facts, {}))[0].score));
     }"""
-    asked = [float(score) for score in scores]
-    assert call("page/graph.js", script, asked, "float32") == shortest
-    assert call("page/graph.js", script, asked, "float64") == asked
+    requests = [float(score) for score in scores]
+    assert call("page/graph.js", script, requests, "float32") == shortest
+    assert call("page/graph.js", script, requests, "float64") == requests
 
 
 @pytest.mark.parametrize("margin", [-800.0, -40.0, -1.5, 0.0, 1.5, 40.0, 800.0])
@@ -363,12 +368,14 @@ def test_a_score_is_the_margins_sigmoid_if_both_agree(call: Call, margin: float)
       const found = {score: {data: [score], type: "float64"}, margin: {data: [margin], type: "float64"}};
       return (await answer({run: async () => found}, facts, {}))[0].score;
     }"""
-    for away, due in ((0.0, exact), (0.9e-6, exact), (1.1e-6, exact + 1.1e-6)):
-        assert call("page/graph.js", script, margin, exact + away) == pytest.approx(due, rel=1e-12, abs=0)
+    for away, expected in ((0.0, exact), (0.9e-6, exact), (1.1e-6, exact + 1.1e-6)):
+        assert call("page/graph.js", script, margin, exact + away) == pytest.approx(
+            expected, rel=1e-12, abs=0
+        )
 
 
 @pytest.mark.parametrize(
-    ("due", "found", "more", "difference"),
+    ("expected", "actual", "more", "difference"),
     [
         ([1, 2], [1, 2], {}, 0),
         ([1, 2], [1, 3], {}, 0.25),  # of a scale of 4
@@ -387,12 +394,12 @@ def test_a_score_is_the_margins_sigmoid_if_both_agree(call: Call, margin: float)
     ],
 )
 def test_how_far_an_answer_is_from_the_one_that_is_due(
-    call: Call, due: list[Any], found: list[Any], more: dict[str, Any], difference: float
+    call: Call, expected: list[Any], actual: list[Any], more: dict[str, Any], difference: float
 ) -> None:
     """Of two rows."""
-    given = {"data": due, "positions": None, "scale": 4, "rounding": 0, **more}
+    arguments = {"data": expected, "positions": None, "scale": 4, "rounding": 0, **more}
     script = "({differenceOf}, due, found) => differenceOf(due, found, 2)"
-    assert call("page/proof.js", script, given, found) == difference
+    assert call("page/proof.js", script, arguments, actual) == difference
 
 
 def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
@@ -428,7 +435,7 @@ def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "due"),
+    ("tokens", "expected"),
     [
         (["[CLS]", "[UNK]", "a", "##b"], {"isLower": True, "isWordPiece": True, "mark": ""}),
         (["<s>", "\u2581The", "x"], {"isLower": False, "isWordPiece": False, "mark": "\u2581"}),
@@ -437,13 +444,13 @@ def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
         (["<|begin_of_text|>", "\u0120a"], {"isLower": True, "isWordPiece": False, "mark": "\u0120"}),
     ],
 )
-def test_what_a_vocabulary_is_like(call: Call, tokens: list[str], due: dict[str, Any]) -> None:
+def test_what_a_vocabulary_is_like(call: Call, tokens: list[str], expected: dict[str, Any]) -> None:
     script = """({vocabulary}, text) => {
       const {isLower, isWordPiece, mark} = vocabulary(text);
       return {isLower, isWordPiece, mark};
     }"""
     for text in ("\n".join(tokens), json.dumps({token: i for i, token in enumerate(tokens)})):
-        assert call("console/words.js", script, text) == due
+        assert call("console/words.js", script, text) == expected
 
 
 # --- requests -------------------------------------------------------------------------------------------
@@ -494,12 +501,12 @@ ASK = """async ({ask}, total, answers, stopAt, answerS = 0) => {
 def test_a_request_is_made_again_when_the_gateway_says(
     call: Call, answers: list[list[int | None] | None], waits: list[float]
 ) -> None:
-    found = call("console/portfolio/asking.js", ASK, 10, answers, None)
-    assert found == {"asked": [[0, 10]] * len(answers), "waits": waits, "taken": [[0, 10]], "fault": None}
+    result = call("console/portfolio/asking.js", ASK, 10, answers, None)
+    assert result == {"asked": [[0, 10]] * len(answers), "waits": waits, "taken": [[0, 10]], "fault": None}
 
 
 @pytest.mark.parametrize(
-    ("total", "answers", "asked", "fault"),
+    ("total", "answers", "request_count", "fault"),
     [
         (0, [None], 0, None),
         (1, [None], 1, None),
@@ -514,13 +521,13 @@ def test_a_request_is_made_again_when_the_gateway_says(
     ],
 )
 def test_how_often_a_request_is_made(
-    call: Call, total: int, answers: list[Any], asked: int, fault: str | None
+    call: Call, total: int, answers: list[Any], request_count: int, fault: str | None
 ) -> None:
-    found = call("console/portfolio/asking.js", ASK, total, answers, None)
-    assert (len(found["asked"]), found["fault"]) == (asked, fault)
+    result = call("console/portfolio/asking.js", ASK, total, answers, None)
+    assert (len(result["asked"]), result["fault"]) == (request_count, fault)
     if fault is None:
-        starts = np.cumsum([0, *(count for _, count in found["taken"])]).tolist()
-        assert [start for start, _ in found["taken"]] == starts[:-1]
+        starts = np.cumsum([0, *(count for _, count in result["taken"])]).tolist()
+        assert [start for start, _ in result["taken"]] == starts[:-1]
         assert starts[-1] == total
 
 
@@ -529,16 +536,16 @@ def test_how_often_a_request_is_made(
 )
 def test_what_was_too_much_is_not_asked_again(call: Call, most: int, sizes: list[int]) -> None:
     """The gateway answers slowly: requests have the fewest rows, half of those that were too much."""
-    asked = call("console/portfolio/asking.js", ASK, 10_240, most, None, 9)["asked"]
-    counts = [end - start for start, end in asked]
+    sizes_sent = call("console/portfolio/asking.js", ASK, 10_240, most, None, 9)["asked"]
+    counts = [end - start for start, end in sizes_sent]
     assert sorted({*counts}, reverse=True) == sizes
     assert sum(count > most for count in counts) <= 3 * (1 + 2 + 4)  # what all lanes had asked by then
 
 
 def test_a_stop_ends_a_rest(call: Call) -> None:
-    found = call("console/portfolio/asking.js", ASK, 10, [[429, 60]], 2)
-    assert found["fault"] == "stopped"
-    assert len(found["asked"]) == 2
+    result = call("console/portfolio/asking.js", ASK, 10, [[429, 60]], 2)
+    assert result["fault"] == "stopped"
+    assert len(result["asked"]) == 2
 
 
 # --- tensors --------------------------------------------------------------------------------------------
@@ -573,30 +580,32 @@ def test_numbers_are_sent_and_read_in_their_own_type(call: Call, datatype: str) 
     ]
     values = {"f": HALVES + TIES, "i": [0.0, -1.0, 2.0**52], "u": [0.0, 1.0]}[kind[-2]]
     with np.errstate(over="ignore"):
-        due = np.array(values).astype(kind)
-    sized = {"name": "y", "datatype": datatype, "shape": [len(due)]}
+        expected = np.array(values).astype(kind)
+    sized = {"name": "y", "datatype": datatype, "shape": [len(expected)]}
     first = {"name": "x", "datatype": "UINT8", "shape": [1], "parameters": {"binary_data_size": 1}}
-    outputs = [first, {**sized, "parameters": {"binary_data_size": due.nbytes}}]
-    given = {**sized, "name": "x", "data": values}
-    answer = [json.dumps({"outputs": outputs}), [7, *due.tobytes()]]
-    found = call("console/tensors.js", EXPLAIN, given, answer)
-    assert bytes(found["sent"]) == due.tobytes()
-    (_, seven), (_, read) = found["found"]
+    outputs = [first, {**sized, "parameters": {"binary_data_size": expected.nbytes}}]
+    tensor = {**sized, "name": "x", "data": values}
+    answer = [json.dumps({"outputs": outputs}), [7, *expected.tobytes()]]
+    result = call("console/tensors.js", EXPLAIN, tensor, answer)
+    assert bytes(result["sent"]) == expected.tobytes()
+    (_, seven), (_, read) = result["found"]
     assert seven == ["7"]
-    np.testing.assert_array_equal(np.array([float(each.replace("Infinity", "inf")) for each in read]), due)
+    np.testing.assert_array_equal(
+        np.array([float(each.replace("Infinity", "inf")) for each in read]), expected
+    )
 
 
 def test_texts_of_an_answer_are_read(call: Call) -> None:
     texts = ["", "ä", "own"]
     raw = b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in texts)
     output = {"name": "y", "datatype": "BYTES", "shape": [3], "parameters": {"binary_data_size": len(raw)}}
-    given = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-    found = call("console/tensors.js", EXPLAIN, given, [json.dumps({"outputs": [output]}), [*raw]])
-    assert found == {"sent": [], "found": [["y", texts]]}
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    result = call("console/tensors.js", EXPLAIN, tensor, [json.dumps({"outputs": [output]}), [*raw]])
+    assert result == {"sent": [], "found": [["y", texts]]}
 
 
 @pytest.mark.parametrize(
-    ("shape", "given", "due"),
+    ("shape", "value_shape", "expected"),
     [
         ([1, 3], [1, 3], [1, 3]),
         ([1, -1], [1, 3], [1, 3]),
@@ -610,13 +619,16 @@ def test_texts_of_an_answer_are_read(call: Call) -> None:
     ],
 )
 def test_open_lengths_are_those_of_the_values(
-    call: Call, shape: list[int], given: list[int], due: list[int] | None
+    call: Call, shape: list[int], value_shape: list[int], expected: list[int] | None
 ) -> None:
-    assert call("console/tensors.js", "({fitted}, shape, given) => fitted(shape, given)", shape, given) == due
+    assert (
+        call("console/tensors.js", "({fitted}, shape, given) => fitted(shape, given)", shape, value_shape)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "datatype", "due"),
+    ("kind", "value", "datatype", "expected"),
     [
         ("number", 2.5, "FP32", 2.5),
         ("number", None, "FP32", None),
@@ -631,7 +643,7 @@ def test_open_lengths_are_those_of_the_values(
     ],
 )
 def test_a_row_of_a_file_as_the_api_takes_it(
-    call: Call, kind: str, value: Any, datatype: str, due: Any
+    call: Call, kind: str, value: Any, datatype: str, expected: Any
 ) -> None:
     """A feature may be called __proto__."""
     script = """({instance}, kind, value, datatype) => {
@@ -643,8 +655,8 @@ def test_a_row_of_a_file_as_the_api_takes_it(
       const row = instance({rows: Uint32Array.of(1), layout, columns: new Map([[name, column]])}, 0);
       return Object.entries(row);
     }"""
-    found = call("console/portfolio/words.js", script, kind, value, datatype)
-    assert found == [["__proto__", due]]
+    result = call("console/portfolio/words.js", script, kind, value, datatype)
+    assert result == [["__proto__", expected]]
 
 
 # --- pictures -------------------------------------------------------------------------------------------
@@ -664,7 +676,7 @@ MILLIONS = [-3_319_425.5, 24_648_102.25]
 
 @pytest.mark.parametrize("width", [320, 1200])
 @pytest.mark.parametrize(
-    ("module", "name", "given"),
+    ("module", "name", "figures"),
     [
         (
             "curves",
@@ -686,10 +698,10 @@ MILLIONS = [-3_319_425.5, 24_648_102.25]
     ],
 )
 def test_no_number_of_a_picture_is_cut(
-    call: Call, module: str, name: str, given: dict[str, Any], width: int
+    call: Call, module: str, name: str, figures: dict[str, Any], width: int
 ) -> None:
-    given = {**given, "width": width, "label": "drawn"}
-    assert call(f"console/pictures/{module}.js", CUT, name, given) == []
+    figures = {**figures, "width": width, "label": "drawn"}
+    assert call(f"console/pictures/{module}.js", CUT, name, figures) == []
 
 
 # --- parts of views, without a gateway -------------------------------------------------------------------

@@ -35,10 +35,10 @@ def test_at_the_threshold_a_score_passes_wherever_it_is_judged() -> None:
         const judged = own.ruleOf({ decision, output: "p" }, "", 0);
         return [own.outcomeOf(rule, score), judged.judge(score), judged.passes(score)];
     }));"""
-    found = in_node(["outcome.js", "score.js"], body, {"rules": RULES, "scores": NEAR})
-    for rule, row in zip(RULES, found, strict=True):
-        due = outcomes(rule, NEAR)
-        assert row == [[one, one, one == "approve"] for one in due], rule
+    result = in_node(["outcome.js", "score.js"], body, {"rules": RULES, "scores": NEAR})
+    for rule, row in zip(RULES, result, strict=True):
+        expected = outcomes(rule, NEAR)
+        assert row == [[verdict, verdict, verdict == "approve"] for verdict in expected], rule
 
 
 def test_a_threshold_of_ones_own_is_met_by_what_equals_it() -> None:
@@ -50,21 +50,30 @@ def test_a_threshold_of_ones_own_is_met_by_what_equals_it() -> None:
 def test_rates_count_what_the_profile_decides(rule: dict[str, Any]) -> None:
     random = np.random.default_rng(0)
     scores = [*TIES, *np.round(random.uniform(size=200), 2), *NEAR]
-    bad = [float(one) for one in random.integers(0, 2, len(scores))]
+    bad = [float(outcome) for outcome in random.integers(0, 2, len(scores))]
     bad[7] = float("nan")  # a row without an outcome is not counted
     body = """const { scores, bad, rule } = given;
         return own.Rates && new own.Rates(scores, bad, [...scores.keys()]).at(rule, { bad: 5, good: 1 });"""
-    sent = {"scores": scores, "bad": ["NaN" if np.isnan(one) else one for one in bad], "rule": rule}
-    found = in_node(["portfolio/outcomes.js"], body, sent)
-    decided = [one for one, y in zip(outcomes(rule, scores), bad, strict=True) if not np.isnan(y)]
-    known = [one for one in bad if not np.isnan(one)]
+    sent = {
+        "scores": scores,
+        "bad": ["NaN" if np.isnan(outcome) else outcome for outcome in bad],
+        "rule": rule,
+    }
+    result = in_node(["portfolio/outcomes.js"], body, sent)
+    decided = [outcome for outcome, y in zip(outcomes(rule, scores), bad, strict=True) if not np.isnan(y)]
+    known_outcomes = [outcome for outcome in bad if not np.isnan(outcome)]
     for kind in ("approve", "refer", "decline"):
-        own = [y for one, y in zip(decided, known, strict=True) if one == kind]
-        assert (found["counts"][kind], found["defaults"][kind]) == (len(own), sum(own)), kind
-    declined_good = sum(one == "decline" and not y for one, y in zip(decided, known, strict=True))
-    cost = (5 * found["defaults"]["approve"] + declined_good) / len(known)
-    assert (found["n"], found["cost"]) == (len(known), pytest.approx(cost))
-    assert found["approval"]["share"] == pytest.approx(found["counts"]["approve"] / len(known))
+        outcomes_of_kind = [y for outcome, y in zip(decided, known_outcomes, strict=True) if outcome == kind]
+        assert (result["counts"][kind], result["defaults"][kind]) == (
+            len(outcomes_of_kind),
+            sum(outcomes_of_kind),
+        ), kind
+    declined_good = sum(
+        outcome == "decline" and not y for outcome, y in zip(decided, known_outcomes, strict=True)
+    )
+    cost = (5 * result["defaults"]["approve"] + declined_good) / len(known_outcomes)
+    assert (result["n"], result["cost"]) == (len(known_outcomes), pytest.approx(cost))
+    assert result["approval"]["share"] == pytest.approx(result["counts"]["approve"] / len(known_outcomes))
 
 
 def test_four_of_five_are_approved_at_a_tie() -> None:
@@ -93,10 +102,10 @@ def test_of_a_margin_the_score_is_its_sigmoid() -> None:
     answered = exact.astype(np.float32)
     answered[1] += 0.1  # a model that clips what it answers
     body = "return given.map(([score, margin]) => own.decidedScore({ threshold: 0.3 }, score, true, margin));"
-    found = in_node(["outcome.js"], body, list(zip(answered.tolist(), margins.tolist(), strict=True)))
-    due = exact.tolist()
-    due[1] = shortest(answered)[1]
-    assert found == pytest.approx(due, rel=1e-15)
+    result = in_node(["outcome.js"], body, list(zip(answered.tolist(), margins.tolist(), strict=True)))
+    expected = exact.tolist()
+    expected[1] = shortest(answered)[1]
+    assert result == pytest.approx(expected, rel=1e-15)
 
 
 LAYOUT = {
@@ -132,7 +141,7 @@ def test_near_the_ends_the_margin_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "refer", "due"),
+    ("threshold", "refer", "expected"),
     [
         (1e-5, None, True),
         (np.nextafter(1e-5, 1), None, False),
@@ -143,11 +152,11 @@ def test_near_the_ends_the_margin_is_asked_for() -> None:
         (0.5, [0.3, 0.7], False),
     ],
 )
-def test_which_thresholds_are_near_the_ends(threshold: float, refer: Any, due: bool) -> None:
+def test_which_thresholds_are_near_the_ends(threshold: float, refer: Any, expected: bool) -> None:
     rule = {"threshold": float(threshold), "refer": refer}
-    assert in_node(["outcome.js"], "return own.isNearEnds(given);", rule) is due
+    assert in_node(["outcome.js"], "return own.isNearEnds(given);", rule) is expected
     profile = as_profile({"output": "p", "adverse": "above", **rule})
-    assert bool(near_ends(profile)) is due
+    assert bool(near_ends(profile)) is expected
 
 
 def test_each_target_has_its_own_numbers() -> None:
@@ -170,10 +179,10 @@ def test_each_target_has_its_own_numbers() -> None:
           const { attributions, values, bases, gaps, scores } = found;
           return [...attributions, values, bases, gaps, scores].map((one) => [...one]);
         });"""
-    given = [[name, list(shapes[name]), tensor.ravel().tolist()] for name, tensor in tensors.items()]
-    found = in_node(["portfolio/tensors.js"], body, given)
-    for target, own in enumerate(found):
-        a, b, values, bases, gaps, scores = own
+    rows_sent = [[name, list(shapes[name]), tensor.ravel().tolist()] for name, tensor in tensors.items()]
+    result = in_node(["portfolio/tensors.js"], body, rows_sent)
+    for target, numbers in enumerate(result):
+        a, b, values, bases, gaps, scores = numbers
         assert [a, b] == tensors["x_attributions"][:, target].T.tolist()
         assert values == scores == tensors["explained_value"][:, target].tolist()
         assert bases == tensors["base_value"][:, target].tolist()
@@ -185,14 +194,14 @@ def test_floats_of_each_width_are_read_as_numpy_reads_them(datatype: str, kind: 
     """Every half and every bfloat16 but NaN, subnormal ones too; and some of float32."""
     bits = np.arange(1 << 16, dtype="<u2")
     if datatype == "BF16":
-        due = (bits.astype("<u4") << 16).view("<f4")
-        bits, due = bits[np.isfinite(due)], due[np.isfinite(due)]
+        expected = (bits.astype("<u4") << 16).view("<f4")
+        bits, expected = bits[np.isfinite(expected)], expected[np.isfinite(expected)]
         raw = bits.tobytes()
     else:
-        due = bits.view("<f2") if datatype == "FP16" else bits.astype("<u4").view("<f4")
-        due = due[np.isfinite(due)]
-        raw = due.tobytes()
-    assert len(raw) == len(due) * np.dtype(kind).itemsize
+        expected = bits.view("<f2") if datatype == "FP16" else bits.astype("<u4").view("<f4")
+        expected = expected[np.isfinite(expected)]
+        raw = expected.tobytes()
+    assert len(raw) == len(expected) * np.dtype(kind).itemsize
     body = """const bytes = Uint8Array.from(given.raw);
         const output = { name: "y", datatype: given.datatype, shape: [given.count] };
         output.parameters = { binary_data_size: bytes.length };
@@ -200,14 +209,14 @@ def test_floats_of_each_width_are_read_as_numpy_reads_them(datatype: str, kind: 
         const headers = { "Inference-Header-Content-Length": String(head.length) };
         const { tensors } = await own.decode(new Response(new Blob([head, bytes]), { headers }));
         return [...tensors.get("y").values];"""
-    found = in_node(
-        ["portfolio/tensors.js"], body, {"raw": list(raw), "datatype": datatype, "count": len(due)}
+    result = in_node(
+        ["portfolio/tensors.js"], body, {"raw": list(raw), "datatype": datatype, "count": len(expected)}
     )
-    np.testing.assert_array_equal(np.array(found, float), due.astype(float))
+    np.testing.assert_array_equal(np.array(result, float), expected.astype(float))
 
 
 @pytest.mark.parametrize(
-    ("values", "due"),
+    ("values", "expected"),
     [
         (
             [7.0] * 19 + [9.0] * 2,
@@ -221,14 +230,14 @@ def test_floats_of_each_width_are_read_as_numpy_reads_them(datatype: str, kind: 
     ],
     ids=["tenth", "hundredth", "largest", "one value", "none", "missing"],
 )
-def test_colours_tell_values_apart_however_few_differ(values: list[float], due: list[int]) -> None:
+def test_colours_tell_values_apart_however_few_differ(values: list[float], expected: list[int]) -> None:
     body = "return [...own.ranks(Float64Array.from(given), Uint32Array.from(given.keys()))];"
     sent = ["NaN" if np.isnan(value) else value for value in values]
-    assert in_node(["portfolio/statistics.js"], body, sent) == due
+    assert in_node(["portfolio/statistics.js"], body, sent) == expected
 
 
 @pytest.mark.parametrize(
-    ("errors", "n", "due"),
+    ("errors", "n", "expected"),
     [
         ([0.0], 50, []),  # the scores are exactly right
         ([0.25], 50, [0.25]),  # and exactly wrong: nothing is surer
@@ -237,15 +246,15 @@ def test_colours_tell_values_apart_however_few_differ(values: list[float], due: 
         ([-0.25, 0.25], 50, []),  # the interval has 0 in its middle
     ],
 )
-def test_slices_that_err_by_more_than_chance(errors: list[float], n: int, due: list[float]) -> None:
+def test_slices_that_err_by_more_than_chance(errors: list[float], n: int, expected: list[float]) -> None:
     """Of one word, whose rows have these errors in turn."""
     outcomes = [0.5 + errors[k % len(errors)] for k in range(n)]
     body = """const column = { name: "job", kind: "text", words: ["clerk"], codes: given.map(() => 0) };
         const rows = given.map((_, k) => k);
         const found = await own.errors([column], rows, given.map(() => 0.5), given, async () => {});
         return found.map(({ label, mean, low, high }) => [label, mean, low <= mean && mean <= high]);"""
-    found = in_node(["portfolio/outcomes.js"], body, outcomes)
-    assert found == [["clerk", mean, True] for mean in due]
+    result = in_node(["portfolio/outcomes.js"], body, outcomes)
+    assert result == [["clerk", mean, True] for mean in expected]
 
 
 def test_only_what_is_drawn_is_asked_for() -> None:
@@ -260,7 +269,9 @@ def test_only_what_is_drawn_is_asked_for() -> None:
     assert decides["outputs"] == [*explained, "p"]
     assert inner["outputs"] == explained
     assert decides["missing"] == [True, False]
-    assert [(one["name"], one["features"], one["width"], one["at"]) for one in decides["players"]] == [
+    assert [
+        (player["name"], player["features"], player["width"], player["at"]) for player in decides["players"]
+    ] == [
         ("a", ["a"], 2, 0),
         ("b", ["b"], 2, 1),
         ("c", ["c1", "c2"], 2, 0),
@@ -335,11 +346,11 @@ def test_the_roc_curve_is_scikit_learns(adverse: str, digits: int) -> None:
     scores = np.round(random.uniform(size=300), digits)
     bad = (random.uniform(size=300) < scores).astype(int)
     body = f"{_RATES} return own.roc(rates, {adverse!r});"
-    found = in_node(["portfolio/outcomes.js"], body, {"scores": scores.tolist(), "bad": bad.tolist()})
+    result = in_node(["portfolio/outcomes.js"], body, {"scores": scores.tolist(), "bad": bad.tolist()})
     towards = scores if adverse == "above" else -scores
-    assert found["area"] == pytest.approx(roc_auc_score(bad, towards))
+    assert result["area"] == pytest.approx(roc_auc_score(bad, towards))
     good_declined, bad_declined, _ = roc_curve(bad, towards, drop_intermediate=False)
-    np.testing.assert_allclose(found["points"], np.stack([good_declined, bad_declined], 1))
+    np.testing.assert_allclose(result["points"], np.stack([good_declined, bad_declined], 1))
 
 
 def test_calibration_is_of_tenths_with_wilsons_intervals() -> None:
@@ -347,19 +358,19 @@ def test_calibration_is_of_tenths_with_wilsons_intervals() -> None:
     scores = np.sort(np.round(random.uniform(size=400), 3))
     bad = (random.uniform(size=400) < scores**2).astype(int)
     body = f'{_RATES} return ["above", "below"].map((adverse) => own.calibration(rates, adverse));'
-    given = {"scores": scores.tolist(), "bad": bad.tolist()}
-    above, below = in_node(["portfolio/outcomes.js"], body, given)
+    arguments = {"scores": scores.tolist(), "bad": bad.tolist()}
+    above, below = in_node(["portfolio/outcomes.js"], body, arguments)
     assert len(above) == 10
-    assert sum(one["n"] for one in above) == 400
-    at = 0
-    for one, other in zip(above, below, strict=True):
-        own = slice(at, at + one["n"])
-        at += one["n"]
-        assert at == 400 or scores[at - 1] < scores[at]  # equal scores stand together
-        assert (one["x"], one["y"]) == pytest.approx((scores[own].mean(), bad[own].mean()))
-        assert other["y"] == pytest.approx(1 - one["y"])
-        due = binomtest(int(bad[own].sum()), one["n"]).proportion_ci(method="wilson")
-        assert (one["low"], one["high"]) == pytest.approx((due.low, due.high))
+    assert sum(bin_["n"] for bin_ in above) == 400
+    start = 0
+    for bin_, other in zip(above, below, strict=True):
+        tenth = slice(start, start + bin_["n"])
+        start += bin_["n"]
+        assert start == 400 or scores[start - 1] < scores[start]  # equal scores stand together
+        assert (bin_["x"], bin_["y"]) == pytest.approx((scores[tenth].mean(), bad[tenth].mean()))
+        assert other["y"] == pytest.approx(1 - bin_["y"])
+        expected = binomtest(int(bad[tenth].sum()), bin_["n"]).proportion_ci(method="wilson")
+        assert (bin_["low"], bin_["high"]) == pytest.approx((expected.low, expected.high))
 
 
 @pytest.mark.parametrize(
@@ -381,8 +392,8 @@ def test_calibration_is_of_probabilities(scores: list[float], bins: int) -> None
 
 def test_of_outcomes_of_one_kind_there_is_no_curve() -> None:
     body = f'{_RATES} return own.roc(rates, "above").points;'
-    given = {"scores": [0.1, 0.2], "bad": [0, 0]}
-    assert in_node(["portfolio/outcomes.js"], body, given) == [[0, 0]]
+    arguments = {"scores": [0.1, 0.2], "bad": [0, 0]}
+    assert in_node(["portfolio/outcomes.js"], body, arguments) == [[0, 0]]
 
 
 def test_curves_are_of_rows_at_even_steps() -> None:
@@ -393,12 +404,12 @@ def test_curves_are_of_rows_at_even_steps() -> None:
 
 
 def text(*words: str) -> dict[str, Any]:
-    known = sorted({word for word in words if word})
+    vocabulary = sorted({word for word in words if word})
     return {
         "name": "c",
         "kind": "text",
-        "codes": [known.index(w) if w else -1 for w in words],
-        "words": known,
+        "codes": [vocabulary.index(w) if w else -1 for w in words],
+        "words": vocabulary,
     }
 
 
@@ -436,13 +447,17 @@ def test_codes_are_groups_by_their_words() -> None:
       const called = (name, text) => given.labels[text] ?? text;
       return own.slices(given.column, given.rows, { called });
     """
-    given = {"column": numbers(*[1, 2, 2, 6, 2, 1]), "rows": [0, 1, 2, 3, 4, 5], "labels": {"1": "school"}}
-    found = in_node(["portfolio/outcomes.js"], body, given)
-    assert found == [["2", [1, 2, 4]], ["school", [0, 5]], ["6", [3]]]
+    arguments = {
+        "column": numbers(*[1, 2, 2, 6, 2, 1]),
+        "rows": [0, 1, 2, 3, 4, 5],
+        "labels": {"1": "school"},
+    }
+    result = in_node(["portfolio/outcomes.js"], body, arguments)
+    assert result == [["2", [1, 2, 4]], ["school", [0, 5]], ["6", [3]]]
 
 
 @pytest.mark.parametrize(
-    ("field", "column", "due"),
+    ("field", "column", "expected"),
     [
         (
             {"kind": "text", "choices": ["own", "rent"]},
@@ -455,12 +470,12 @@ def test_codes_are_groups_by_their_words() -> None:
     ],
 )
 def test_curves_go_along_words_codes_and_flags_too(
-    field: dict[str, Any], column: dict[str, Any], due: list[Any]
+    field: dict[str, Any], column: dict[str, Any], expected: list[Any]
 ) -> None:
     size = len(column.get("values", column.get("codes")))
     body = "return own.valuesAlong(given.field, given.column, given.rows);"
-    given = {"field": field, "column": column, "rows": list(range(size))}
-    assert in_node(["portfolio/sections/curves.js"], body, given) == due
+    arguments = {"field": field, "column": column, "rows": list(range(size))}
+    assert in_node(["portfolio/sections/curves.js"], body, arguments) == expected
 
 
 def test_a_way_of_a_row_adds_up_from_the_base_value() -> None:

@@ -12,7 +12,15 @@ from playwright.sync_api import Page, Route, expect
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
+from benchmarks.console_portfolio import (
+    UNREAD_COLUMNS,
+    credit_rows,
+    drop,
+    scroll,
+    wide_rows,
+    write_rows,
+    write_wide,
+)
 from rationale import ExactShap, compile_model, load
 from rationale.decisions.decide import outcome_of
 from rationale.schema.profile import as_profile
@@ -51,9 +59,18 @@ def file(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def explained(repository: Path, file: Path) -> pd.DataFrame:
     """What `rationale explain` answers of the file."""
     to = file.parent / "answers.csv"
-    asked = ["explain", "credit", "--repository", str(repository), "--input", str(file), "--save", str(to)]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
+    arguments = [
+        "explain",
+        "credit",
+        "--repository",
+        str(repository),
+        "--input",
+        str(file),
+        "--save",
+        str(to),
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
     return pd.read_csv(to)
 
 
@@ -93,7 +110,7 @@ def cells(page: Page, table: str) -> list[list[str]]:
 
 def painted(page: Page, canvas: str) -> int:
     """Return how many colours a canvas shows."""
-    found: int = page.evaluate(
+    result: int = page.evaluate(
         """selector => {
           const canvas = document.querySelector(selector);
           const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -101,7 +118,7 @@ def painted(page: Page, canvas: str) -> int:
         }""",
         canvas,
     )
-    return found
+    return result
 
 
 # --- values ---------------------------------------------------------------------------------------------
@@ -113,11 +130,11 @@ def test_what_is_drawn_is_what_rationale_explain_answers(
     drop(page, gateway, "credit", file)
     assert "2,000 rows explained by deepshap" in status(page), alert(page)
     features = [name for name in explained if name not in SCALARS]
-    own = saved(page, tmp_path)
-    assert list(own) == ["row", "explained_value", "base_value", *features, "completeness_gap"]
-    np.testing.assert_array_equal(own["row"], np.arange(ROWS))
+    saved_table = saved(page, tmp_path)
+    assert list(saved_table) == ["row", "explained_value", "base_value", *features, "completeness_gap"]
+    np.testing.assert_array_equal(saved_table["row"], np.arange(ROWS))
     for name in ("explained_value", "base_value", *features):
-        np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(saved_table[name], explained[name], rtol=1e-5, atol=1e-6, err_msg=name)
     means = explained[features].abs().mean().sort_values(ascending=False)
     fields = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
     titles = {field["name"]: field.get("title", field["name"]) for field in fields}
@@ -140,9 +157,9 @@ def test_parquet_is_read_as_csv_is(
     file = tmp_path / "rows.parquet"
     table.to_parquet(file, index=False, compression=compression, row_group_size=700)
     drop(page, gateway, "credit", file)
-    own = saved(page, tmp_path)
+    saved_table = saved(page, tmp_path)
     for name in ("explained_value", "income", "recent_inquiries"):
-        np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(saved_table[name], explained[name], rtol=1e-5, atol=1e-6)
     assert page.locator("#group option", has_text="region").count() == 1
 
 
@@ -152,12 +169,12 @@ def test_words_stay_words(page: Page, gateway: str, repository: Path, tmp_path: 
     file = write_rows(rows, tmp_path, "csv")
     drop(page, gateway, "words", file)
     to = tmp_path / "answers.csv"
-    asked = ["explain", "words", "--repository", str(repository), "--input", str(file), "--save", str(to)]
-    assert CliRunner().invoke(app, asked).exit_code == 0
-    explained, own = pd.read_csv(to), saved(page, tmp_path)
+    arguments = ["explain", "words", "--repository", str(repository), "--input", str(file), "--save", str(to)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    explained, saved_table = pd.read_csv(to), saved(page, tmp_path)
     assert set(weights(page)) == {"age", "housing", "purpose", "amount"}
     for name in rows:
-        np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(saved_table[name], explained[name], rtol=1e-5, atol=1e-6)
     page.select_option("#filter-column", label="housing")
     page.select_option("#filter-word", "with parents")
     page.get_by_role("button", name="Pick", exact=True).click()
@@ -176,10 +193,10 @@ def demand_curves_along(page: Page, gateway: str, picked: pd.DataFrame) -> None:
     shown = dict(cells(page, "#curves-drawn"))
     assert set(shown) == {"car", "holiday", "education & training"}
     for word, mean in shown.items():
-        asked = picked.assign(purpose=word).to_dict("records")
-        found = patient.post(f"{gateway}/v1/models/words:explain", json={"instances": asked}).json()
-        due = np.mean([one["explained_value"] for one in found["explanations"]])
-        assert float(mean.replace("−", "-")) == pytest.approx(due, abs=1e-3)
+        instances = picked.assign(purpose=word).to_dict("records")
+        body = patient.post(f"{gateway}/v1/models/words:explain", json={"instances": instances}).json()
+        expected = np.mean([explanation["explained_value"] for explanation in body["explanations"]])
+        assert float(mean.replace("−", "-")) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.full
@@ -197,9 +214,9 @@ def test_two_cohorts_are_compared_with_intervals(
     for name in ("income", "late_payments_2y"):
         a, b = explained[name][north], explained[name][~north]
         half = 1.96 * np.sqrt(a.var() / len(a) + b.var() / len(b))
-        mean, told = (float(part.replace("−", "-")) for part in shown[titles[name]][2].split(" ± "))
+        mean, half_width = (float(piece.replace("−", "-")) for piece in shown[titles[name]][2].split(" ± "))
         np.testing.assert_allclose(mean, a.mean() - b.mean(), rtol=0.01, atol=1e-5)
-        np.testing.assert_allclose(told, half, rtol=0.06)
+        np.testing.assert_allclose(half_width, half, rtol=0.06)
 
 
 @pytest.mark.full
@@ -239,13 +256,13 @@ def test_curves_of_rows_are_what_the_api_answers(
     expect(page.locator("#curves-drawn polyline.one")).to_have_count(40)
     page.get_by_text("The mean in numbers").click()
     shown = cells(page, "#curves-drawn")
-    at = np.round(np.arange(40) * (ROWS - 1) / 39 + 1e-9).astype(int)
-    rows = table.iloc[at].drop(columns=list(OTHERS))
+    positions = np.round(np.arange(40) * (ROWS - 1) / 39 + 1e-9).astype(int)
+    rows = table.iloc[positions].drop(columns=list(UNREAD_COLUMNS))
     for text, mean in (shown[0], shown[12], shown[-1]):
-        asked = rows.assign(income=float(text.replace(",", ""))).to_dict("records")
-        found = patient.post(f"{gateway}/v1/models/credit:predict", json={"instances": asked}).json()
-        due = np.mean([one["default_probability"] for one in found["predictions"]])
-        assert float(mean) == pytest.approx(due, abs=1e-3)
+        instances = rows.assign(income=float(text.replace(",", ""))).to_dict("records")
+        body = patient.post(f"{gateway}/v1/models/credit:predict", json={"instances": instances}).json()
+        expected = np.mean([prediction["default_probability"] for prediction in body["predictions"]])
+        assert float(mean) == pytest.approx(expected, abs=1e-3)
     page.set_viewport_size({"width": 360, "height": 800})
     demand_no_sideways(page)
     demand_accessible(page)
@@ -287,23 +304,23 @@ def test_three_bands_are_the_profiles(page: Page, gateway: str, tmp_path: Path) 
     table = page.locator("[aria-label='Rates by group']")
     profile = as_profile({key: JUDGED[key] for key in ("output", "threshold", "adverse", "refer")})
     decided = [outcome_of(profile, score) for score in scores.astype(np.float32).astype(float).tolist()]
-    due = [f"{decided.count(kind)}" for kind in ("approve", "refer", "decline")]
-    assert int(due[1]) >= 4
+    expected = [f"{decided.count(kind)}" for kind in ("approve", "refer", "decline")]
+    assert int(expected[1]) >= 4
     names = table.locator("thead th").all_inner_texts()
     assert names[1:5] == ["Rows", "Approved", "Referred", "Declined"]
-    assert cells(page, "[aria-label='Rates by group']")[0][1:5] == ["100", *due]
+    assert cells(page, "[aria-label='Rates by group']")[0][1:5] == ["100", *expected]
     expect(page.locator("#adverse option:checked")).to_have_text("above")
     page.locator("#threshold").focus()
     page.keyboard.press("PageUp")
-    assert cells(page, "[aria-label='Rates by group']")[0][2:5] != due
+    assert cells(page, "[aria-label='Rates by group']")[0][2:5] != expected
     page.get_by_role("button", name="As the profile").click()
-    assert cells(page, "[aria-label='Rates by group']")[0][2:5] == due
+    assert cells(page, "[aria-label='Rates by group']")[0][2:5] == expected
     matrix = {row[0]: row[1:] for row in cells(page, "[aria-label='Outcomes by decision']")}
     bad = rows["paid"] == 1
     for name, members in (("1 (bad)", bad), ("good", ~bad)):
-        own = [kind for kind, member in zip(decided, members, strict=True) if member]
+        band_members = [kind for kind, member in zip(decided, members, strict=True) if member]
         shown = [text.split()[0] for text in matrix[name]]
-        assert shown == [f"{own.count(kind)}" for kind in ("approve", "refer", "decline")] + ["50"]
+        assert shown == [f"{band_members.count(kind)}" for kind in ("approve", "refer", "decline")] + ["50"]
     area = roc_auc_score(rows["paid"], scores)
     expect(page.locator(".squares figcaption").first).to_have_text(f"ROC: area {area:.3g}")
     demand_accessible(page)
@@ -317,23 +334,26 @@ def test_classes_whose_labels_are_words_are_drawn(
     rows = models.table(120, seed=9)[["age", "amount"]]
     rows["outcome"] = np.arange(120) % 2
     file = write_rows(rows, tmp_path, "csv")
-    asked: list[bytes] = []
+    bodies: list[bytes] = []
     page.on(
-        "request", lambda one: asked.append(one.post_data_buffer or b"") if "/explain" in one.url else None
+        "request",
+        lambda message: bodies.append(message.post_data_buffer or b"") if "/explain" in message.url else None,
     )
     page.goto(f"{gateway}/console/#portfolio?model=five")
     page.locator("#target").select_option(str(target))
     page.set_input_files("#portfolio-file", file)
     page.locator(".view[data-state=drawn], .view[data-state=failed]").wait_for()
     assert "120 rows explained" in status(page), alert(page)
-    assert not any(b"label" in one[:1000] for one in asked)
-    due = load(repository, "five").explain(rows[["age", "amount"]])
-    own = saved(page, tmp_path)
+    assert not any(b"label" in message[:1000] for message in bodies)
+    expected = load(repository, "five").explain(rows[["age", "amount"]])
+    saved_table = saved(page, tmp_path)
     np.testing.assert_allclose(
-        own["explained_value"], due["explained_value"][:, target], rtol=1e-5, atol=1e-6
+        saved_table["explained_value"], expected["explained_value"][:, target], rtol=1e-5, atol=1e-6
     )
     for i, name in enumerate(("age", "amount")):
-        np.testing.assert_allclose(own[name], due["x_attributions"][:, target, i], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            saved_table[name], expected["x_attributions"][:, target, i], rtol=1e-4, atol=1e-6
+        )
     page.set_viewport_size({"width": 360, "height": 800})
     demand_no_sideways(page)
     demand_accessible(page)
@@ -361,8 +381,8 @@ def test_statistics(page: Page, gateway: str) -> None:
     random = np.random.default_rng(0)
     columns = random.normal(size=(5, 400)) * [[3], [2], [1], [0.5], [0.1]]
     values = random.normal(size=(3, 400))
-    given = {"columns": columns.tolist(), "values": values.tolist()}
-    found: dict[str, Any] = page.evaluate(
+    arguments = {"columns": columns.tolist(), "values": values.tolist()}
+    result: dict[str, Any] = page.evaluate(
         """async ({columns, values}) => {
           const {principal, interactions, ranks} = await import("./portfolio/statistics.js");
           const {x, y, shares} = principal(columns.map((each) => Float32Array.from(each)), columns[0].length);
@@ -372,18 +392,18 @@ def test_statistics(page: Page, gateway: str) -> None:
           return {x: [...x], y: [...y], shares, strengths: interactions(a, attributions, [a, b, c], rows),
                   ranks: [...ranks(Float64Array.of(5, NaN, 1, 3, 3), Uint32Array.of(0, 1, 2, 3, 4))]};
         }""",
-        given,
+        arguments,
     )
     centred = columns - columns.mean(1, keepdims=True)
     sizes, vectors = np.linalg.eigh(centred @ centred.T / 400)
     for along, k in (("x", -1), ("y", -2)):
-        wanted = vectors[:, k] @ centred
-        np.testing.assert_allclose(np.abs(found[along]), np.abs(wanted), atol=1e-3)
-    np.testing.assert_allclose(found["shares"], sizes[[-1, -2]] / sizes.sum(), rtol=1e-3)
-    strengths = found["strengths"]
+        expected = vectors[:, k] @ centred
+        np.testing.assert_allclose(np.abs(result[along]), np.abs(expected), atol=1e-3)
+    np.testing.assert_allclose(result["shares"], sizes[[-1, -2]] / sizes.sum(), rtol=1e-3)
+    strengths = result["strengths"]
     assert strengths[0] == 0
     assert strengths[1] > 3 * strengths[2]
-    first, missing, least, *middle = found["ranks"]
+    first, missing, least, *middle = result["ranks"]
     assert (first, missing, least, middle) == (254, 255, 0, [127, 127])
 
 
@@ -489,11 +509,11 @@ def test_groups_are_one_bar_and_targets_are_chosen(watch: Callable[[str], Watche
     text = "g (float[N, 4] x) => (float[N, 2] y) { y = MatMul (x, w) }"
     w = np.array([[1, -1], [2, 0.5], [-1, 3], [0.1, 0.2]], np.float32)
     random = np.random.default_rng(0)
-    own = random.integers(0, 2, 80)
+    owns = random.integers(0, 2, 80)
     age = random.uniform(20, 60, 80).round(1)
     columns = {
-        "housing_own": own,
-        "housing_rent": 1 - own,
+        "housing_own": owns,
+        "housing_rent": 1 - owns,
         "age": age,
         "debt": random.normal(size=80).round(2),
     }
@@ -544,11 +564,11 @@ BROKEN = {
 @pytest.mark.full
 def test_broken_files_are_refused_in_words(page: Page, gateway: str, tmp_path: Path, file: Path) -> None:
     page.goto(f"{gateway}/console/#portfolio?model=credit")
-    for i, (text, told) in enumerate(BROKEN.items()):
+    for i, (text, message) in enumerate(BROKEN.items()):
         broken = tmp_path / f"{i}.csv"
         broken.write_bytes(text.encode("latin-1"))
         page.set_input_files("#portfolio-file", broken)
-        expect(page.locator(".view > [role=alert]")).to_contain_text(told)
+        expect(page.locator(".view > [role=alert]")).to_contain_text(message)
     page.set_input_files("#portfolio-file", file)
     expect(page.locator("#portfolio-status")).to_contain_text("2,000 rows explained by")
     expect(page.locator(".view > [role=alert]")).to_be_empty()
@@ -605,12 +625,12 @@ def test_decimal_commas_are_read(
     assert "0," in file.read_text()
     drop(page, gateway, "credit", file)
     assert "50 rows explained" in status(page), alert(page)
-    due = explained.head(50)
-    found = saved(page, tmp_path)
-    np.testing.assert_allclose(found["explained_value"], due["explained_value"], rtol=1e-5)
+    expected = explained.head(50)
+    saved_table = saved(page, tmp_path)
+    np.testing.assert_allclose(saved_table["explained_value"], expected["explained_value"], rtol=1e-5)
     page.locator("#filter-to").fill("0,05")
     page.get_by_role("button", name="Pick", exact=True).click()
-    count = int((due["explained_value"] <= 0.05).sum())
+    count = int((expected["explained_value"] <= 0.05).sum())
     expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
     page.locator("#filter-to").fill("a lot")
     page.get_by_role("button", name="Pick", exact=True).click()
@@ -632,11 +652,11 @@ def test_the_gateway_may_ask_to_wait_or_for_less(
     """429 with Retry-After, 413 of a batch, and a connection that breaks: in the end every row is there."""
     watched = watch(gateway)
     watched.may_be_refused = True
-    page, faults, asked = watched.page, [429, 413, 429], []
+    page, faults, requests = watched.page, [429, 413, 429], []
 
     def faulty(route: Route) -> None:
-        asked.append(route.request)
-        if len(asked) > 1 and faults:  # the first is of one row
+        requests.append(route.request)
+        if len(requests) > 1 and faults:  # the first is of one row
             status = faults.pop(0)
             body = {"title": "later", "status": status, "detail": "later"}
             route.fulfill(status=status, json=body, headers={"Retry-After": "1"})
@@ -673,7 +693,7 @@ def test_a_portfolio_of_100000_rows_is_drawn_in_30_seconds(
 ) -> None:
     write_wide(tmp_path / "models")
     rows = wide_rows(100_000, 2)
-    assert rows.shape[1] - len(OTHERS) == 24
+    assert rows.shape[1] - len(UNREAD_COLUMNS) == 24
     with both_ends("--repository", str(tmp_path / "models")) as ends:
         url = f"http://{ends['http']}"
         page = watch(url).page

@@ -31,7 +31,7 @@ expect.set_options(timeout=PATIENT_MS)
 
 
 @pytest.fixture(scope="module")
-def kept(gateway: str) -> Iterator[str]:
+def set_name(gateway: str) -> Iterator[str]:
     """The name of a set that is kept for `credit`."""
     url = f"{gateway}/v2/reference-sets/{NAME}"
     headers = {"Content-Type": "text/csv"}
@@ -42,8 +42,8 @@ def kept(gateway: str) -> Iterator[str]:
 
 
 def applicant() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((models.CREDIT / "applicants.json").read_text())["instances"][1]
-    return found
+    actual: dict[str, Any] = json.loads((models.CREDIT / "applicants.json").read_text())["instances"][1]
+    return actual
 
 
 def opened(page: Page, gateway: str, **more: str) -> None:
@@ -53,12 +53,12 @@ def opened(page: Page, gateway: str, **more: str) -> None:
 
 
 @pytest.mark.full
-def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None:
+def test_two_sets_beside_each_other(page: Page, gateway: str, set_name: str) -> None:
     row = applicant()
-    opened(page, gateway, row=json.dumps(row), second=kept)
+    opened(page, gateway, row=json.dumps(row), second=set_name)
     sets = page.locator("[aria-label='Reference sets'] tbody tr")
-    assert sets.locator("th").all_inner_texts() == ["of the explanation", kept]
-    digest = patient.get(f"{gateway}/v2/reference-sets/{kept}").json()["digest"]
+    assert sets.locator("th").all_inner_texts() == ["of the explanation", set_name]
+    digest = patient.get(f"{gateway}/v2/reference-sets/{set_name}").json()["digest"]
     expect(sets.nth(1)).to_contain_text(digest[:12])
     expect(sets.nth(1)).to_contain_text("100")
     assert page.locator(".spreads figure").count() == 10
@@ -74,7 +74,7 @@ def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None
         attributions: dict[str, float] = answer.json()["explanations"][0]["attributions"]
         return attributions
 
-    own, other = explained(), explained(reference_set=kept)
+    by_default, other = explained(), explained(reference_set=set_name)
     titles = {
         each["name"]: each.get("title", each["name"])
         for each in patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
@@ -85,9 +85,11 @@ def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None
             tr.locator("th, td").all_inner_texts() for tr in page.locator(f"{MOVES} tbody tr").all()
         )
     }
-    for name in own:
-        told = [float(cell.replace("−", "-")) / 100 for cell in shown[titles[name]]]
-        np.testing.assert_allclose(told, [own[name], other[name], other[name] - own[name]], atol=6e-4)
+    for name in by_default:
+        shares = [float(cell.replace("−", "-")) / 100 for cell in shown[titles[name]]]
+        np.testing.assert_allclose(
+            shares, [by_default[name], other[name], other[name] - by_default[name]], atol=6e-4
+        )
     demand_accessible(page)
     page.set_viewport_size({"width": 360, "height": 800})
     demand_no_sideways(page)
@@ -95,14 +97,16 @@ def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None
 
 
 @pytest.mark.full
-def test_sets_are_chosen_by_the_keyboard_and_stay_in_the_address(page: Page, gateway: str, kept: str) -> None:
+def test_sets_are_chosen_by_the_keyboard_and_stay_in_the_address(
+    page: Page, gateway: str, set_name: str
+) -> None:
     opened(page, gateway)
     press_until(page, "#second-set")
-    page.keyboard.type(kept[:3])
-    expect(page.locator(f"{MOVES} thead")).to_contain_text(kept)
-    assert f"second={kept}" in page.url
+    page.keyboard.type(set_name[:3])
+    expect(page.locator(f"{MOVES} thead")).to_contain_text(set_name)
+    assert f"second={set_name}" in page.url
     page.reload()
-    expect(page.locator(f"{MOVES} thead")).to_contain_text(kept)
+    expect(page.locator(f"{MOVES} thead")).to_contain_text(set_name)
 
 
 @pytest.mark.full
@@ -161,14 +165,14 @@ def test_a_histogram_follows_its_quantiles(page: Page, gateway: str) -> None:
     page.goto(f"{gateway}/console/#references?model=credit")
     values = np.random.default_rng(0).lognormal(size=4000)
     quantiles = np.quantile(values, np.linspace(0, 1, 21), method="inverted_cdf").tolist()
-    found = page.evaluate(
+    result = page.evaluate(
         """async ({quantiles, from, to}) => {
           const {histogram} = await import("./pictures/spread.js");
           return [histogram(quantiles, from, to, 12), histogram([0, 0, 0, 1, 1], -0.5, 1.5, 2)];
         }""",
         {"quantiles": quantiles, "from": quantiles[0], "to": quantiles[-1]},
     )
-    wanted, _ = np.histogram(values, bins=12)
-    np.testing.assert_allclose(found[0], wanted / len(values), atol=0.05)
-    assert sum(found[0]) == pytest.approx(1)
-    assert found[1] == pytest.approx([0.625, 0.375])
+    expected, _ = np.histogram(values, bins=12)
+    np.testing.assert_allclose(result[0], expected / len(values), atol=0.05)
+    assert sum(result[0]) == pytest.approx(1)
+    assert result[1] == pytest.approx([0.625, 0.375])

@@ -27,14 +27,14 @@ def test_its_headers(gateway: str) -> None:
     for path in ("", "index.html", "main.js", "console.css", "views/explain.js"):
         answer = patient.get(f"{gateway}/console/{path}")
         assert answer.status_code == 200, path
-        policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+        policy = dict(piece.split(" ", 1) for piece in answer.headers["content-security-policy"].split("; "))
         assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
-        again = patient.get(f"{gateway}/console/{path}", headers={"If-None-Match": answer.headers["etag"]})
-        assert again.status_code == 304, path
+        second = patient.get(f"{gateway}/console/{path}", headers={"If-None-Match": answer.headers["etag"]})
+        assert second.status_code == 304, path
 
 
 @pytest.mark.parametrize("path", ["absent.js", "..%2fpage.py", "%2e%2e/page.py", "views/", "views"])

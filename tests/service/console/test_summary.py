@@ -12,7 +12,7 @@ AGE = {"name": "Age", "amount": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("given", "due"),
+    ("arguments", "expected"),
     [
         (
             {"isShare": True, "score": 0.2, "threshold": 0.2, "base": 0.2, "items": []},
@@ -97,6 +97,6 @@ AGE = {"name": "Age", "amount": 0.2}
         ),  # of a method without a base value
     ],
 )
-def test_the_line_of_a_waterfall(given: dict[str, Any], due: str) -> None:
+def test_the_line_of_a_waterfall(arguments: dict[str, Any], expected: str) -> None:
     script = "return own.summaryOf({write: own.writers(given.items.map((item) => item.amount)), ...given});"
-    assert in_node(["format.js", "pictures/summary.js"], script, given) == due
+    assert in_node(["format.js", "pictures/summary.js"], script, arguments) == expected

@@ -74,8 +74,8 @@ def compile_all(folder: Path) -> None:
     network, references = mlp((5, 64, 64, 1), last="Sigmoid"), DeepShap(rows(7, 5))
     compile_model(network, references, feature_names=NAMES, decision=NETWORK).write(folder, "net")
     compile_model(network, references, feature_names=NAMES, decision=MARGIN).write(folder, "margin")
-    once = Deployment(one_shot=True)
-    compile_model(network, references, feature_names=NAMES, decision=NETWORK, deployment=once).write(
+    deployment = Deployment(one_shot=True)
+    compile_model(network, references, feature_names=NAMES, decision=NETWORK, deployment=deployment).write(
         folder, "once"
     )
     words = TreeShap(pa.table({"age": AGE, "housing": HOUSING, "code": CODE}))
@@ -99,7 +99,7 @@ def decide_all(repository: Path, instances: Mapping[str, Sequence[Any]], **more:
             url = f"http://{address}/v1/models/{name}:decide"
             answer = patient.post(url, json={"instances": rows})
             assert answer.status_code == 200, answer.text
-            found = answer.json()["decisions"]
-            ids[name] = [one["id"] for one in found]
-            answers |= {one["id"]: one for one in found}
+            decisions = answer.json()["decisions"]
+            ids[name] = [decision["id"] for decision in decisions]
+            answers |= {decision["id"]: decision for decision in decisions}
     return Decided(settings, ids, answers)

@@ -21,35 +21,35 @@ MOST = archive._REPLAYS_WAITING
 async def test_a_replay_that_has_ended_gives_its_place_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    def replayed(_: Archive, one: RecordedDecision) -> Any:
+    def replayed(_: Archive, recorded: RecordedDecision) -> Any:
         if ends == "refused":
             raise UnknownResourceError("gone")
-        return one.id
+        return recorded.id
 
-    monkeypatch.setattr(Archive, "_replayed", replayed)
-    kept = Archive(Settings(state=tmp_path))
+    monkeypatch.setattr(Archive, "_replay", replayed)
+    archive = Archive(Settings(state=tmp_path))
     deadline_s = asyncio.get_running_loop().time() + 60
     for i in range(2 * MOST + 1):
         if ends == "answered":
-            assert await kept.replay(decision(i), deadline_s) == decision(i).id
+            assert await archive.replay(decision(i), deadline_s) == decision(i).id
         else:
             with pytest.raises(UnknownResourceError):
-                await kept.replay(decision(i), deadline_s)
-    await kept.stop()
+                await archive.replay(decision(i), deadline_s)
+    await archive.stop()
 
 
 async def test_one_replay_too_many_is_refused_until_one_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(Archive, "_replayed", lambda *_: gate.wait())
-    kept = Archive(Settings(state=tmp_path))
+    monkeypatch.setattr(Archive, "_replay", lambda *_: gate.wait())
+    archive = Archive(Settings(state=tmp_path))
     deadline_s = asyncio.get_running_loop().time() + 60
-    waiting = [asyncio.create_task(kept.replay(decision(i), deadline_s)) for i in range(MOST)]
+    waiting = [asyncio.create_task(archive.replay(decision(i), deadline_s)) for i in range(MOST)]
     await asyncio.sleep(0)
     with pytest.raises(QueueFullError, match="too many"):
-        await kept.replay(decision(98), deadline_s)
+        await archive.replay(decision(98), deadline_s)
     gate.set()
     await asyncio.gather(*waiting)
-    assert await kept.replay(decision(99), deadline_s)
-    await kept.stop()
+    assert await archive.replay(decision(99), deadline_s)
+    await archive.stop()

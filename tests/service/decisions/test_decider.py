@@ -21,21 +21,20 @@ from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.references import trees as of
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.conftest import gateway, serving
 from tests.service.observability.test_metrics import samples
 
-BASE = float(made.predict(made.R)[0])
-INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
-SCORES = made.predict(made.X)[:, 0]
+BASE = float(handmade.predict(handmade.R)[0])
+INSTANCES = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
+SCORES = handmade.predict(handmade.X)[:, 0]
 KNOCK_OUTS = [
     {"feature": "bankruptcies", "above": 0, "reason": "R09"},
     {"feature": "income", "below": -5, "reason": "R01"},
     {"feature": "standing", "equals": "insolvent", "reason": "R09"},
 ]
 QUEUE = 3  # requests
-FEATURE_RULES: Mapping[str, Mapping[str, Any]] = made.PROFILE["features"]
+FEATURE_RULES: Mapping[str, Mapping[str, Any]] = handmade.PROFILE["features"]
 BOUNDS: dict[str, dict[str, Any]] = {
     "income": {"least": -50, "most": 50},
     "debt": {"categories": {"1": "one", "2": "two"}},
@@ -58,16 +57,20 @@ class MemoryTrail:
 
     def start(self) -> None: ...
 
-    async def opened(self) -> None: ...
+    async def wait_until_open(self) -> None: ...
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
     ) -> Sequence[RecordedDecision]:
-        asked = (model, caller, key)
-        found = [one for one in self.records if (one.model, one.caller, one.idempotency_key) == asked]
-        if found and [one.instance for one in found] != list(instances):
+        wanted_key = (model, caller, key)
+        actual = [
+            record
+            for record in self.records
+            if (record.model, record.caller, record.idempotency_key) == wanted_key
+        ]
+        if actual and [record.instance for record in actual] != list(instances):
             raise ConflictError("the key was used for other instances")
-        return found
+        return actual
 
     async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
         if self.hangs:
@@ -110,19 +113,19 @@ def trail() -> MemoryTrail:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("repository")
-    made.write_score(folder)
-    made.write_score(folder, "secret", {**made.PROFILE, "never_disclose": ["late_payments"]})
-    reasons = {**made.PROFILE["reasons"], "R09": "Insolvency"}
-    made.write_score(folder, "strict", {**made.PROFILE, "knock_outs": KNOCK_OUTS, "reasons": reasons})
+    handmade.write_score(folder)
+    handmade.write_score(folder, "secret", {**handmade.PROFILE, "never_disclose": ["late_payments"]})
+    reasons = {**handmade.PROFILE["reasons"], "R09": "Insolvency"}
+    handmade.write_score(folder, "strict", {**handmade.PROFILE, "knock_outs": KNOCK_OUTS, "reasons": reasons})
     for name, outside in {"bounded": "refuse", "warned": "warn"}.items():
         features = {feature: {**rule, **BOUNDS.get(feature, {})} for feature, rule in FEATURE_RULES.items()}
-        made.write_score(folder, name, {**made.PROFILE, "features": features, "outside": outside})
-    made.write_gradient(folder)
+        handmade.write_score(folder, name, {**handmade.PROFILE, "features": features, "outside": outside})
+    handmade.write_gradient(folder)
     network = mlp((5, 64, 64, 1), last="Sigmoid")
     compile_model(network, DeepShap(rows(7, 5)), feature_names=NAMES, decision=NETWORK).write(folder, "net")
-    once = Deployment(one_shot=True)
+    deployment = Deployment(one_shot=True)
     compile_model(
-        network, DeepShap(rows(7, 5)), feature_names=NAMES, decision=NETWORK, deployment=once
+        network, DeepShap(rows(7, 5)), feature_names=NAMES, decision=NETWORK, deployment=deployment
     ).write(folder, "once")
     table = pa.table({"age": AGE, "housing": HOUSING, "code": CODE})
     compile_model(model(), TreeShap(table), decision=WORDS).write(folder, "words")
@@ -148,8 +151,8 @@ def decide(url: str, instances: Any, name: str = "score", **options: Any) -> htt
 
 def decisions(answer: httpx.Response) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["decisions"]
-    return found
+    decisions_list: list[dict[str, Any]] = answer.json()["decisions"]
+    return decisions_list
 
 
 def without_id(decision: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +170,8 @@ def detail(answer: httpx.Response, status: int) -> str:
 
 async def test_a_decision_is_computed_for_itself_whatever_answers_are_kept(repository: Path) -> None:
     """A row's bits may depend on its batch, and a decision is replayed alone."""
-    of_two = made.X[:2].tolist()
-    instances = [dict(zip(made.FEATURES, row, strict=True)) for row in of_two]
+    of_two = handmade.X[:2].tolist()
+    instances = [dict(zip(handmade.FEATURES, row, strict=True)) for row in of_two]
     async with gateway(Settings(repository=repository, answer_cache_bytes=1 << 20, audit="off")) as client:
 
         async def counts() -> dict[str, float]:
@@ -177,26 +180,26 @@ async def test_a_decision_is_computed_for_itself_whatever_answers_are_kept(repos
 
         for _ in range(2):
             assert (await client.post("/v1/models/score:explain", json={"instances": of_two})).is_success
-        kept = await counts()
-        assert kept["rationale_cache_requests_total{cache=answers,result=hit}"] == 1
+        counts_before = await counts()
+        assert counts_before["rationale_cache_requests_total{cache=answers,result=hit}"] == 1
         for _ in range(2):
             body = {"instances": instances, "dry_run": True}
             answer = await client.post("/v1/models/score:decide", json=body)
             assert answer.status_code == 200, answer.text
-        assert await counts() == kept
+        assert await counts() == counts_before
 
 
 def test_decisions_are_those_of_the_formula(url: str) -> None:
-    found = decisions(decide(url, INSTANCES))
-    assert len({decision["id"] for decision in found}) == len(INSTANCES)
-    for row, instance, score, decision in zip(made.X, INSTANCES, SCORES, found, strict=True):
-        due = dict(zip(made.FEATURES, made.attribute(row[None])[0, 0].tolist(), strict=True))
+    answered = decisions(decide(url, INSTANCES))
+    assert len({decision["id"] for decision in answered}) == len(INSTANCES)
+    for row, instance, score, decision in zip(handmade.X, INSTANCES, SCORES, answered, strict=True):
+        expected = dict(zip(handmade.FEATURES, handmade.attribute(row[None])[0, 0].tolist(), strict=True))
         assert (decision["score"], decision["base_value"], decision["threshold"]) == (score, BASE, -5)
-        assert decision["attributions"] == due
+        assert decision["attributions"] == expected
         assert decision["decision"] == ("decline" if score > -5 else "approve")
         scored = {
-            "R02": [due["late_payments"]],
-            "R01": [due[name] for name in made.FEATURES[:3] if due[name] > 0],
+            "R02": [expected["late_payments"]],
+            "R01": [expected[name] for name in handmade.FEATURES[:3] if expected[name] > 0],
         }
         ranked = sorted(((sum(v), code) for code, v in scored.items() if sum(v) > 0), reverse=True)
         reasons = decision["reasons"]
@@ -207,7 +210,7 @@ def test_decisions_are_those_of_the_formula(url: str) -> None:
         profile = decision["digests"].pop("profile")
         assert decision["digests"] == {name: letter * 64 for name, letter in digests.items()}
         assert len(profile) == 64
-    assert {decision["decision"] for decision in found} == {"approve", "decline"}
+    assert {decision["decision"] for decision in answered} == {"approve", "decline"}
 
 
 @pytest.mark.parametrize("name", ["net", "once"])
@@ -238,10 +241,10 @@ def test_words_and_inputs_of_their_own(url: str) -> None:
     listed = {name: [value] for name, value in named.items()}
     first, second = decisions(decide(url, [named, listed], "words"))
     assert without_id(first) == without_id(second)
-    told = {reason["feature"]: (reason["value"], reason["text"]) for reason in first["reasons"]}
+    reasons = {reason["feature"]: (reason["value"], reason["text"]) for reason in first["reasons"]}
     expected = {"age": (0.25, "Age"), "housing": ("rent", "Rents"), "code": ("03", "Code")}
-    assert told
-    assert told.items() <= expected.items()
+    assert reasons
+    assert reasons.items() <= expected.items()
 
 
 def test_null_is_missing_and_numbers_are_told_as_written(url: str) -> None:
@@ -281,7 +284,7 @@ def test_knock_outs_look_at_what_the_model_does_not_take(
     (decision,) = decisions(decide(url, [instance], "strict"))
     assert decision["decision"] == ("decline" if expected else "approve")
     assert [(r["code"], r["features"], r["value"]) for r in decision["reasons"]] == expected
-    assert decision["attributions"].keys() == set(made.FEATURES)
+    assert decision["attributions"].keys() == set(handmade.FEATURES)
     assert trail.records[0].instance == instance
 
 
@@ -307,14 +310,14 @@ def test_what_no_knock_out_can_look_at(url: str, instance: dict[str, Any], text:
     [
         ({"instances": []}, 422, "instances is empty"),
         ({}, 400, "the body must be an object with a list"),
-        ({"instances": made.X.tolist()}, 422, "instances[0] must be an object of features"),
+        ({"instances": handmade.X.tolist()}, 422, "instances[0] must be an object of features"),
         ({"instances": [{**INSTANCES[0], "age": 3}]}, 422, "instances[0]: unknown feature 'age'"),
         ({"instances": [{"income": 1}]}, 422, "missing feature 'debt'"),
         ({"instances": [{**INSTANCES[0], "debt": None}]}, 422, "takes no missing values"),
         ({"instances": [{**INSTANCES[0], "debt": 1e39}]}, 422, "send finite numbers"),
         *(
-            ({"instances": INSTANCES, member: given}, 422, f"'{member}' is of explanations")
-            for member, given in (
+            ({"instances": INSTANCES, member: value}, 422, f"'{member}' is of explanations")
+            for member, value in (
                 ("explainer", "fast"),
                 ("reference_set", "typical"),
                 ("references", INSTANCES),
@@ -360,14 +363,14 @@ def test_one_row_without_reasons_leaves_all_undecided(url: str, trail: MemoryTra
 
 def test_what_is_recorded_is_what_was_answered(url: str, trail: MemoryTrail) -> None:
     headers = {"Idempotency-Key": "k1", "x-request-id": "application-7"}
-    found = decisions(decide(url, INSTANCES, headers=headers))
-    assert [one.answer for one in trail.records] == found
-    assert [one.instance for one in trail.records] == INSTANCES
-    assert [one.id for one in trail.records] == [decision["id"] for decision in found]
-    assert [one.place for one in trail.records] == list(range(len(INSTANCES)))
-    told = {(r.model, r.version, r.request_id, r.idempotency_key, r.caller) for r in trail.records}
-    assert told == {("score", "1", "application-7", "k1", "")}
-    assert all(0 < one.latency_ms < 60_000 for one in trail.records)
+    answered = decisions(decide(url, INSTANCES, headers=headers))
+    assert [record.answer for record in trail.records] == answered
+    assert [record.instance for record in trail.records] == INSTANCES
+    assert [record.id for record in trail.records] == [decision["id"] for decision in answered]
+    assert [record.place for record in trail.records] == list(range(len(INSTANCES)))
+    recorded = {(r.model, r.version, r.request_id, r.idempotency_key, r.caller) for r in trail.records}
+    assert recorded == {("score", "1", "application-7", "k1", "")}
+    assert all(0 < record.latency_ms < 60_000 for record in trail.records)
 
 
 def test_nothing_is_answered_that_is_not_recorded(url: str, trail: MemoryTrail) -> None:
@@ -382,16 +385,16 @@ def test_nothing_is_answered_that_is_not_recorded(url: str, trail: MemoryTrail) 
 def test_a_trail_that_stands_still(url: str, trail: MemoryTrail) -> None:
     trail.hangs = True
     answer = decide(url, INSTANCES, headers={TIMEOUT_HEADER: "300"})
-    assert "ask again with the same Idempotency-Key" in detail(answer, 504)
+    assert "same Idempotency-Key" in detail(answer, 504)
 
 
 def test_the_same_key_gives_the_same_decision(url: str, trail: MemoryTrail) -> None:
     first = decisions(decide(url, INSTANCES[:2], headers={"Idempotency-Key": "order/66"}))
-    again = decisions(decide(url, INSTANCES[:2], headers={"Idempotency-Key": "order/66"}))
+    repeated = decisions(decide(url, INSTANCES[:2], headers={"Idempotency-Key": "order/66"}))
     other = decisions(decide(url, INSTANCES[:2], headers={"Idempotency-Key": "order/67"}))
-    assert again == first
+    assert repeated == first
     assert list(map(without_id, other)) == list(map(without_id, first))
-    assert {one["id"] for one in other}.isdisjoint(one["id"] for one in first)
+    assert {item["id"] for item in other}.isdisjoint(item["id"] for item in first)
     assert len(trail.records) == 4
     refusal = decide(url, INSTANCES[:1], headers={"Idempotency-Key": "order/66"})
     assert detail(refusal, 409) == "the key was used for other instances"
@@ -417,9 +420,9 @@ def test_who_loses_the_race_for_a_key_is_answered_and_counted_once(
     assert in_window(url) == counted
 
 
-@pytest.mark.parametrize("given", [[""], ["a b"], ["x" * 256], ["é"], ["one", "two"]])
-def test_keys_that_are_none(url: str, given: list[str]) -> None:
-    headers = [("Idempotency-Key", key.encode()) for key in given]
+@pytest.mark.parametrize("value", [[""], ["a b"], ["x" * 256], ["é"], ["one", "two"]])
+def test_keys_that_are_none(url: str, value: list[str]) -> None:
+    headers = [("Idempotency-Key", key.encode()) for key in value]
     assert detail(decide(url, INSTANCES, headers=headers), 400) == (
         "Idempotency-Key must be 1 to 255 visible ASCII characters"
     )
@@ -435,11 +438,11 @@ def test_a_value_outside_is_refused_by_its_feature(url: str, trail: MemoryTrail)
     assert len(decisions(decide(url, [INSIDE, {"x": [*INSIDE.values()]}], "bounded"))) == 2
     trail.records.clear()
     rows = [INSIDE, {**INSIDE, "income": 900, "debt": 3}, {"x": [-51, 1, 0, 0]}]
-    told = detail(decide(url, rows, "bounded"), 422)
-    assert "3 problems" in told
-    assert "instances[1]: feature 'income' is outside of the decision profile's -50 to 50: 900" in told
-    assert "instances[1]: feature 'debt' is none of the decision profile's categories '1', '2': 3" in told
-    assert "instances[2]: feature 'income' is outside of the decision profile's -50 to 50: -51" in told
+    output = detail(decide(url, rows, "bounded"), 422)
+    assert "3 problems" in output
+    assert "instances[1]: feature 'income' is outside of the decision profile's -50 to 50: 900" in output
+    assert "instances[1]: feature 'debt' is none of the decision profile's categories '1', '2': 3" in output
+    assert "instances[2]: feature 'income' is outside of the decision profile's -50 to 50: -51" in output
     assert not trail.records
 
 

@@ -72,15 +72,15 @@ def test_classes_have_the_weights_of_the_references_that_are_explained() -> None
     method = DeepShap(references, weights)
     compiled = compile_model(MODEL, method, feature_names=FEATURES, decision=decision)
     scores = compiled.run({"x": references})["y"][:, 0]
-    due = np.quantile(np.repeat(scores, weights.astype(int)), np.arange(1, 10) / 10)
-    found = profile_of(compiled.manifest).classes[""].bounds
-    np.testing.assert_allclose(found, due, atol=0.01 * np.ptp(scores))
+    expected = np.quantile(np.repeat(scores, weights.astype(int)), np.arange(1, 10) / 10)
+    actual = profile_of(compiled.manifest).classes[""].bounds
+    np.testing.assert_allclose(actual, expected, atol=0.01 * np.ptp(scores))
 
 
 def test_without_references_nothing_is_watched() -> None:
     decision = {"output": "y", "threshold": 0.5, "adverse": "above"}
     alone = compile_model(MODEL, IntegratedGradients(0), feature_names=FEATURES, decision=decision)
-    assert "the drift of decisions will not be measured" in alone.manifest.warnings[-1]
+    assert "drift of decisions" in alone.manifest.warnings[-1]
     metrics = Metrics()
     Drift(metrics).observe(alone.manifest, answers(alone, X))
     assert figures(metrics) == {}
@@ -119,10 +119,10 @@ def test_another_entry_begins_anew(model: Compiled) -> None:
     assert figures(metrics)["rationale_attribution_psi{feature=debt,model=model}"] > 0.25
     other = compiled(threshold=0.6, groups={"money": {"members": ["income", "debt"]}})
     watched.observe(other.manifest, answers(other, X[:7]))
-    found = figures(metrics)
-    assert found.pop("rationale_decisions_in_window{model=model}") == 7
-    assert set(found.values()) == {0}
-    assert "rationale_attribution_psi{feature=money,model=model}" in found
+    actual = figures(metrics)
+    assert actual.pop("rationale_decisions_in_window{model=model}") == 7
+    assert set(actual.values()) == {0}
+    assert "rationale_attribution_psi{feature=money,model=model}" in actual
 
 
 @pytest.mark.usefixtures("at_once")
@@ -132,16 +132,21 @@ def test_whatever_of_an_entry_is_another_begins_anew(model: Compiled, changed: s
     metrics, manifest = Metrics(), model.manifest
     decision = profile_of(manifest)
     if changed == "profile":
-        again = manifest.model_copy(
+        changed_manifest = manifest.model_copy(
             update={"decision": decision.model_copy(update={"digest": "0" * 64, "classes": decision.classes})}
         )
     else:
         digests = manifest.digests.model_copy(update={"explanation": "0" * 64})
-        again = manifest.model_copy(update={"digests": digests})
+        changed_manifest = manifest.model_copy(update={"digests": digests})
     watched = Drift(metrics)
-    for manifest_now, count, due in ((manifest, 5, 5), (manifest, 2, 7), (again, 3, 3), (again, 1, 4)):
+    for manifest_now, count, expected in (
+        (manifest, 5, 5),
+        (manifest, 2, 7),
+        (changed_manifest, 3, 3),
+        (changed_manifest, 1, 4),
+    ):
         watched.observe(manifest_now, answers(model, X[:count]))
-        assert figures(metrics)["rationale_decisions_in_window{model=model}"] == due
+        assert figures(metrics)["rationale_decisions_in_window{model=model}"] == expected
 
 
 @pytest.mark.usefixtures("at_once")
@@ -156,8 +161,8 @@ def test_a_value_at_a_bound_counts_below_it(model: Compiled) -> None:
         answer = {"score": 0.5, "attributions": dict.fromkeys(FEATURES, 0.0) | {"debt": bound}}
         Drift(metrics).observe(manifest, [answer] * LEAST)
         counts = np.bincount([k], minlength=10) * LEAST
-        found = figures(metrics)["rationale_attribution_psi{feature=debt,model=model}"]
-        assert found == pytest.approx(stability(classes, counts)), k
+        actual = figures(metrics)["rationale_attribution_psi{feature=debt,model=model}"]
+        assert actual == pytest.approx(stability(classes, counts)), k
 
 
 @pytest.mark.usefixtures("at_once")

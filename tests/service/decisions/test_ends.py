@@ -16,7 +16,7 @@ from rationale_service.decisions.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import parsed
 from tests.service.decisions.decided import Decided, decide_all
-from tests.service.decisions.test_grpc import alike, decisions, request
+from tests.service.decisions.test_grpc import decisions, request, without_ids
 from tests.service.decisions.test_portfolio import decide, lines, table
 from tests.service.decisions.test_receipt import check
 from tests.service.grpc_end import grpc_end
@@ -49,88 +49,94 @@ def rows(name: str) -> list[dict[str, float]]:
     return [{"a": float(base), "b": float(step)} for step in STEPS]
 
 
-def due(name: str) -> list[str]:
+def expected_decisions(name: str) -> list[str]:
     away = [row["a"] + row["b"] - margin_of(name.split("-")[1]) for row in rows(name)]
     return ["decline" if by > 0 else "approve" for by in away]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Decided:
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
     folder = tmp_path_factory.mktemp("ends")
     for name in NAMES:
         compiled(name).write(folder / "models", name)
     return decide_all(folder / "models", {name: rows(name) for name in NAMES}, state=folder / "state")
 
 
-def answers(made: Decided, name: str) -> list[dict[str, Any]]:
-    return [made.answers[one] for one in made.ids[name]]
+def answers(decided: Decided, name: str) -> list[dict[str, Any]]:
+    return [decided.answers[decision_id] for decision_id in decided.ids[name]]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_http_decides_by_the_margin(made: Decided, name: str) -> None:
-    found = answers(made, name)
-    assert {*due(name)} == {"approve", "decline"}
-    assert [one["decision"] for one in found] == due(name)
-    scores = [one["score"] for one in found]
+def test_http_decides_by_the_margin(decided: Decided, name: str) -> None:
+    actual = answers(decided, name)
+    assert {*expected_decisions(name)} == {"approve", "decline"}
+    assert [decision["decision"] for decision in actual] == expected_decisions(name)
+    scores = [decision["score"] for decision in actual]
     assert sorted(scores) == scores
     assert len({*scores}) == len(scores)
-    for one in found:
-        odds = np.log(one["score"]) - np.log1p(-one["score"])
+    for decision in actual:
+        odds = np.log(decision["score"]) - np.log1p(-decision["score"])
         if "margin" in name:
-            assert odds == pytest.approx(one["explained_value"], abs=1e-6)
+            assert odds == pytest.approx(decision["explained_value"], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_way_decides_as_http_does(made: Decided, tmp_path: Path, name: str) -> None:
-    repository, wanted = Path(made.settings.repository), answers(made, name)
-    pairs = [(one["decision"], one["score"]) for one in wanted]
-    given = pa.Table.from_pylist(rows(name))
-    found = [row for batch in decide_batches(repository / name, given) for row in batch.to_pylist()]
-    assert [(row["decision"], row["score"]) for row in found] == pairs
-    assert [(one.decision, one.score) for one in load(repository, name).decide(given)] == pairs
+def test_every_way_decides_as_http_does(decided: Decided, tmp_path: Path, name: str) -> None:
+    repository, expected = Path(decided.settings.repository), answers(decided, name)
+    pairs = [(decision["decision"], decision["score"]) for decision in expected]
+    table_of_rows = pa.Table.from_pylist(rows(name))
+    actual = [row for batch in decide_batches(repository / name, table_of_rows) for row in batch.to_pylist()]
+    assert [(row["decision"], row["score"]) for row in actual] == pairs
+    assert [
+        (decision.decision, decision.score) for decision in load(repository, name).decide(table_of_rows)
+    ] == pairs
     save = tmp_path / "decisions.jsonl"
-    status, _, told = decide(
+    status, _, output = decide(
         name, "--input", table(tmp_path, rows(name)), "--save", save, "--repository", repository
     )
-    assert status == 0, told
-    assert [(one["decision"]["decision"], one["decision"]["score"]) for one in lines(save)] == pairs
+    assert status == 0, output
+    assert [
+        (decision["decision"]["decision"], decision["decision"]["score"]) for decision in lines(save)
+    ] == pairs
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_references_and_moved_reasons_have_the_scores_of_decisions(made: Decided, name: str) -> None:
-    entry = load(made.settings.repository, name)
-    wanted = [one["score"] for one in answers(made, name)]
+def test_references_and_moved_reasons_have_the_scores_of_decisions(decided: Decided, name: str) -> None:
+    entry = load(decided.settings.repository, name)
+    expected = [answer["score"] for answer in answers(decided, name)]
     inputs = entry.fit(pa.Table.from_pylist(rows(name)))
-    assert [*scorer(entry, inputs)(inputs)[1]] == wanted
+    assert [*scorer(entry, inputs)(inputs)[1]] == expected
     assert entry.manifest.decision is not None
-    found = scores_of(entry.source, {None: inputs["x"]}, entry.manifest.decision.profile)
-    assert [*found.scores] == wanted
+    actual = scores_of(entry.source, {None: inputs["x"]}, entry.manifest.decision.profile)
+    assert [*actual.scores] == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_grpc_decides_as_http_does(made: Decided, tmp_path: Path, name: str) -> None:
-    settings = Settings(repository=made.settings.repository, state=tmp_path / "state")
+async def test_grpc_decides_as_http_does(decided: Decided, tmp_path: Path, name: str) -> None:
+    settings = Settings(repository=decided.settings.repository, state=tmp_path / "state")
     async with grpc_end(settings) as end:
         answered = decisions(await end.stub.ModelInfer(request(f"{name}:decide", rows(name))))
-    assert [*map(alike, answered)] == [*map(alike, answers(made, name))]
+    assert [*map(without_ids, answered)] == [*map(without_ids, answers(decided, name))]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "margin" in name])
-def test_explanations_are_of_the_margin_that_decides(made: Decided, name: str) -> None:
-    entry = load(made.settings.repository, name)
+def test_explanations_are_of_the_margin_that_decides(decided: Decided, name: str) -> None:
+    entry = load(decided.settings.repository, name)
     answer = entry.explain(pa.Table.from_pylist(rows(name)))
     explained = answer[entry.manifest.explained_value][:, 0]
-    assert [*np.where(explained > margin_of(name.split("-")[1]), "decline", "approve")] == due(name)
+    assert [*np.where(explained > margin_of(name.split("-")[1]), "decline", "approve")] == expected_decisions(
+        name
+    )
 
 
-def test_receipts_and_replays_repeat_them(made: Decided, tmp_path: Path) -> None:
-    replayer, store, receipts = Replayer(made.settings), open_ledger(made.settings), []
+def test_receipts_and_replays_repeat_them(decided: Decided, tmp_path: Path) -> None:
+    replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []
     by_id = {decision.id: decision for decision in store.in_order()}
     store.close()
     for name in NAMES:
-        for one in made.ids[name][::7]:
-            receipts.append(tmp_path / one)
-            write_receipt(by_id[one], replayer.entry(by_id[one]), receipts[-1])
-            assert replayer.replay(by_id[one]).differences == ()
-    for code, told in check(*receipts):
-        assert code == 0, told
+        for decision_id in decided.ids[name][::7]:
+            receipts.append(tmp_path / decision_id)
+            write_receipt(by_id[decision_id], replayer.entry(by_id[decision_id]), receipts[-1])
+            assert replayer.replay(by_id[decision_id]).differences == ()
+    for code, checked in check(*receipts):
+        assert code == 0, checked

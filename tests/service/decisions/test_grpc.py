@@ -34,20 +34,20 @@ def request(
         name=name, datatype="BYTES", shape=[len(rows)], contents=contents
     )
     kinds = {bool: "bool_param", str: "string_param"}
-    given = {key: pb.InferParameter(**{kinds[type(value)]: value}) for key, value in parameters.items()}
-    return pb.ModelInferRequest(model_name=model, id="7", inputs=[tensor], parameters=given)
+    parameters_ = {key: pb.InferParameter(**{kinds[type(value)]: value}) for key, value in parameters.items()}
+    return pb.ModelInferRequest(model_name=model, id="7", inputs=[tensor], parameters=parameters_)
 
 
 def decisions(answer: pb.ModelInferResponse) -> list[dict[str, Any]]:
     (output,), (raw,) = answer.outputs, answer.raw_output_contents
     assert (output.name, output.datatype, answer.id) == ("decisions", "BYTES", "7")
-    found = []
+    collected = []
     while raw:
         size = int.from_bytes(raw[:4], "little")
-        found.append(json.loads(raw[4 : 4 + size]))
+        collected.append(json.loads(raw[4 : 4 + size]))
         raw = raw[4 + size :]
-    assert list(output.shape) == [len(found)]
-    return found
+    assert list(output.shape) == [len(collected)]
+    return collected
 
 
 def recorded(settings: Settings) -> list[RecordedDecision]:
@@ -58,41 +58,43 @@ def recorded(settings: Settings) -> list[RecordedDecision]:
         ledger.close()
 
 
-def alike(decision: Mapping[str, Any]) -> dict[str, Any]:
+def without_ids(decision: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in decision.items() if name != "id"}
 
 
 @pytest.mark.parametrize("name", ["net", "once", "margin", "words", "gaps", "credit"])
 async def test_the_decisions_are_those_of_http(decided: Decided, settings: Settings, name: str) -> None:
     async with grpc_end(settings) as end:
-        found = decisions(await end.stub.ModelInfer(request(f"{name}:decide", INSTANCES[name])))
-    assert list(map(alike, found)) == [alike(decided.answers[one]) for one in decided.ids[name]]
-    by_id = {one.id: one for one in recorded(settings)}
-    assert [by_id[one["id"]].instance for one in found] == INSTANCES[name]
-    assert [by_id[one["id"]].answer for one in found] == found
+        answered = decisions(await end.stub.ModelInfer(request(f"{name}:decide", INSTANCES[name])))
+    assert list(map(without_ids, answered)) == [
+        without_ids(decided.answers[decision_id]) for decision_id in decided.ids[name]
+    ]
+    by_id = {decision_id.id: decision_id for decision_id in recorded(settings)}
+    assert [by_id[decision_id["id"]].instance for decision_id in answered] == INSTANCES[name]
+    assert [by_id[decision_id["id"]].answer for decision_id in answered] == answered
 
 
 async def test_a_client_of_triton_and_a_key(settings: Settings) -> None:
     async with grpc_end(settings) as end, InferenceServerClient(end.address) as client:
         rows = InferInput("instances", [2], "BYTES")
         rows.set_data_from_numpy(np.array([json.dumps(row).encode() for row in INSTANCES["net"][:2]], object))
-        found = []
+        collected = []
         for key in ("one", "one", "two"):
             answer = await client.infer("net:decide", [rows], parameters={"idempotency_key": key})
-            found.append([json.loads(one)["id"] for one in answer.as_numpy("decisions")])
-        assert found[0] == found[1] != found[2]
+            collected.append([json.loads(decision)["id"] for decision in answer.as_numpy("decisions")])
+        assert collected[0] == collected[1] != collected[2]
         other = request("net:decide", INSTANCES["net"][2:4], idempotency_key="one")
         await refused(end.stub.ModelInfer(other), "FAILED_PRECONDITION", "was used for other instances")
 
 
 async def test_a_dry_run_and_stability(settings: Settings) -> None:
     async with grpc_end(settings) as end:
-        (found,) = decisions(
+        (answered,) = decisions(
             await end.stub.ModelInfer(request("net:decide", INSTANCES["net"][:1], dry_run=True))
         )
-        assert found["id"] is None
-        asked = request("net:decide", INSTANCES["net"][:1], stability=True)
-        await refused(end.stub.ModelInfer(asked), "INVALID_ARGUMENT", "--compare")
+        assert answered["id"] is None
+        message = request("net:decide", INSTANCES["net"][:1], stability=True)
+        await refused(end.stub.ModelInfer(message), "INVALID_ARGUMENT", "--compare")
     assert recorded(settings) == []
 
 
@@ -103,24 +105,24 @@ async def test_a_stream_decides_too(settings: Settings) -> None:
         await call.write(request("net:decide", [b"{}"]))
         await call.done_writing()
         answers = [answer async for answer in call]
-    (done,) = [answer for answer in answers if not answer.error_message]
+    (answered,) = [answer for answer in answers if not answer.error_message]
     (wrong,) = [answer for answer in answers if answer.error_message]
-    assert len(decisions(done.infer_response)) == 3
+    assert len(decisions(answered.infer_response)) == 3
     assert "instances[0]" in wrong.error_message
 
 
 async def test_whoever_decides_needs_its_scope(settings: Settings, tmp_path: Path) -> None:
     tokens = key_file(tmp_path, desk="decide", analyst="infer explain")
-    asked = request("net:decide", INSTANCES["net"][:1])
+    grpc_request = request("net:decide", INSTANCES["net"][:1])
     plain = pb.ModelInferRequest(model_name="net")
     async with grpc_end(settings.model_copy(update={"keys_file": tmp_path / "keys.toml"})) as end:
-        for name, message in (("analyst", asked), ("desk", plain)):
+        for name, message in (("analyst", grpc_request), ("desk", plain)):
             call = end.stub.ModelInfer(message, metadata=(("x-api-key", tokens[name]),))
             await refused(call, "PERMISSION_DENIED", "lacks the scope")
-        call = end.stub.ModelInfer(asked, metadata=(("x-api-key", tokens["desk"]),))
+        call = end.stub.ModelInfer(grpc_request, metadata=(("x-api-key", tokens["desk"]),))
         assert len(decisions(await call)) == 1
-    (one,) = recorded(settings)
-    assert one.caller == "desk"
+    (row,) = recorded(settings)
+    assert row.caller == "desk"
 
 
 ROW = json.dumps(INSTANCES["net"][0]).encode()
@@ -143,9 +145,9 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 async def test_what_is_refused(settings: Settings, case: str) -> None:
-    message, said = WRONG[case]
+    message, output = WRONG[case]
     async with grpc_end(settings) as end:
-        await refused(end.stub.ModelInfer(message), "INVALID_ARGUMENT", said)
+        await refused(end.stub.ModelInfer(message), "INVALID_ARGUMENT", output)
 
 
 async def test_models_that_do_not_decide(settings: Settings) -> None:

@@ -21,25 +21,29 @@ def test_a_notice_is_printed_or_written_whole(decided: Decided, tmp_path: Path) 
     lender.write_text(LENDER)
     applicant = ["--set", "applicant.name=Jo Doe", "--set", "applicant.address=2 Low Street"]
 
-    def run(one: str, *words: str) -> tuple[int, str, str]:
+    def run(decision_id: str, *words: str) -> tuple[int, str, str]:
         place = ["--repository", str(decided.settings.repository)]
-        result = CliRunner().invoke(app, ["notice", one, "--variables", str(lender), *place, *words])
+        result = CliRunner().invoke(app, ["notice", decision_id, "--variables", str(lender), *place, *words])
         return result.exit_code, result.stdout, result.stderr
 
     def of(name: str, decision: str) -> str:
-        return next(one for one in decided.ids[name] if decided.answers[one]["decision"] == decision)
+        return next(
+            decision_id
+            for decision_id in decided.ids[name]
+            if decided.answers[decision_id]["decision"] == decision
+        )
 
     declined = of("credit", "decline")
-    code, told, warned = run(declined, *applicant)
+    code, output, warned = run(declined, *applicant)
     assert code == 0, warned
     for reason in decided.answers[declined]["reasons"]:
-        assert f"- {reason['text']}\n" in told
-    assert "is the title of a feature" in warned  # its profile has no texts
+        assert f"- {reason['text']}\n" in output
+    assert "title" in warned  # its profile has no texts
     assert run(declined, *applicant, "--out", str(out))[0] == 0
-    assert out.read_text() == told
+    assert out.read_text() == output
 
-    code, _, said = run(declined, "--out", str(tmp_path / "other.txt"))
-    assert (code, "applicant.name, applicant.address" in said) == (2, True)
+    code, _, message = run(declined, "--out", str(tmp_path / "other.txt"))
+    assert (code, "applicant.name, applicant.address" in message) == (2, True)
     assert not (tmp_path / "other.txt").exists()
     assert run(of("credit", "approve"), *applicant)[0] == 2
     assert run("nothing", *applicant)[0] == 2
@@ -48,8 +52,8 @@ def test_a_notice_is_printed_or_written_whole(decided: Decided, tmp_path: Path) 
     referred = of("net", "refer")
     assert run(referred, *applicant)[0] == 2
     lender.write_text(json.dumps({"judgment": ["Short employment"], "application": "x", "agency": {}}))
-    code, _, said = run(referred, *applicant, "--person-declined")
-    assert (code, "variables are missing: creditor.name" in said) == (2, True)
+    code, _, message = run(referred, *applicant, "--person-declined")
+    assert (code, "variables are missing: creditor.name" in message) == (2, True)
     lender.write_text(f"{LENDER}judgment: [Short employment]\n")
-    code, told, _ = run(referred, *applicant, "--person-declined")
-    assert (code, "- Short employment\n" in told) == (0, True)
+    code, output, _ = run(referred, *applicant, "--person-declined")
+    assert (code, "- Short employment\n" in output) == (0, True)

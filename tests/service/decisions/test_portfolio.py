@@ -23,7 +23,7 @@ from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.audit.writer import trail_of
 from rationale_service.decisions.decider import decisions_of
 from rationale_service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
-from rationale_service.decisions.rows import Deciding
+from rationale_service.decisions.rows import DecidingEntry
 from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.errors import UndecidedError
 from rationale_service.settings import Settings
@@ -41,9 +41,9 @@ def table(folder: Path, rows: Sequence[dict[str, Any]], name: str = "rows.csv") 
 
 
 def decide(*words: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["decide", *map(str, words)])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.stdout, done.stderr
+    result = CliRunner().invoke(app, ["decide", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -74,76 +74,78 @@ def test_rows_of_a_file_are_decided_as_the_gateway_does(
     """Bit for bit, but for values of features: a file's are told as the model takes them."""
     rows = [row for row in INSTANCES[name] if not any(isinstance(cell, list) for cell in row.values())]
     file, save = table(tmp_path, rows), tmp_path / "decisions.jsonl"
-    status, told, _ = decide(name, "--input", file, "--save", save, "--repository", settings.repository)
-    assert (status, told.split(":")[0]) == (0, str(save))
-    found = lines(save)
-    assert [line["row"] for line in found] == list(range(len(rows)))
+    status, output, _ = decide(name, "--input", file, "--save", save, "--repository", settings.repository)
+    assert (status, output.split(":")[0]) == (0, str(save))
+    saved_lines = lines(save)
+    assert [line["row"] for line in saved_lines] == list(range(len(rows)))
     answers = [decided.answers[decision] for decision in decided.ids[name]]
-    wanted = [one for one, row in zip(answers, INSTANCES[name], strict=True) if row in rows]
-    for line, answer in zip(found, wanted, strict=True):
+    expected = [
+        gateway_answer for gateway_answer, row in zip(answers, INSTANCES[name], strict=True) if row in rows
+    ]
+    for line, answer in zip(saved_lines, expected, strict=True):
         assert with_rounded_values(line["decision"]) == with_rounded_values(answer)
 
 
 def test_a_table_of_decisions(decided: Decided, tmp_path: Path, settings: Settings) -> None:
     file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
     save.write_text("an older one")
-    status, told, _ = decide("net", "--input", file, "--save", save, "--repository", settings.repository)
+    status, output, _ = decide("net", "--input", file, "--save", save, "--repository", settings.repository)
     assert status == 0
     with save.open() as opened:
-        found = list(csv.DictReader(opened))
-    answers = [decided.answers[one] for one in decided.ids["net"]]
-    assert [row["decision"] for row in found] == [answer["decision"] for answer in answers]
-    for row, answer in zip(found, answers, strict=True):
+        table_rows = list(csv.DictReader(opened))
+    answers = [decided.answers[decision_id] for decision_id in decided.ids["net"]]
+    assert [row["decision"] for row in table_rows] == [answer["decision"] for answer in answers]
+    for row, answer in zip(table_rows, answers, strict=True):
         assert float(row["score"]) == answer["score"]
         codes = [row[f"reason_{k}_code"] for k in (1, 2)]
         assert [code for code in codes if code] == [reason["code"] for reason in answer["reasons"]]
         assert "reason_4_code" not in row
         assert row["fault"] == ""
     counts = {outcome: sum(a["decision"] == outcome for a in answers) for outcome in ("approve", "decline")}
-    assert all(f"{count} {outcome}" in told for outcome, count in counts.items() if count)
+    assert all(f"{count} {outcome}" in output for outcome, count in counts.items() if count)
     assert not list(tmp_path.glob("*.partial"))
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize("given", [".csv", ".parquet"])
+@pytest.mark.parametrize("file_type", [".csv", ".parquet"])
 def test_columns_to_keep_stand_beside_the_decisions_of_one_file(
-    tmp_path: Path, settings: Settings, given: str
+    tmp_path: Path, settings: Settings, file_type: str
 ) -> None:
     rows = [{"application": 4711 + i, "branch": "Łódź", **row} for i, row in enumerate(INSTANCES["net"])]
     file = table(tmp_path, rows)
-    if given == ".parquet":
+    if file_type == ".parquet":
         file = tmp_path / "rows.parquet"
         parquet.write_table(pa.Table.from_pylist(rows), file)
-    ids = [row["application"] if given == ".parquet" else str(row["application"]) for row in rows]
+    ids = [row["application"] if file_type == ".parquet" else str(row["application"]) for row in rows]
     for kind in (".csv", ".jsonl", ".parquet"):
         save = tmp_path / f"decisions{kind}"
         words = ("net", "--input", file, "--save", save, "--keep", "application, branch,bankruptcies")
         assert decide(*words, "--repository", settings.repository)[0] == 0
         if kind == ".csv":
             with save.open() as opened:
-                found = list(csv.DictReader(opened))
-            assert [row["application"] for row in found] == [str(one) for one in ids]
-            assert [row["bankruptcies"] for row in found] == [str(row["bankruptcies"]) for row in rows]
+                table_rows = list(csv.DictReader(opened))
+            assert [row["application"] for row in table_rows] == [str(decision_id) for decision_id in ids]
+            assert [row["bankruptcies"] for row in table_rows] == [str(row["bankruptcies"]) for row in rows]
         else:
             table_ = parquet.read_table(save).to_pylist() if kind == ".parquet" else lines(save)
-            found = [line.get("kept", line) for line in table_]
-            assert [row["application"] for row in found] == ids
-        assert {row["branch"] for row in found} == {"Łódź"}
+            table_rows = [line.get("kept", line) for line in table_]
+            assert [row["application"] for row in table_rows] == ids
+        assert {row["branch"] for row in table_rows} == {"Łódź"}
 
 
 def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, settings: Settings) -> None:
     file, to = table(tmp_path, INSTANCES["net"]), ("--repository", settings.repository)
     array = tmp_path / "rows.npy"
     np.save(array, np.zeros((2, 5), np.float32))
-    for given, keep, said in (
+    for columns, keep, message in (
         (file, "absent", "no column ['absent']"),
         (file, "score", "['score'] to keep are named as the answer's own"),
         (array, "branch", "columns of a table"),
     ):
-        words = ("margin", "--input", given, "--save", tmp_path / "d.csv", "--keep", keep)
-        status, _, told = decide(*words, *to)
+        words = ("margin", "--input", columns, "--save", tmp_path / "d.csv", "--keep", keep)
+        status, _, errors = decide(*words, *to)
         assert status == 2
-        assert said in " ".join(told.split())
+        assert message in " ".join(errors.split())
 
 
 def test_rows_without_a_decision_are_told_beside_the_others(
@@ -151,26 +153,30 @@ def test_rows_without_a_decision_are_told_beside_the_others(
 ) -> None:
     decided, calls = decisions_of, iter(range(len(INSTANCES["net"])))
 
-    async def one_is_refused(*given: Any) -> list[dict[str, Any]]:
+    async def one_is_refused(*arguments: Any) -> list[dict[str, Any]]:
         if next(calls) == 1:
             raise UndecidedError("instances[0]: no reason can be given")
-        return await decided(*given)
+        return await decided(*arguments)
 
     monkeypatch.setattr("rationale_service.decisions.rows.decisions_of", one_is_refused)
     file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
     words = ("net", "--input", file, "--save", save, "--audit")
     monkeypatch.setenv("RATIONALE_STATE", str(settings.state_folder))
-    status, told, _ = decide(*words, "--repository", settings.repository)
+    status, output, _ = decide(*words, "--repository", settings.repository)
     with save.open() as opened:
-        found = list(csv.DictReader(opened))
+        table_rows = list(csv.DictReader(opened))
     assert status == 1
-    assert "1 without a decision" in told
-    assert (found[1]["decision"], found[1]["id"], found[1]["fault"]) == ("", "", "no reason can be given")
-    others = found[:1] + found[2:]
-    assert all(row["decision"] and not row["fault"] for row in others)
+    assert "1 without a decision" in output
+    assert (table_rows[1]["decision"], table_rows[1]["id"], table_rows[1]["fault"]) == (
+        "",
+        "",
+        "no reason can be given",
+    )
+    decided_rows = table_rows[:1] + table_rows[2:]
+    assert all(row["decision"] and not row["fault"] for row in decided_rows)
     store = open_ledger(settings)
     try:
-        assert [one.id for one in store.in_order(None, None)] == [row["id"] for row in others]
+        assert [decision.id for decision in store.in_order(None, None)] == [row["id"] for row in decided_rows]
     finally:
         store.close()
 
@@ -181,12 +187,12 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     of_words["age"] = {"reason": "A", "least": 0}
     references = TreeShap(pa.table({"age": AGE, "housing": HOUSING, "code": CODE}))
     compile_model(model(), references, decision={**WORDS, "features": of_words}).write(tmp_path / "m", "w")
-    given = [("own", 0.5), ("free", 0.5), ("Own", 0.5), ("own ", 0.5), ("rent", -0.25)]
-    rows = [{"age": age, "housing": housing, "code": "1"} for housing, age in given]
+    words_and_numbers = [("own", 0.5), ("free", 0.5), ("Own", 0.5), ("own ", 0.5), ("rent", -0.25)]
+    rows = [{"age": age, "housing": housing, "code": "1"} for housing, age in words_and_numbers]
     file, save = table(tmp_path, rows), tmp_path / "d.jsonl"
-    status, told, _ = decide("w", "--input", file, "--save", save, "--repository", tmp_path / "m")
+    status, output, _ = decide("w", "--input", file, "--save", save, "--repository", tmp_path / "m")
     assert status == 1
-    assert "4 without a decision" in told
+    assert "4 without a decision" in output
     faults = [line.get("fault") for line in lines(save)]
     assert faults[0] is None
     for fault, word in zip(faults[1:4], ("free", "Own", "own "), strict=True):
@@ -222,11 +228,11 @@ class FailingTrail:
     def start(self) -> None:
         self._trail.start()
 
-    async def opened(self) -> None:
-        await self._trail.opened()
+    async def wait_until_open(self) -> None:
+        await self._trail.wait_until_open()
 
-    async def find(self, *given: Any) -> Sequence[RecordedDecision]:
-        return await self._trail.find(*given)
+    async def find(self, *arguments: Any) -> Sequence[RecordedDecision]:
+        return await self._trail.find(*arguments)
 
     async def stop(self) -> None:
         await self._trail.stop()
@@ -244,24 +250,24 @@ def test_an_interrupted_run_goes_on_and_records_nothing_twice(
     with pytest.raises(InterruptedRunError):
         decide_portfolio(portfolio, settings, save, FailingTrail(trail_of(settings), 2, after=after))
     assert not save.exists()
-    (kept,) = tmp_path.glob("*.partial")
-    before = lines(kept)
+    (partial_file,) = tmp_path.glob("*.partial")
+    before = lines(partial_file)
     assert len(before) == 4
     if torn:
-        kept.write_bytes(kept.read_bytes()[:-torn])
-    done = decide_portfolio(portfolio, settings, save, trail_for(settings, audited=True))
-    assert done.counts.total() == len(rows)
-    assert done.recorded == len(rows) - (6 if after else 4)
-    found = lines(save)
-    assert [line["row"] for line in found] == list(range(len(rows)))
-    assert found[:4] == before
+        partial_file.write_bytes(partial_file.read_bytes()[:-torn])
+    outcomes = decide_portfolio(portfolio, settings, save, trail_for(settings, audited=True))
+    assert outcomes.counts.total() == len(rows)
+    assert outcomes.recorded == len(rows) - (6 if after else 4)
+    saved_lines = lines(save)
+    assert [line["row"] for line in saved_lines] == list(range(len(rows)))
+    assert saved_lines[:4] == before
     store = open_ledger(settings)
     try:
-        recorded = [one.id for one in store.in_order(None, None)]
+        recorded = [decision.id for decision in store.in_order(None, None)]
         assert [fault for fault in verify(store.store, []) if not isinstance(fault, int)] == []
     finally:
         store.close()
-    assert sorted(recorded) == sorted(line["decision"]["id"] for line in found)
+    assert sorted(recorded) == sorted(line["decision"]["id"] for line in saved_lines)
 
 
 def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,19 +290,19 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
 def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: str) -> None:
     """Whatever of the entry is another: its graph, its profile or its explanation alone."""
     repository = Path(decided.settings.repository)
-    first = Deciding.of(repository, "net")
+    first = DecidingEntry.of(repository, "net")
     manifest, other = first.manifest, "0" * 64
     if changed == "graph":
-        again = replace(first, entry=replace(first.entry, graph_digest=other))
+        changed_entry = replace(first, entry=replace(first.entry, graph_digest=other))
     elif changed == "profile":
         decision = profile_of(manifest).model_copy(update={"digest": other})
-        again = replace(first, manifest=manifest.model_copy(update={"decision": decision}))
+        changed_entry = replace(first, manifest=manifest.model_copy(update={"decision": decision}))
     else:
         digests = manifest.digests.model_copy(update={"explanation": other})
-        again = replace(first, manifest=manifest.model_copy(update={"digests": digests}))
+        changed_entry = replace(first, manifest=manifest.model_copy(update={"digests": digests}))
     rows = INSTANCES["net"]
-    assert first.digest(rows) == Deciding.of(repository, "net").digest(rows)
-    assert again.digest(rows) != first.digest(rows) != first.digest(rows[::-1])
+    assert first.digest(rows) == DecidingEntry.of(repository, "net").digest(rows)
+    assert changed_entry.digest(rows) != first.digest(rows) != first.digest(rows[::-1])
 
 
 def test_a_second_run_finds_what_the_first_recorded_also_after_an_erasure(
@@ -318,8 +324,8 @@ def test_a_second_run_finds_what_the_first_recorded_also_after_an_erasure(
     gone = next(line for line in first if line["decision"]["reasons"])
     erase = ["audit", "erase", gone["decision"]["id"], "--key", str(signing), *map(str, to)]
     assert CliRunner().invoke(app, erase).exit_code == 0
-    status, told, _ = decide(*words)
-    assert (status, told.split("; ")[-1]) == (0, f"in the audit trail: {count} found, 0 new\n")
+    status, output, _ = decide(*words)
+    assert (status, output.split("; ")[-1]) == (0, f"in the audit trail: {count} found, 0 new\n")
     for before, line in zip(first, lines(save), strict=True):
         if before["row"] != gone["row"]:
             assert line == before
@@ -328,11 +334,11 @@ def test_a_second_run_finds_what_the_first_recorded_also_after_an_erasure(
         assert line["decision"]["decision"] == before["decision"]["decision"]
         assert "were erased" in line["decision"]["warnings"][-1]
         values = [reason["value"] for reason in line["decision"]["reasons"]]
-        assert all(one is None or set(one.values()) == {None} for one in values)
+        assert all(reason_values is None or set(reason_values.values()) == {None} for reason_values in values)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("net", "--save", "decisions.xls"), "its name must end in .csv, .jsonl, .parquet"),
         (("absent", "--save", "decisions.csv"), "no model 'absent'"),
@@ -341,15 +347,15 @@ def test_a_second_run_finds_what_the_first_recorded_also_after_an_erasure(
     ],
 )
 def test_what_cannot_be_done(
-    settings: Settings, tmp_path: Path, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ["--input", str(table(tmp_path, INSTANCES["net"]))] if "--input" not in words else []
-    status, _, err = decide(*words, *given, "--repository", settings.repository)
+    input_option = ["--input", str(table(tmp_path, INSTANCES["net"]))] if "--input" not in words else []
+    status, _, err = decide(*words, *input_option, "--repository", settings.repository)
     assert status == 2
-    assert said in err
+    assert message in err
 
 
 def test_a_trail_that_is_off_cannot_be_asked_for(settings: Settings) -> None:
-    with pytest.raises(InvalidOptionError, match="--audit: RATIONALE_AUDIT=off keeps no trail"):
+    with pytest.raises(InvalidOptionError, match="--audit: RATIONALE_AUDIT=off"):
         trail_for(settings.model_copy(update={"audit": SecretStr("off")}), audited=True)

@@ -67,9 +67,9 @@ def check(*folders: Path) -> list[tuple[int, str]]:
     command = [sys.executable, "-I", "-c", BARE, *scripts]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ran.stderr == ""
-    told = [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
-    assert len(told) == len(folders)
-    return told
+    lines = [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
+    assert len(lines) == len(folders)
+    return lines
 
 
 def numbers_of(answer: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -83,12 +83,14 @@ def numbers_of(answer: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 
 def kinds(decided: Decided) -> list[str]:
     """Ids of decisions, one for each model, outcome and set of codes."""
-    found = {}
+    collected = {}
     for name, ids in decided.ids.items():
-        for one in ids:
-            answer = decided.answers[one]
-            found[name, answer["decision"], *sorted(reason["code"] for reason in answer["reasons"])] = one
-    return list(found.values())
+        for decision_id in ids:
+            answer = decided.answers[decision_id]
+            collected[name, answer["decision"], *sorted(reason["code"] for reason in answer["reasons"])] = (
+                decision_id
+            )
+    return list(collected.values())
 
 
 def test_every_kind_of_decision_is_checked_without_rationale(
@@ -99,20 +101,20 @@ def test_every_kind_of_decision_is_checked_without_rationale(
     ids += [] if listed in ids else [listed]
     assert decided.answers[listed]["decision"] == "decline"
     assert len(ids) >= len(INSTANCES) + 4
-    for one in ids:
-        decision = store.read(one)
-        write_receipt(decision, replayer.entry(decision), tmp_path / one)
-        assert sorted(path.name for path in (tmp_path / one).iterdir()) == FILES
-    for code, told in check(*(tmp_path / one for one in ids)):
-        assert (code, told.splitlines()[-1]) == (0, "the same decision, by the same reasons"), told
+    for decision_id in ids:
+        decision = store.read(decision_id)
+        write_receipt(decision, replayer.entry(decision), tmp_path / decision_id)
+        assert sorted(path.name for path in (tmp_path / decision_id).iterdir()) == FILES
+    for code, lines in check(*(tmp_path / decision_id for decision_id in ids)):
+        assert (code, lines.splitlines()[-1]) == (0, "the same decision, by the same reasons"), lines
 
 
 @pytest.mark.parametrize("name", ["credit", "net"])
 def test_no_number_word_or_reason_can_be_another_one(
     decided: Decided, store: Ledger, tmp_path: Path, name: str
 ) -> None:
-    one = max(decided.ids[name], key=lambda one: len(decided.answers[one]["reasons"]))
-    decision = store.read(one)
+    decision_id = max(decided.ids[name], key=lambda decision_id: len(decided.answers[decision_id]["reasons"]))
+    decision = store.read(decision_id)
     write_receipt(decision, Replayer(decided.settings).entry(decision), tmp_path / "receipt")
     answer = json.loads((tmp_path / "receipt" / "answer.json").read_text())
     reasons = answer["reasons"]
@@ -131,24 +133,24 @@ def test_no_number_word_or_reason_can_be_another_one(
         shutil.copytree(tmp_path / "receipt", folders[-1])
         (folders[-1] / "answer.json").write_text(json.dumps(each))
     assert len(altered) > 20
-    for each, (code, told) in zip(altered, check(*folders), strict=True):
-        assert code == 1, (each, told)
-        assert "DIFFERENT" in told
+    for each, (code, lines) in zip(altered, check(*folders), strict=True):
+        assert code == 1, (each, lines)
+        assert "DIFFERENT" in lines
 
 
 def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: Ledger, tmp_path: Path) -> None:
     decision = store.read(decided.ids["words"][0])
     write_receipt(decision, Replayer(decided.settings).entry(decision), tmp_path / "receipt")
-    told = (tmp_path / "receipt" / "README.txt").read_text()
+    readme = (tmp_path / "receipt" / "README.txt").read_text()
     command = ["bash", "-c", "sha256sum model.onnx probes.json | sha256sum"]
     shown = subprocess.run(command, cwd=tmp_path / "receipt", capture_output=True, text=True)
     assert decision.runtime["graph"] == shown.stdout.split()[0]
-    assert f"onnxruntime=={decision.runtime['version']} numpy" in told
+    assert f"onnxruntime=={decision.runtime['version']} numpy" in readme
     for runtime, version in (({"version": "1.2.3"}, "1.2.3"), ({}, onnxruntime.__version__)):
         recorded = replace(decision, runtime={"graph": decision.runtime["graph"], **runtime})
         write_receipt(recorded, Replayer(decided.settings).entry(recorded), tmp_path / version)
         assert f"pip install onnxruntime=={version} numpy" in (tmp_path / version / "README.txt").read_text()
-    assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx probes.json | sha256sum`" in told
+    assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx probes.json | sha256sum`" in readme
 
 
 def test_what_is_never_disclosed_is_in_no_receipt(decided: Decided, store: Ledger, tmp_path: Path) -> None:
@@ -158,24 +160,24 @@ def test_what_is_never_disclosed_is_in_no_receipt(decided: Decided, store: Ledge
     assert entry.manifest.decision is not None
     profile = entry.manifest.decision.profile.model_copy(update={"never_disclose": ("code",)})
     by_it = entry.manifest.decision.model_copy(update={"profile": profile})
-    kept = replace(entry, manifest=entry.manifest.model_copy(update={"decision": by_it}))
-    with pytest.raises(InvalidOptionError, match="never to disclose code"):
-        write_receipt(decision, kept, tmp_path / "receipt")
+    entry_with_secret = replace(entry, manifest=entry.manifest.model_copy(update={"decision": by_it}))
+    with pytest.raises(InvalidOptionError, match=r"never .*disclose"):
+        write_receipt(decision, entry_with_secret, tmp_path / "receipt")
     assert not (tmp_path / "receipt").exists()
 
 
 def test_a_receipt_is_whole_or_not_there(decided: Decided, store: Ledger, tmp_path: Path) -> None:
     decision = store.read(decided.ids["words"][0])
     entry = Replayer(decided.settings).entry(decision)
-    with pytest.raises(InvalidOptionError, match="is there already"):
+    with pytest.raises(InvalidOptionError, match="already"):
         write_receipt(decision, entry, tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidOptionError, match="cannot be written"):
+    with pytest.raises(InvalidOptionError, match="be written"):
         write_receipt(decision, entry, tmp_path / "file" / "receipt")
     gone = replace(entry, model_path=tmp_path / "gone" / "model.onnx")
     with pytest.raises(InvalidOptionError, match="gone"):
         write_receipt(decision, gone, tmp_path / "receipt")
-    with pytest.raises(RepositoryError, match="not those that decided"):
+    with pytest.raises(RepositoryError, match="that decided"):
         write_receipt(decision, replace(entry, graph_digest="0" * 64), tmp_path / "receipt")
     with pytest.raises(InvalidOptionError, match="were erased"):
         write_receipt(replace(decision, instance=None, kept="erased"), entry, tmp_path / "receipt")
@@ -184,9 +186,9 @@ def test_a_receipt_is_whole_or_not_there(decided: Decided, store: Ledger, tmp_pa
 
 def test_the_command_line(decided: Decided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    one = decided.ids["net"][0]
-    for out, folder in ((["--out", "new/receipt"], "new/receipt"), ([], f"receipt-{one}")):
-        words = ["receipt", one, *out, "--repository", str(decided.settings.repository)]
+    decision_id = decided.ids["net"][0]
+    for out, folder in ((["--out", "new/receipt"], "new/receipt"), ([], f"receipt-{decision_id}")):
+        words = ["receipt", decision_id, *out, "--repository", str(decided.settings.repository)]
         run = CliRunner().invoke(app, words)
         assert run.exit_code == 0, run.output
         request = json.loads((tmp_path / folder / "request.json").read_text())
@@ -214,8 +216,8 @@ def test_a_library_of_kernels_travels_along(tmp_path: Path) -> None:
         write_receipt(decision, replayed.entry, receipts[-1])
         assert (receipts[-1] / LIBRARY.name).is_file()
     store.close()
-    for code, told in check(*receipts):
-        assert code == 0, told
+    for code, lines in check(*receipts):
+        assert code == 0, lines
 
 
 EDGES: dict[str, Any] = {
@@ -259,11 +261,17 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
     ]
     rows = [{"cards": None, **row} for row in rows]
     decided = decide_all(tmp_path / "models", dict.fromkeys(kinds, rows))
-    outcomes = {name: [decided.answers[one]["decision"] for one in ids] for name, ids in decided.ids.items()}
+    outcomes = {
+        name: [decided.answers[decision_id]["decision"] for decision_id in ids]
+        for name, ids in decided.ids.items()
+    }
     declined = ["decline"]
     assert outcomes["above"] == ["approve", "decline", "approve", *declined * 7]
     assert outcomes["below"] == ["approve", "approve", *declined * 3, *["approve"] * 4, "decline"]
-    codes = [[reason["code"] for reason in decided.answers[one]["reasons"]] for one in decided.ids["above"]]
+    codes = [
+        [reason["code"] for reason in decided.answers[decision_id]["reasons"]]
+        for decision_id in decided.ids["above"]
+    ]
     assert codes[5:] == [["i", "d"], ["i"], ["i"], ["i"], ["cards"]]
     tied = [decided.answers[decided.ids[name][i]]["reasons"] for name, i in (("above", 1), ("below", 2))]
     assert [[reason["code"] for reason in reasons if reason["tied"]] for reasons in tied] == [["d"], ["d"]]
@@ -272,8 +280,8 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
         receipts.append(tmp_path / decision.id)
         write_receipt(decision, replayer.entry(decision), receipts[-1])
     store.close()
-    for code, told in check(*receipts):
-        assert code == 0, told
+    for code, lines in check(*receipts):
+        assert code == 0, lines
 
 
 @pytest.mark.full
@@ -310,9 +318,9 @@ def test_a_pipeline_on_german_credit_data(tmp_path: Path) -> None:
 
 def moved(answer: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
     """With one number that is another one."""
-    made = copy.deepcopy(answer)
-    inner: Any = made
+    changed = copy.deepcopy(answer)
+    inner: Any = changed
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] += 0.01 * max(1, abs(inner[path[-1]]))
-    return made
+    return changed

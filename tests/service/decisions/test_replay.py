@@ -22,7 +22,9 @@ from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 @pytest.fixture
 def declined(decided: Decided, store: Ledger) -> RecordedDecision:
     ids = decided.ids["credit"]
-    return store.read(next(one for one in ids if decided.answers[one]["decision"] == "decline"))
+    return store.read(
+        next(decision_id for decision_id in ids if decided.answers[decision_id]["decision"] == "decline")
+    )
 
 
 @pytest.fixture
@@ -37,15 +39,15 @@ def copied(decided: Decided, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", INSTANCES)
 def test_every_decision_is_repeated_bit_for_bit(decided: Decided, store: Ledger, name: str) -> None:
     replayer = Replayer(decided.settings)
-    for one in decided.ids[name]:
-        replayed = replayer.replay(store.read(one))
+    for decision_id in decided.ids[name]:
+        replayed = replayer.replay(store.read(decision_id))
         assert replayed.differences == replayed.elsewhere == replayed.passed_over == ()
         assert replayed.entry.model in (name, f"{name}_explain")
 
 
 def test_the_decisions_of_this_module_are_of_every_kind(decided: Decided) -> None:
-    kinds = {one["decision"] for one in decided.answers.values()}
-    reasons = [reason for one in decided.answers.values() for reason in one["reasons"]]
+    kinds = {answer["decision"] for answer in decided.answers.values()}
+    reasons = [reason for answer in decided.answers.values() for reason in answer["reasons"]]
     assert kinds == {"approve", "refer", "decline"}
     assert {"R09", "means"} & {reason["code"] for reason in reasons} == {"R09"}
     assert any(len(reason["features"]) > 1 for reason in reasons)
@@ -55,8 +57,8 @@ def test_one_bit_in_the_record_shows(decided: Decided, declined: RecordedDecisio
     bits = struct.unpack("<q", struct.pack("<d", declined.answer["score"]))[0]
     score = struct.unpack("<d", struct.pack("<q", bits + 1))[0]
     altered = replace(declined, answer={**declined.answer, "score": score})
-    (told,) = Replayer(decided.settings).replay(altered).differences
-    assert told == f"score: {score} was answered, {declined.answer['score']} is computed"
+    (difference,) = Replayer(decided.settings).replay(altered).differences
+    assert difference == f"score: {score} was answered, {declined.answer['score']} is computed"
 
 
 def test_on_another_runtime_numbers_are_equal_within_the_tolerance(
@@ -70,8 +72,10 @@ def test_on_another_runtime_numbers_are_equal_within_the_tolerance(
     assert replayed.differences == ()
     assert [each.partition(":")[0] for each in replayed.elsewhere] == ["version", "processor"]
     far = {**answer, "score": answer["score"] * (1 + 2e-4), "decision": "approve"}
-    told = Replayer(decided.settings).replay(replace(declined, answer=far, runtime=runtime)).differences
-    assert sorted(each.partition(":")[0] for each in told) == ["decision", "score"]
+    differences = (
+        Replayer(decided.settings).replay(replace(declined, answer=far, runtime=runtime)).differences
+    )
+    assert sorted(each.partition(":")[0] for each in differences) == ["decision", "score"]
     assert Replayer(decided.settings).replay(replace(declined, runtime={})).elsewhere
 
 
@@ -103,8 +107,8 @@ def test_another_digest_in_the_record_is_told(
 ) -> None:
     digests = {**declined.answer["digests"], name: "0" * 64}
     altered = replace(declined, answer={**declined.answer, "digests": digests})
-    (told,) = Replayer(decided.settings).replay(altered).differences
-    assert f"the digest of its {name} was another" in told
+    (difference,) = Replayer(decided.settings).replay(altered).differences
+    assert f"the digest of its {name} was another" in difference
 
 
 def test_as_many_threads_as_then_replay_it(decided: Decided, declined: RecordedDecision) -> None:
@@ -156,8 +160,8 @@ def test_each_number_is_compared_by_its_own_scale(change: dict[str, Any], differ
     }
     then = {**answer, **{name: value for name, value in change.items() if name in answer}}
     reasons = [{**reason, **{name: value for name, value in change.items() if name in reason}}]
-    told = compare({**then, "reasons": reasons}, {**answer, "reasons": [reason]}, exact=False)
-    assert [each.partition(":")[0] for each in told] == differs
+    differences = compare({**then, "reasons": reasons}, {**answer, "reasons": [reason]}, exact=False)
+    assert [each.partition(":")[0] for each in differences] == differs
 
 
 @pytest.mark.parametrize(
@@ -184,10 +188,10 @@ def test_an_altered_graph_under_the_old_manifest_is_told(
 ) -> None:
     graph = copied / "old" / "1" / "model.onnx"
     graph.write_bytes(graph.read_bytes() + b"\x32\x00")  # an empty doc_string: no number is another one
-    (told,) = Replayer(decided.settings, copied).replay(declined).differences
-    assert "are not those that decided" in told
+    (difference,) = Replayer(decided.settings, copied).replay(declined).differences
+    assert "decided" in difference
     now = Replayer(decided.settings, copied).entry(declined).graph_digest or ""
-    assert f"is {now[:12]}…, and was {declined.runtime['graph'][:12]}…" in told
+    assert f"is {now[:12]}…, and was {declined.runtime['graph'][:12]}…" in difference
     for name in ("a", "z"):  # whatever the order of names, the one with the graph
         config = Path(decided.settings.repository) / "credit_explain" / "config.pbtxt"
         shutil.copytree(config.parent, copied / name)
@@ -208,7 +212,7 @@ def test_an_entry_with_another_profile_or_digest_decided_nothing(
     else:
         manifest["digests"]["explanation"] = "0" * 64
     file.write_text(json.dumps(manifest))
-    with pytest.raises(RepositoryError, match=r"no entry with the explainer .* --entries"):
+    with pytest.raises(RepositoryError, match=r"explainer .* --entries"):
         Replayer(decided.settings, copied).replay(declined)
 
 
@@ -216,19 +220,19 @@ def test_what_cannot_be_replayed_is_told(
     decided: Decided, declined: RecordedDecision, tmp_path: Path
 ) -> None:
     replayer = Replayer(decided.settings)
-    kept: Literal["hashed", "erased"]
-    for kept, said in (("hashed", "--instance FILE"), ("erased", "were erased")):
-        with pytest.raises(InvalidOptionError, match=said):
-            replayer.replay(replace(declined, instance=None, kept=kept))
-    with pytest.raises(RepositoryError, match="is no folder"):
+    form: Literal["hashed", "erased"]
+    for form, message in (("hashed", "--instance FILE"), ("erased", "were erased")):
+        with pytest.raises(InvalidOptionError, match=message):
+            replayer.replay(replace(declined, instance=None, kept=form))
+    with pytest.raises(RepositoryError, match="no folder"):
         Replayer(decided.settings, tmp_path / "nowhere").replay(declined)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / FILE_NAME).write_text("{}")
     with pytest.raises(RepositoryError, match="no entry"):
         Replayer(decided.settings, tmp_path).replay(declined)
     instance = {**(declined.instance or {}), "income": "much"}
-    (told,) = replayer.replay(replace(declined, instance=instance)).differences
-    assert told.startswith("nothing is decided now")
+    (difference,) = replayer.replay(replace(declined, instance=instance)).differences
+    assert difference.startswith("nothing is decided now")
 
 
 def test_what_only_one_side_has_is_passed_over(declined: RecordedDecision, decided: Decided) -> None:
@@ -243,8 +247,8 @@ def test_what_only_one_side_has_is_passed_over(declined: RecordedDecision, decid
     )
     for exact in (True, False):
         assert compare(then, now, exact=exact) == ["standard_errors: income, debt then, income now"]
-    (told,) = compare({**answer, "score": None}, dict(declined.answer), exact=False)
-    assert told == f"score: None was answered, {answer['score']} is computed"
+    (difference,) = compare({**answer, "score": None}, dict(declined.answer), exact=False)
+    assert difference == f"score: None was answered, {answer['score']} is computed"
 
 
 def test_the_command_line(decided: Decided, declined: RecordedDecision, tmp_path: Path) -> None:
@@ -252,22 +256,22 @@ def test_the_command_line(decided: Decided, declined: RecordedDecision, tmp_path
         result = CliRunner().invoke(app, ["replay", *words, "--repository", str(decided.settings.repository)])
         return result.exit_code, result.output
 
-    code, told = run(declined.id)
-    assert (code, told.splitlines()[-1]) == (0, "the same decision on the same runtime: equal bit for bit")
-    given = tmp_path / "instance.json"
-    given.write_text(json.dumps({"instances": [declined.instance]}))
-    assert run(declined.id, "--instance", str(given))[0] == 0
-    given.write_text(json.dumps({**(declined.instance or {}), "income": 1}))
-    assert run(declined.id, "--instance", str(given))[0] == 2
-    code, told = run("--since", "2000")
-    assert (code, told) == (0, f"{len(decided.answers)} equal bit for bit\n")
+    code, output = run(declined.id)
+    assert (code, output.splitlines()[-1]) == (0, "the same decision on the same runtime: equal bit for bit")
+    file = tmp_path / "instance.json"
+    file.write_text(json.dumps({"instances": [declined.instance]}))
+    assert run(declined.id, "--instance", str(file))[0] == 0
+    file.write_text(json.dumps({**(declined.instance or {}), "income": 1}))
+    assert run(declined.id, "--instance", str(file))[0] == 2
+    code, output = run("--since", "2000")
+    assert (code, output) == (0, f"{len(decided.answers)} equal bit for bit\n")
     assert run("--since", "2000", "--until", "2001") == (0, "no decisions\n")
     for wrong in ([], ["x", "--since", "2000"], ["x", "--until", "2000"], ["nothing"]):
         assert run(*wrong)[0] == 2
     empty = tmp_path / "empty"
     empty.mkdir()
-    code, told = run("--since", "2000", "--entries", str(empty))
-    assert (code, told.splitlines()[-1]) == (1, f"{len(decided.answers)} not replayed")
+    code, output = run("--since", "2000", "--entries", str(empty))
+    assert (code, output.splitlines()[-1]) == (1, f"{len(decided.answers)} not replayed")
 
 
 def test_hashed_inputs_are_asked_for_and_compared(decided: Decided, tmp_path: Path) -> None:
@@ -278,19 +282,19 @@ def test_hashed_inputs_are_asked_for_and_compared(decided: Decided, tmp_path: Pa
         shutil.copytree(Path(decided.settings.repository) / name, repository / name)
     (instance,) = INSTANCES["credit"][1:2]
     hashed = decide_all(repository, {"credit": [instance]}, audit_inputs="hashed", audit_key_file=key)
-    ((one,),) = hashed.ids.values()
+    ((decision_id,),) = hashed.ids.values()
     settings = tmp_path / "settings.toml"
     settings.write_text(f'audit_inputs = "hashed"\naudit_key_file = "{key}"\nrepository = "{repository}"\n')
-    given = tmp_path / "instance.json"
+    file = tmp_path / "instance.json"
 
     def run(*words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["replay", one, "--config", str(settings), *words])
+        result = CliRunner().invoke(app, ["replay", decision_id, "--config", str(settings), *words])
         return result.exit_code, result.output
 
-    code, told = run()
-    assert (code, "--instance FILE" in told) == (2, True)
+    code, output = run()
+    assert (code, "--instance FILE" in output) == (2, True)
     for content, status in ((instance, 0), ({**instance, "income": 1}, 2), ([instance], 2)):
-        given.write_text(json.dumps(content))
-        assert run("--instance", str(given))[0] == status
-    given.write_text("{")
-    assert run("--instance", str(given))[0] == 2
+        file.write_text(json.dumps(content))
+        assert run("--instance", str(file))[0] == status
+    file.write_text("{")
+    assert run("--instance", str(file))[0] == 2

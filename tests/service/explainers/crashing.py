@@ -21,7 +21,7 @@ def always(*_: Any) -> bool:
 
 
 def of_artifacts(_: Any, saved: Any = (), *__: Any) -> bool:
-    return any(isinstance(one, Artifact) for one in saved)
+    return any(isinstance(item, Artifact) for item in saved)
 
 
 def of_folders(path: Path) -> bool:
@@ -46,27 +46,27 @@ POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
 
 
 def arm(point: str) -> None:
-    place, name, when, wanted = POINTS[point]
+    place, name, when, is_crash_point = POINTS[point]
     function = getattr(place, name)
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def blocking(*arguments: Any, **named: Any) -> Any:
-        due = wanted(*arguments)
-        if due and when == "before":
+        is_now = is_crash_point(*arguments)
+        if is_now and when == "before":
             die()
         result = function(*arguments, **named)
-        if due:
+        if is_now:
             die()
         return result
 
     async def awaiting(*arguments: Any, **named: Any) -> Any:
-        due = wanted(*arguments)
-        if due and when == "before":
+        is_now = is_crash_point(*arguments)
+        if is_now and when == "before":
             die()
         result = await function(*arguments, **named)
-        if due:
+        if is_now:
             die()
         return result
 

@@ -16,7 +16,7 @@ from rationale_service.errors import InvalidExplainerError
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.settings import Settings
 from tests.compiler.models import parsed
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.explaining import (
     DEEPSHAP,
@@ -32,18 +32,13 @@ from tests.service.explaining import (
     count,
     explain,
     explainers_of,
-    folder,
     made_ready,
     names,
-    quick,
-    sets,
     settled,
     until,
     when,
     write_plain,
 )
-
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
 
 LOANS = "/v2/models/loans/explainers"
 
@@ -53,9 +48,9 @@ async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
     """A gateway that nothing succeeds in changing."""
     folder = tmp_path_factory.mktemp("admin")
     write_plain(folder / "models")
-    made.write_gradient(folder / "models")
+    handmade.write_gradient(folder / "models")
     sets = Sets(folder / "sets")
-    sets.add("typical", made.X)
+    sets.add("typical", handmade.X)
     async with administered(folder, sets) as client:
         yield client
 
@@ -116,8 +111,8 @@ def explained_by(explainer: str) -> dict[str, Any]:
 async def test_nothing_is_compiled_twice(folder: Path, sets: Sets) -> None:
     async with administered(folder, sets, grace_s=0.5) as client:
         status = await made_ready(client, f"{PATH}/one", DEEPSHAP)
-        again = await client.put(f"{PATH}/one", json={**DEEPSHAP, "options": {}, "memory_budget": "4GB"})
-        assert (again.status_code, again.json()["digest"]) == (200, status["digest"])
+        repeated = await client.put(f"{PATH}/one", json={**DEEPSHAP, "options": {}, "memory_budget": "4GB"})
+        assert (repeated.status_code, repeated.json()["digest"]) == (200, status["digest"])
         shared = await made_ready(client, f"{PATH}/two", DEEPSHAP)
         assert shared["serving"]["entry"] == status["serving"]["entry"]
         assert compiles(client) == 1
@@ -134,9 +129,9 @@ async def test_nothing_is_compiled_twice(folder: Path, sets: Sets) -> None:
 async def test_two_models_of_one_content_stay_apart(folder: Path, sets: Sets) -> None:
     write_plain(folder / "models", "twin")
     async with administered(folder, sets) as client:
-        own = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        of_model = await made_ready(client, f"{PATH}/one", DEEPSHAP)
         twin = await made_ready(client, "/v2/models/twin/explainers/one", DEEPSHAP)
-        assert own["digest"] != twin["digest"]
+        assert of_model["digest"] != twin["digest"]
         assert twin["serving"]["entry"].startswith("twin_explain_")
         await client.delete(f"{PATH}/one")
         assert (await client.get("/v2/models/twin_explain")).status_code == 200
@@ -146,7 +141,7 @@ async def test_two_models_of_one_content_stay_apart(folder: Path, sets: Sets) ->
 async def test_what_was_compiled_by_hand_answers_until_another_is_the_default(
     tmp_path: Path, sets: Sets
 ) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     async with administered(tmp_path, sets) as client:
         status = await made_ready(client, f"{PATH}/mine", GRADIENT)
         assert not status["default"]
@@ -168,7 +163,7 @@ async def test_what_was_compiled_by_hand_answers_until_another_is_the_default(
 
 async def answering(client: httpx.AsyncClient) -> dict[str, Any]:
     """What explained, as v1's answers tell it."""
-    answer = await client.post("/v1/models/score:explain", json={"instances": made.X.tolist()})
+    answer = await client.post("/v1/models/score:explain", json={"instances": handmade.X.tolist()})
     assert answer.status_code == 200, answer.text
     explainer: dict[str, Any] = answer.json()["explainer"]
     return explainer
@@ -181,10 +176,11 @@ def digest_of(status: dict[str, Any]) -> str:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    "own", [{}, {"inputs": ["x"]}, {"features": ["income", "debt"]}, {"features": {"x": ["income", "debt"]}}]
+    "names_option",
+    [{}, {"inputs": ["x"]}, {"features": ["income", "debt"]}, {"features": {"x": ["income", "debt"]}}],
 )
 async def test_an_explainer_without_references_has_the_names_of_the_model(
-    tmp_path: Path, own: dict[str, Any]
+    tmp_path: Path, names_option: dict[str, Any]
 ) -> None:
     """Callers who ask by name are answered whichever explainer is the default."""
     model = parsed(
@@ -194,12 +190,12 @@ async def test_an_explainer_without_references_has_the_names_of_the_model(
     named.write(tmp_path, "loans")
     ask = {"instances": [{"income": 2.0, "debt": 4.0}]}
     async with gateway(Settings(repository=tmp_path, state=tmp_path / "state")) as client:
-        wanted = {"method": "gradient", "default": True, **own}
+        expected = {"method": "gradient", "default": True, **names_option}
         for other in (["a", "b"], {"x": ["debt", "income"]}):
-            answer = await client.put(f"{LOANS}/gradients", json={**wanted, "features": other})
+            answer = await client.put(f"{LOANS}/gradients", json={**expected, "features": other})
             assert answer.status_code == 422, answer.text
-            assert "the model was compiled with other names for 'x'" in answer.json()["detail"]
-        await made_ready(client, f"{LOANS}/gradients", wanted)
+            assert "other names for 'x'" in answer.json()["detail"]
+        await made_ready(client, f"{LOANS}/gradients", expected)
         for verb in ("predict", "explain"):
             answer = await client.post(f"/v1/models/loans:{verb}", json=ask)
             assert answer.status_code == 200, answer.text
@@ -214,7 +210,7 @@ async def test_an_explainer_without_references_has_the_names_of_the_model(
 @pytest.mark.usefixtures("quick")
 async def test_no_default_changes_how_predictions_read_rows(tmp_path: Path) -> None:
     """Missing values are taken as the compiled explainer takes them."""
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     async with administered(tmp_path) as client:
         registry = client.app.state.gateway.plane.repository  # type: ignore[attr-defined]
         before = registry.manifest_of(registry.entry("score"))
@@ -354,10 +350,10 @@ def test_layers_contrasts_and_concepts_are_asked_for_as_on_the_command_line() ->
     spec = ExplainerSpec.model_validate(
         {"method": "lrp", "targets": [2, "1-0"], "layers": ["h1"], "concepts": "h1=2", "concept_axis": 1}
     )
-    asked = spec.requested(referenced=False)
-    assert asked.targets == [2, "1-0"]
-    assert asked.layers == ["h1"]
-    assert asked.concepts == Concepts("h1", 2)
+    compile_request = spec.requested(referenced=False)
+    assert compile_request.targets == [2, "1-0"]
+    assert compile_request.layers == ["h1"]
+    assert compile_request.concepts == Concepts("h1", 2)
     for wrong in ({"targets": ["1-"]}, {"targets": [-1]}, {"layers": "some"}, {"concept_axis": 0}):
         with pytest.raises(ValidationError):
             ExplainerSpec.model_validate({"method": "lrp", **wrong})

@@ -24,30 +24,30 @@ def test_an_entry_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ha
         monkeypatch.setattr(
             tarfile.TarFile, "extractall", lambda self, path: extract(self, path, filter="tar")
         )
-    one, two = (
+    first, second = (
         ArtifactStore(tmp_path / name, State(tmp_path / f"{name}.state"), Blobs(f"file://{tmp_path}/blobs"))
         for name in ("one", "two")
     )
-    made = one.staging() / "net_explain_1"
-    (made / "1").mkdir(parents=True)
-    (made / "1/model.onnx").write_bytes(b"graph")
-    kept = Artifact("d", "net_explain_1", "net", "m", None, 5, sha256=one.keep(made, "d"))
-    assert two.fetch(kept)
+    folder = first.staging() / "net_explain_1"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1/model.onnx").write_bytes(b"graph")
+    artifact = Artifact("d", "net_explain_1", "net", "m", None, 5, sha256=first.keep(folder, "d"))
+    assert second.fetch(artifact)
     assert (tmp_path / "two/net_explain_1/1/model.onnx").read_bytes() == b"graph"
-    for store in (one, two):
+    for store in (first, second):
         store.state.close()
 
 
-@pytest.mark.parametrize("own", ["a", "z"])
-def test_old_copies_go_and_a_repository_of_ones_own_stays(tmp_path: Path, own: str) -> None:
+@pytest.mark.parametrize("entry_name", ["a", "z"])
+def test_old_copies_go_and_a_repository_of_ones_own_stays(tmp_path: Path, entry_name: str) -> None:
     state = State(tmp_path / "kept")
-    for folder in (tmp_path / own, copies_in(state)):
+    for folder in (tmp_path / entry_name, copies_in(state)):
         entry = folder / "net_explain_1"
         entry.mkdir(parents=True)
         os.utime(entry, (0, 0))
         ArtifactStore(folder, state, Blobs(f"file://{tmp_path}/blobs")).sweep([])
     state.close()
-    assert (tmp_path / own / "net_explain_1").is_dir()
+    assert (tmp_path / entry_name / "net_explain_1").is_dir()
     assert not list(copies_in(state).iterdir())
 
 
@@ -64,17 +64,17 @@ def test_a_copy_that_was_just_fetched_stays(tmp_path: Path, age_s: float, stays:
 
 def test_what_another_process_publishes_stays(tmp_path: Path) -> None:
     """While it holds the lease, and no longer."""
-    made = Artifact("d", "net_explain_1", "net", "m", None, 5)
+    artifact = Artifact("d", "net_explain_1", "net", "m", None, 5)
     folder = tmp_path / "state"
-    with contextlib.closing(State(folder)) as own, contextlib.closing(State(folder)) as other:
-        store = ArtifactStore(tmp_path / "models", own)
-        aside = store.repository / f"{artifact_store._ON_THE_WAY}{made.entry}"
+    with contextlib.closing(State(folder)) as state, contextlib.closing(State(folder)) as other:
+        store = ArtifactStore(tmp_path / "models", state)
+        aside = store.repository / f"{artifact_store._ON_THE_WAY}{artifact.entry}"
         aside.mkdir(parents=True)
-        assert other.take(lease_of(made.digest)) is not None
-        store.sweep([made])
+        assert other.take(lease_of(artifact.digest)) is not None
+        store.sweep([artifact])
         assert aside.is_dir()
-        other.release(lease_of(made.digest))
-        store.sweep([made])
+        other.release(lease_of(artifact.digest))
+        store.sweep([artifact])
         assert not aside.exists()
 
 
@@ -84,7 +84,7 @@ def test_a_shared_file_appears_as_a_whole(
 ) -> None:
     """Who asks while it is being written finds nothing, or what was there before."""
     blobs, other = (Blobs(f"file://{tmp_path}/blobs") for _ in range(2))
-    found: list[str | None] = []
+    collected: list[str | None] = []
 
     def seen() -> str | None:
         got = tmp_path / "got"
@@ -92,14 +92,14 @@ def test_a_shared_file_appears_as_a_whole(
 
     def half(_: str, target: str) -> None:
         Path(target).write_text("ha")
-        found.append(seen())
+        collected.append(seen())
         if is_killed:
             raise OSError("killed")
         Path(target).write_text("half")
 
     monkeypatch.setattr(blobs._files, "put_file", half)
-    for due in (None, None if is_killed else "half"):
+    for expected in (None, None if is_killed else "half"):
         with pytest.raises(StateUnavailableError) if is_killed else contextlib.nullcontext():
             blobs.put("artefacts/d.tar", tmp_path / "given")
-        assert found.pop() == due
+        assert collected.pop() == expected
         assert seen() == (None if is_killed else "half")

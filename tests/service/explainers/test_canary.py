@@ -15,7 +15,7 @@ from rationale_service.protocols.grpc.servicer import infer
 from rationale_service.protocols.rest.canary import CanarySpec
 from rationale_service.repository.registry import Canary
 from rationale_service.security.keys import Scope, new_key
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.explaining import (
     DEEPSHAP,
     GRADIENT,
@@ -27,18 +27,13 @@ from tests.service.explaining import (
     assert_answers,
     explain,
     explainers_of,
-    folder,
     made_ready,
-    quick,
-    sets,
     until,
 )
 
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
-
 CANARY = "/v2/models/score/canary"
 HALF = {"explainer": "new", "share": 0.5}
-ASK = {"instances": made.X.tolist()}
+ASK = {"instances": handmade.X.tolist()}
 
 
 async def prepared(client: httpx.AsyncClient) -> None:
@@ -51,9 +46,9 @@ async def name_of(client: httpx.AsyncClient, request_id: str) -> str:
     answer = await client.post("/v1/models/score:explain", json=ASK, headers={"x-request-id": request_id})
     assert answer.status_code == 200, answer.text
     body = answer.json()
-    base = np.array([one["base_value"] for one in body["explanations"][0]["targets"]])
-    rows = {"old": made.X[:3], "new": made.X[3:]}[body["explainer"]["name"]]
-    np.testing.assert_allclose(base, made.predict(rows).mean(0), rtol=1e-4, atol=1e-5)
+    base = np.array([target["base_value"] for target in body["explanations"][0]["targets"]])
+    rows = {"old": handmade.X[:3], "new": handmade.X[3:]}[body["explainer"]["name"]]
+    np.testing.assert_allclose(base, handmade.predict(rows).mean(0), rtol=1e-4, atol=1e-5)
     return str(body["explainer"]["name"])
 
 
@@ -66,12 +61,12 @@ def counted(client: httpx.AsyncClient, arm: str, status: int = 200) -> float:
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 def test_shares_are_kept_and_grow_by_what_they_add(share: float) -> None:
     keys = [f"request-{i}" for i in range(4000)]
-    taken = {key for key in keys if Canary("new", share).takes("score", key)}
-    assert abs(len(taken) / len(keys) - share) <= 3 * (share * (1 - share) / len(keys)) ** 0.5
+    canary_keys = {key for key in keys if Canary("new", share).takes("score", key)}
+    assert abs(len(canary_keys) / len(keys) - share) <= 3 * (share * (1 - share) / len(keys)) ** 0.5
     more = Canary("new", min(share + 0.2, 1))
-    assert all(more.takes("score", key) for key in taken)
+    assert all(more.takes("score", key) for key in canary_keys)
     if 0 < share < 1:
-        assert taken != {key for key in keys if Canary("new", share).takes("another", key)}
+        assert canary_keys != {key for key in keys if Canary("new", share).takes("another", key)}
 
 
 @pytest.mark.usefixtures("quick")
@@ -102,8 +97,8 @@ async def test_the_body_s_id_decides_by_both_protocols(folder: Path, sets: Sets)
         await prepared(client)
         await client.put(CANARY, json=HALF)
         handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
-        tensor = {"name": "x", "shape": [5, 4], "datatype": "FP32", "data": made.X.ravel().tolist()}
-        told = {}
+        tensor = {"name": "x", "shape": [5, 4], "datatype": "FP32", "data": handmade.X.ravel().tolist()}
+        scores = {}
         for i in range(20):
             message: dict[str, Any] = {"id": f"loan-{i}", "inputs": [tensor]}
             by_http = [
@@ -112,19 +107,22 @@ async def test_the_body_s_id_decides_by_both_protocols(folder: Path, sets: Sets)
             ]
             request = pb.ModelInferRequest(model_name="score_explain", id=f"loan-{i}")
             request.inputs.add(name="x", datatype="FP32", shape=[5, 4])
-            request.raw_input_contents.append(made.X.tobytes())
+            request.raw_input_contents.append(handmade.X.tobytes())
             bound = contexts.bind(RequestContext("grpc", "ModelInfer", f"other-{i}"))
             by_grpc = await infer(handler, request, None)
             contexts.unbind(bound)
-            names = {one["parameters"]["explainer"] for one in by_http}
+            names = {output_item["parameters"]["explainer"] for output_item in by_http}
             names.add(by_grpc.parameters["explainer"].string_param)
-            (told[i],) = names
-            outputs = {one["name"]: np.reshape(one["data"], one["shape"]) for one in by_http[0]["outputs"]}
-            assert_answers(outputs, {"old": "typical", "new": "other"}[told[i]])
-        assert set(told.values()) == {"old", "new"}
+            (scores[i],) = names
+            outputs = {
+                output_item["name"]: np.reshape(output_item["data"], output_item["shape"])
+                for output_item in by_http[0]["outputs"]
+            }
+            assert_answers(outputs, {"old": "typical", "new": "other"}[scores[i]])
+        assert set(scores.values()) == {"old", "new"}
         (entry,) = [e.name for e in explainers_of(client).store.registry().explainers["score"].values()][:1]
-        own = (await client.post(f"/v2/models/{entry}/infer", json={"inputs": [tensor]})).json()
-        assert "explainer" not in own["parameters"]  # by its own name it is no default
+        of_entry = (await client.post(f"/v2/models/{entry}/infer", json={"inputs": [tensor]})).json()
+        assert "explainer" not in of_entry["parameters"]  # by its own name it is no default
 
 
 @pytest.mark.usefixtures("quick")
@@ -148,15 +146,15 @@ async def test_it_goes_with_its_explainer_and_stays_over_a_restart(folder: Path,
 
 @pytest.mark.usefixtures("quick")
 async def test_every_replica_follows(folder: Path, sets: Sets) -> None:
-    async with administered(folder, sets) as one, administered(folder, sets) as two:
-        await prepared(one)
-        await until(lambda: len(explainers_of(two).store.registry().explainers.get("score", {})) == 2)
-        await one.put(CANARY, json=HALF)
-        await until(lambda: "score" in two.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
+    async with administered(folder, sets) as first, administered(folder, sets) as second:
+        await prepared(first)
+        await until(lambda: len(explainers_of(second).store.registry().explainers.get("score", {})) == 2)
+        await first.put(CANARY, json=HALF)
+        await until(lambda: "score" in second.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
         for i in range(10):
-            assert await name_of(one, f"request-{i}") == await name_of(two, f"request-{i}")
-        await two.delete(CANARY)
-        await until(lambda: not one.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
+            assert await name_of(first, f"request-{i}") == await name_of(second, f"request-{i}")
+        await second.delete(CANARY)
+        await until(lambda: not first.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
 
 
 GARBAGE: list[tuple[Any, int, str]] = [
@@ -176,10 +174,10 @@ GARBAGE: list[tuple[Any, int, str]] = [
 async def test_garbage_is_refused(folder: Path, sets: Sets) -> None:
     async with administered(folder, sets) as client:
         await prepared(client)
-        for body, status, told in GARBAGE:
+        for body, status, message in GARBAGE:
             answer = await client.put(CANARY, json=body)
             assert answer.status_code == status, (body, answer.text)
-            assert told in answer.text, body
+            assert message in answer.text, body
         assert (await client.put("/v2/models/nobody/canary", json=HALF)).status_code == 404
         assert (await client.get("/v2/models/nobody/canary")).status_code == 404
 
@@ -189,7 +187,7 @@ async def test_one_alone_is_no_canary(folder: Path, sets: Sets, quick: Gate) -> 
         await made_ready(client, f"{PATH}/new", {**GRADIENT, "default": False})
         answer = await client.put(CANARY, json=HALF)
         assert answer.status_code == 409
-        assert "would be the only one" in answer.text
+        assert "only one" in answer.text
         quick.close()
         assert (await client.put(f"{PATH}/coming", json=DEEPSHAP)).status_code == 202
         answer = await client.put(CANARY, json={"explainer": "coming", "share": 0.5})
@@ -207,9 +205,13 @@ async def test_acts_are_recorded_and_requests_logged(
         await client.put(CANARY, json={"explainer": "nobody", "share": 0.5})
         await client.delete(CANARY)
         acts = client.app.state.gateway.acts  # type: ignore[attr-defined]
-        found = [act for act in acts._store.acts() if act["target"] == CANARY]
-        assert [(act["act"], act["status"]) for act in found] == [("PUT", 200), ("PUT", 404), ("DELETE", 204)]
-        assert '"share": 0.5' in found[0]["detail"]
+        actual = [act for act in acts._store.acts() if act["target"] == CANARY]
+        assert [(act["act"], act["status"]) for act in actual] == [
+            ("PUT", 200),
+            ("PUT", 404),
+            ("DELETE", 204),
+        ]
+        assert '"share": 0.5' in actual[0]["detail"]
         await client.put(CANARY, json=HALF)
         with caplog.at_level(logging.INFO, "rationale.access"):
             name = await name_of(client, "a")
@@ -224,12 +226,12 @@ async def test_it_takes_an_administrator_s_key(folder: Path, sets: Sets) -> None
     async with administered(folder, sets, keys=inline) as client:
         for scope, statuses in ((Scope.EXPLAIN, {403}), (Scope.ADMIN, {404})):
             header = {"authorization": f"Bearer {keys[scope][0]}"}
-            found = [
+            actual = [
                 (await client.get(CANARY, headers=header)).status_code,
                 (await client.put(CANARY, headers=header, json=HALF)).status_code,
                 (await client.delete(CANARY, headers=header)).status_code,
             ]
-            assert set(found) == statuses
+            assert set(actual) == statuses
         assert (await client.get(CANARY)).status_code == 401
 
 

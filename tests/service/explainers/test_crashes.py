@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from rationale_service.models.explainers import builder as builder
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import Child, ready_line, serve
 from tests.service.explainers.crashing import POINTS
 from tests.service.explaining import (
@@ -36,11 +35,6 @@ from tests.service.explaining import (
 
 IN_EVERY_RUN = ("renamed", "committed")
 SECONDS = 60
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder, "compile_entry", Gate())
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +73,9 @@ async def test_killed_during_publication(published: Path, tmp_path: Path, point:
         at_once = kind_of((await explain(client))["x_attributions"])
         assert at_once == ("other" if point in ("committed", *list(POINTS)[-3:]) else "typical")
         status = await settled(client, f"{PATH}/one")
-        wanted = DEEPSHAP if point == "before it is recorded" else OTHER
-        assert (status["state"], status["asked"]) == ("ready", wanted)
-        assert kind_of((await explain(client))["x_attributions"]) == wanted["reference_set"]
+        expected = DEEPSHAP if point == "before it is recorded" else OTHER
+        assert (status["state"], status["asked"]) == ("ready", expected)
+        assert kind_of((await explain(client))["x_attributions"]) == expected["reference_set"]
         await only_one_is_served(folder, status["serving"]["entry"])
         assert [p.name for p in (folder / "models.state" / "staging").iterdir()] == []
 
@@ -95,16 +89,25 @@ async def only_one_is_served(folder: Path, entry: str) -> None:
 
 def kinds(url: str) -> str | None:
     """Which of two explanations answers now: checked to be all of one, with its own digest."""
-    tensor = {"name": "x", "shape": list(made.X.shape), "datatype": "FP32", "data": made.X.ravel().tolist()}
+    tensor = {
+        "name": "x",
+        "shape": list(handmade.X.shape),
+        "datatype": "FP32",
+        "data": handmade.X.ravel().tolist(),
+    }
     answer = patient.post(f"{url}/v2/models/score/explain", json={"inputs": [tensor]})
     if answer.status_code == 404:
         return None
     assert answer.status_code == 200, answer.text
     body = answer.json()
     arrays = {o["name"]: np.array(o["data"]).reshape(o["shape"]) for o in body["outputs"]}
-    np.testing.assert_allclose(arrays["y"], made.predict(made.X), rtol=1e-5)
+    np.testing.assert_allclose(arrays["y"], handmade.predict(handmade.X), rtol=1e-5)
     attributions = arrays["x_attributions"]
-    return "plain" if np.allclose(attributions, made.X[:, None] * made.W.T, rtol=1e-4, atol=1e-4) else "other"
+    return (
+        "plain"
+        if np.allclose(attributions, handmade.X[:, None] * handmade.W.T, rtol=1e-4, atol=1e-4)
+        else "other"
+    )
 
 
 @contextlib.contextmanager

@@ -21,12 +21,19 @@ from rationale_service.errors import (
     StateUnavailableError,
     UnknownModelError,
 )
-from rationale_service.models.explainers.following import Following, Tasks
-from rationale_service.models.explainers.records import HIDDEN, Artifact, Known, Record, RecordStore, Stage
+from rationale_service.models.explainers.records import (
+    HIDDEN,
+    Artifact,
+    ExplainerRecord,
+    RecordStore,
+    Stage,
+    StateSnapshot,
+)
+from rationale_service.models.explainers.replica_sync import ExplainerTasks, ReplicaSync
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.repository.registry import read_repository
 from rationale_service.state.state import State
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.explaining import (
     ATTRIBUTIONS,
     DEEPSHAP,
@@ -41,18 +48,12 @@ from tests.service.explaining import (
     count,
     explain,
     explainers_of,
-    folder,
     made_ready,
     names,
-    quick,
-    sets,
     settled,
     until,
     write_plain,
 )
-
-__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
-
 
 LONG = ["long feature name " * 100 + str(i) for i in range(4)]  # several pages of a database
 
@@ -141,7 +142,7 @@ async def test_a_disk_too_full_for_records(folder: Path, sets: Sets) -> None:
         with full(state):
             answer = await client.put(f"{PATH}/one", json={**OTHER, "features": LONG})
             assert answer.status_code == 503
-            assert "database or disk is full" in answer.json()["detail"]
+            assert "disk is full" in answer.json()["detail"]
         assert (await client.get(f"{PATH}/one")).json() == good
         assert_answers(await explain(client), "typical")
         assert (await made_ready(client, f"{PATH}/one", OTHER))["error"] is None
@@ -150,12 +151,12 @@ async def test_a_disk_too_full_for_records(folder: Path, sets: Sets) -> None:
 @contextlib.contextmanager
 def full(state: State) -> Iterator[None]:
     """The database cannot grow."""
-    engine = state.open()._opened()
+    engine = state.open()._get_engine()
 
     def limit(pages: int, connection: Any) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    bounded, free = (lambda one, *_: limit(1, one)), (lambda one, *_: limit(1_000_000, one))
+    bounded, free = (lambda value, *_: limit(1, value)), (lambda value, *_: limit(1_000_000, value))
     event.listen(engine, "checkout", bounded)  # SQLite takes what it has
     try:
         yield
@@ -175,8 +176,8 @@ async def test_at_most_so_many_are_loaded(folder: Path, sets: Sets) -> None:
         for name in ("typical", "other", "gradient", "typical"):
             assert_answers(await explain(client, explainer=name), name)
             assert count(client, "loaded_explainers") <= 2
-        both = await asyncio.gather(*(explain(client, explainer=n) for n in ("other", "gradient") * 6))
-        for answer, name in zip(both, ("other", "gradient") * 6, strict=True):
+        answers = await asyncio.gather(*(explain(client, explainer=n) for n in ("other", "gradient") * 6))
+        for answer, name in zip(answers, ("other", "gradient") * 6, strict=True):
             assert_answers(answer, name)
         ready = await client.get(f"/v2/models/{listed[0]['serving']['entry']}/ready")
         assert ready.status_code == 200  # it is loaded for whoever asks
@@ -204,18 +205,18 @@ def test_the_least_recently_used_are_too_many(
     sizes: list[int], most_bytes: int, gone: list[int], folder: Path, tmp_path: Path
 ) -> None:
     """Of those that no person asked for, the one used last first."""
-    asked = Record("score", "named", 1, {}, "named", None, False, Stage.READY, serving="named")
+    named = ExplainerRecord("score", "named", 1, {}, "named", None, False, Stage.READY, serving="named")
     hidden = [
-        replace(asked, name=f"{HIDDEN}{i}", digest=str(i), serving=str(i), updated_s=9.0 - i)
+        replace(named, name=f"{HIDDEN}{i}", digest=str(i), serving=str(i), updated_s=9.0 - i)
         for i in range(len(sizes))
     ]
-    made = [
-        Artifact(one.digest, "entry", "score", "m", None, size)
-        for one, size in zip([asked, *hidden], [10**9, *sizes], strict=True)
+    artifacts = [
+        Artifact(record.digest, "entry", "score", "m", None, size)
+        for record, size in zip([named, *hidden], [10**9, *sizes], strict=True)
     ]
     base = read_repository(folder / "models")
-    store = RecordStore(State(tmp_path / "state"), base, [*hidden[::-1], asked], made)
-    assert [int(one.digest) for one in store.surplus(most_bytes)] == gone
+    store = RecordStore(State(tmp_path / "state"), base, [*hidden[::-1], named], artifacts)
+    assert [int(record.digest) for record in store.surplus(most_bytes)] == gone
 
 
 @pytest.mark.parametrize(
@@ -231,8 +232,8 @@ def test_the_least_recently_used_are_too_many(
 def test_an_artifact_is_in_use_until_nothing_is_to_answer_by_it(
     stage: Stage, serving: str | None, used: set[str], folder: Path, tmp_path: Path
 ) -> None:
-    one = Record("score", "one", 1, {}, "coming", None, False, stage, serving=serving)
-    store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [one], [])
+    record = ExplainerRecord("score", "one", 1, {}, "coming", None, False, stage, serving=serving)
+    store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [record], [])
     assert {digest for digest in ("coming", "old", "other") if store.in_use(digest)} == used
 
 
@@ -251,7 +252,7 @@ def test_a_reference_set_is_used_by_what_is_asked_for_and_by_what_answers(
     asked: str | None, serving: str | None, used: set[str], folder: Path, tmp_path: Path
 ) -> None:
     """None of both may be deleted: people's explanations are of it."""
-    one = Record("score", "one", 1, {}, "coming", asked, False, Stage.READY, serving=serving)
+    one = ExplainerRecord("score", "one", 1, {}, "coming", asked, False, Stage.READY, serving=serving)
     made = [
         Artifact(f"of {name or 'none'}", f"entry {name}", "score", "m", name, 1)
         for name in ("new", "old", None)
@@ -276,14 +277,16 @@ def test_the_first_explainer_of_a_model_is_its_default(
     others: list[dict[str, Any]], name: str, lacks: bool, tmp_path: Path
 ) -> None:
     write_plain(tmp_path / "models")
-    known = Record("score", "known", 1, {}, "d", None, False, Stage.QUEUED)
+    known = ExplainerRecord("score", "known", 1, {}, "d", None, False, Stage.QUEUED)
     records = [replace(known, **other) for other in others]
     store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), records)
     assert store.lacks_default(("score", name)) is lacks
 
 
-def follower(store: RecordStore, plane: Any = None) -> Following:
-    return Following(plane or MagicMock(), MagicMock(), store, Tasks(), lambda _: None, lambda _: None)
+def follower(store: RecordStore, plane: Any = None) -> ReplicaSync:
+    return ReplicaSync(
+        plane or MagicMock(), MagicMock(), store, ExplainerTasks(), lambda _: None, lambda _: None
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,10 +298,10 @@ async def test_an_explainer_was_used_last_when_any_process_used_it(
 ) -> None:
     """Else what one process uses all the time would make room for others; a newer one begins anew."""
     write_plain(tmp_path / "models")
-    known = Record("score", "one", 1, {}, "d", None, False, Stage.READY, updated_s=mine)
+    known = ExplainerRecord("score", "one", 1, {}, "d", None, False, Stage.READY, updated_s=mine)
     store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), [known])
     other = replace(known, generation=generation, updated_s=theirs)
-    await follower(store)._adopt(Known(2, [other], [], [], {}))
+    await follower(store)._adopt(StateSnapshot(2, [other], [], [], {}))
     assert store.records["score", "one"] == replace(other, updated_s=due)
 
 
@@ -316,7 +319,7 @@ async def test_only_an_explainer_of_the_model_that_is_here_is_made_here(
     found: str | Exception, due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_plain(tmp_path / "models")
-    one = Record("score", "one", 1, {"method": "gradient"}, "d", None, False, Stage.QUEUED)
+    one = ExplainerRecord("score", "one", 1, {"method": "gradient"}, "d", None, False, Stage.QUEUED)
     store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), [one])
     answer = {"side_effect": found} if isinstance(found, Exception) else {"return_value": found}
     monkeypatch.setattr(store, "digest", AsyncMock(**answer))
@@ -334,13 +337,13 @@ async def test_how_often_an_explainer_is_tried(
         explainers = explainers_of(client)
         before = explainers.store.records["score", "one"]
         tried = replace(before, attempts=attempts)
-        await explainers.following.exclusively(partial(explainers.store.save, tried))
-        again = explainers.following.exclusively(partial(explainers._count_attempt, tried))
+        await explainers.sync.exclusively(partial(explainers.store.save, tried))
+        second_attempt = explainers.sync.exclusively(partial(explainers._count_attempt, tried))
         if is_last:
-            with pytest.raises(CompileFailedError, match="the gateway ended 3 times"):
-                await again
+            with pytest.raises(CompileFailedError, match="ended 3 times"):
+                await second_attempt
         else:
-            assert (await again).attempts == attempts + 1
+            assert (await second_attempt).attempts == attempts + 1
         await made_ready(client, f"{PATH}/one", OTHER)
         assert explainers.store.records["score", "one"].attempts == 0
 
@@ -353,17 +356,17 @@ async def test_what_requests_have_made_is_bounded(folder: Path, sets: Sets) -> N
     digest = sets.names["typical"]
     async with administered(folder, sets, grace_s=0.2) as client:
         named = await made_ready(client, f"{PATH}/named", DEEPSHAP)
-        first = await explainers_of(client).made("score", specs[0], digest)
+        first = await explainers_of(client).wait_for_entry("score", specs[0], digest)
         size = sum(p.stat().st_size for p in first.model_path.parent.parent.rglob("*") if p.is_file())
     async with administered(folder, sets, grace_s=0.2, max_artifact_bytes=2 * size + 500) as client:
-        second = await explainers_of(client).made("score", specs[1], digest)
-        assert (await explainers_of(client).made("score", specs[0], digest)).name == first.name
-        third = await explainers_of(client).made("score", specs[2], digest)
-        left = [named["serving"]["entry"], first.name, third.name]
-        await until(lambda: names(folder / "models") == sorted(["score", *left]))
-        assert second.name not in left
+        second = await explainers_of(client).wait_for_entry("score", specs[1], digest)
+        assert (await explainers_of(client).wait_for_entry("score", specs[0], digest)).name == first.name
+        third = await explainers_of(client).wait_for_entry("score", specs[2], digest)
+        remaining_entries = [named["serving"]["entry"], first.name, third.name]
+        await until(lambda: names(folder / "models") == sorted(["score", *remaining_entries]))
+        assert second.name not in remaining_entries
         assert compiles(client) == 2
-        assert (await explainers_of(client).made("score", specs[1], digest)).name == second.name
+        assert (await explainers_of(client).wait_for_entry("score", specs[1], digest)).name == second.name
 
 
 @pytest.mark.usefixtures("quick")
@@ -379,7 +382,7 @@ async def test_a_reference_set_is_forgotten_with_all_made_of_it(folder: Path, se
         await explainers.forget(sets.names["typical"])
         assert [e["name"] for e in (await client.get(PATH)).json()["explainers"]] == ["three"]
         assert len(names(folder / "models")) == 2
-        rows = made.X[0].tobytes()
+        rows = handmade.X[0].tobytes()
         held = [
             p for p in folder.rglob("*") if p.is_file() and p.parent != sets.folder and rows in p.read_bytes()
         ]

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.messages import GOOD, RAW, ROW, request, tensor
 
 METHOD = "/inference.GRPCInferenceService/"
 TIMEOUT_S = 60
 
 
-def refused(call: Callable[[], Any], code: str, said: str) -> grpc.RpcError:
+def refused(call: Callable[[], Any], code: str, message: str) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    assert (caught.value.code().name, said in caught.value.details()) == (code, True), caught.value
+    assert (caught.value.code().name, message in caught.value.details()) == (code, True), caught.value
     return caught.value
 
 
@@ -74,35 +74,35 @@ INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_e
 ]
 
 
-@pytest.mark.parametrize(("message", "said"), MALFORMED)
-def test_malformed_requests(stub: Any, message: pb.ModelInferRequest, said: str) -> None:
-    error = refused(lambda: stub.ModelInfer(message), "INVALID_ARGUMENT", said)
+@pytest.mark.parametrize(("message", "detail"), MALFORMED)
+def test_malformed_requests(stub: Any, message: pb.ModelInferRequest, detail: str) -> None:
+    error = refused(lambda: stub.ModelInfer(message), "INVALID_ARGUMENT", detail)
     assert dict(error.trailing_metadata())["problem"] == "malformed-request"
 
 
-@pytest.mark.parametrize(("message", "said"), INVALID)
-def test_invalid_inputs(stub: Any, message: pb.ModelInferRequest, said: str) -> None:
-    error = refused(lambda: stub.ModelInfer(message), "INVALID_ARGUMENT", said)
+@pytest.mark.parametrize(("message", "detail"), INVALID)
+def test_invalid_inputs(stub: Any, message: pb.ModelInferRequest, detail: str) -> None:
+    error = refused(lambda: stub.ModelInfer(message), "INVALID_ARGUMENT", detail)
     assert dict(error.trailing_metadata())["problem"] in ("invalid-input", "not-finite")
     assert "ONNXRuntime" not in error.details()
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "detail"),
     [
         (request("absent", GOOD), "no model 'absent' here; there are: image,"),
         (request("score", GOOD, model_version="2"), "no version '2'; version 1 is served"),
         (request("../score", GOOD), "no model '../score'"),
     ],
 )
-def test_unknown_models(stub: Any, message: pb.ModelInferRequest, said: str) -> None:
+def test_unknown_models(stub: Any, message: pb.ModelInferRequest, detail: str) -> None:
     name, version = message.model_name, message.model_version
     for call in (
         lambda: stub.ModelInfer(message),
         lambda: stub.ModelMetadata(pb.ModelMetadataRequest(name=name, version=version)),
         lambda: stub.ModelConfig(pb.ModelConfigRequest(name=name, version=version)),
     ):
-        error = refused(call, "NOT_FOUND", said)
+        error = refused(call, "NOT_FOUND", detail)
         assert dict(error.trailing_metadata())["problem"] == "unknown-model"
 
 
@@ -112,7 +112,7 @@ def test_a_model_that_fails(stub: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message", "said"),
+    ("call", "message", "detail"),
     [
         ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(), "PUT /v2/models/{model}/explainers/{name}"),
         ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(), "an operator loads and unloads by HTTP"),
@@ -126,15 +126,15 @@ def test_a_model_that_fails(stub: Any) -> None:
         ("LogSettings", pb.LogSettingsRequest(), "RATIONALE_LOG_LEVEL"),
     ],
 )
-def test_what_a_gateway_must_not_offer(stub: Any, call: str, message: Any, said: str) -> None:
-    error = refused(lambda: getattr(stub, call)(message), "UNIMPLEMENTED", said)
+def test_what_a_gateway_must_not_offer(stub: Any, call: str, message: Any, detail: str) -> None:
+    error = refused(lambda: getattr(stub, call)(message), "UNIMPLEMENTED", detail)
     assert dict(error.trailing_metadata())["problem"] == "not-offered"
 
 
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/Absent", "/other.Service/Do", "/x"])
 def test_what_is_not_offered_says_what_is(channel: grpc.Channel, path: str) -> None:
-    said = f"{path} is not offered here. /inference.GRPCInferenceService offers ServerLive, ServerReady,"
-    refused(lambda: channel.unary_unary(path)(b""), "UNIMPLEMENTED", said)
+    message = f"{path} is not offered here. /inference.GRPCInferenceService offers ServerLive, ServerReady,"
+    refused(lambda: channel.unary_unary(path)(b""), "UNIMPLEMENTED", message)
 
 
 def test_a_silent_stream_of_an_unknown_kind_is_answered(channel: grpc.Channel) -> None:
@@ -185,13 +185,13 @@ def test_mutated_messages(channel: grpc.Channel, stub: Any) -> None:
     assert {"INVALID_ARGUMENT", "NOT_FOUND"} <= seen
     answer = stub.ModelInfer(request("score", GOOD))
     np.testing.assert_allclose(
-        np.frombuffer(answer.raw_output_contents[0], np.float32), made.predict(ROW), rtol=1e-6
+        np.frombuffer(answer.raw_output_contents[0], np.float32), handmade.predict(ROW), rtol=1e-6
     )
 
 
 def test_what_is_not_grpc_disturbs_nobody(grpc_address: str, stub: Any) -> None:
     host, port = grpc_address.split(":")
-    for said in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff"):
+    for message in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff"):
         with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
-            connection.sendall(said)
+            connection.sendall(message)
     assert stub.ServerReady(pb.ServerReadyRequest(), timeout=TIMEOUT_S).ready

@@ -22,7 +22,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.messages import GOOD, ROW, request, tensor
 
@@ -60,14 +60,14 @@ def block(path: bytes = INFER, *more: tuple[bytes, bytes]) -> bytes:
 def call(path: bytes, body: bytes, stream_id: int = 1, encoding: bytes | None = None) -> bytes:
     more = () if encoding is None else ((b"grpc-encoding", encoding),)
     message = bytes([encoding is not None]) + len(body).to_bytes(4, "big") + body
-    pieces = [message[at : at + 16384] for at in range(0, len(message), 16384)]
+    pieces = [message[start : start + 16384] for start in range(0, len(message), 16384)]
     frames = [frame(HEADERS, END_HEADERS, stream_id, block(path, *more))]
     frames += [frame(DATA, 0, stream_id, piece) for piece in pieces]
     return b"".join([*frames, frame(DATA, END_STREAM, stream_id)])
 
 
 @dataclass(frozen=True)
-class Target:
+class HostileTarget:
     address: str
     process: psutil.Process
     stub: Any
@@ -76,7 +76,7 @@ class Target:
         """It answers as it should."""
         answer = self.stub.ModelInfer(request("score", GOOD), timeout=SECONDS)
         y = np.frombuffer(answer.raw_output_contents[0], np.float32)
-        np.testing.assert_allclose(y, made.predict(ROW), rtol=1e-6)
+        np.testing.assert_allclose(y, handmade.predict(ROW), rtol=1e-6)
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[socket.socket]:
@@ -105,23 +105,23 @@ class Target:
 
 
 @pytest.fixture(scope="module")
-def target(repository: Path) -> Iterator[Target]:
+def target(repository: Path) -> Iterator[HostileTarget]:
     with serve("--port", "0", "--repository", str(repository)) as child:
         address = grpc_address(ready_line(child)[1])
         with grpc.insecure_channel(address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            target = Target(address, psutil.Process(child.pid), stub)
+            target = HostileTarget(address, psutil.Process(child.pid), stub)
             target.check_sound()
             yield target
 
 
-def rest(connection: socket.socket, until: bytes = b"grpc-status") -> bytes:
+def read_until(connection: socket.socket, until: bytes = b"grpc-status") -> bytes:
     """What comes until those bytes, or the end of the connection."""
-    said = b""
+    received = b""
     with contextlib.suppress(ConnectionError):
-        while until not in said and (piece := connection.recv(65536)):
-            said += piece
-    return said
+        while until not in received and (piece := connection.recv(65536)):
+            received += piece
+    return received
 
 
 # --- frames -------------------------------------------------------------------------------------------
@@ -142,12 +142,12 @@ VIOLATIONS = {  # of gRPC's own rules; HTTP/2 is gRPC's library's
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS)
-def test_violations(target: Target, violation: str) -> None:
+def test_violations(target: HostileTarget, violation: str) -> None:
     with target.connected() as connection:
         with contextlib.suppress(OSError):
             connection.sendall(VIOLATIONS[violation]())
             connection.shutdown(socket.SHUT_WR)
-        rest(connection)
+        read_until(connection)
     target.check_sound()
 
 
@@ -161,21 +161,21 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_floods(target: Target, flood: str) -> None:
+def test_floods(target: HostileTarget, flood: str) -> None:
     """Of frames that cost their sender next to nothing: others are answered while they come."""
     frames = b"".join(FLOODS[flood](number) for number in range(20_000))
     with target.within(100), target.connected() as connection:
         connection.sendall(HELLO)
         connection.setblocking(False)
-        left, answered = memoryview(frames), 0
+        unsent, answered = memoryview(frames), 0
         end_s = time.monotonic() + SECONDS
-        while left and time.monotonic() < end_s:
+        while unsent and time.monotonic() < end_s:
             readable, writable, _ = select.select([connection], [connection], [], 0.05)
             try:
                 if readable and not connection.recv(65536):
                     break
                 if writable:
-                    left = left[connection.send(left[:65536]) :]
+                    unsent = unsent[connection.send(unsent[:65536]) :]
             except ConnectionError:
                 break
             if answered < 3:
@@ -199,18 +199,18 @@ SLOW_BOMBS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("an id", "
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["a raw tensor", *SLOW_BOMBS])
-def test_gzip_bombs(target: Target, kind: str) -> None:
+def test_gzip_bombs(target: HostileTarget, kind: str) -> None:
     """60 KB each, and a thousand times as much when they are inflated."""
     bombs(target, BOMBS[kind]().SerializeToString(), 4)
 
 
 @pytest.mark.slow
-def test_gzip_bombs_of_many(target: Target) -> None:
+def test_gzip_bombs_of_many(target: HostileTarget) -> None:
     """An honest call behind them does not wait until they are read."""
     assert bombs(target, BOMBS["a raw tensor"]().SerializeToString(), 30) < 20
 
 
-def bombs(target: Target, message: bytes, count: int) -> int:
+def bombs(target: HostileTarget, message: bytes, count: int) -> int:
     """From as many connections; gives how many were answered before an honest call that came after them."""
     bomb = call(INFER, gzip.compress(message, 9), encoding=b"gzip")
     assert len(bomb) < 1 << 16  # what may be sent before anybody reads it
@@ -225,17 +225,17 @@ def bombs(target: Target, message: bytes, count: int) -> int:
         target.check_sound()
         answered = sum(b"grpc-status" in sender.recv(65536, socket.MSG_PEEK) for sender in senders)
         for sender in senders:
-            assert b"grpc-status" in rest(sender)
+            assert b"grpc-status" in read_until(sender)
     return answered
 
 
-def test_compressed_without_end(target: Target) -> None:
+def test_compressed_without_end(target: HostileTarget) -> None:
     """More than a message may have, in whatever few bytes: it is not inflated to its end."""
     bomb = gzip.compress(bytes(64 * MEBIBYTE), 9) * 2
     with target.within(300), target.connected() as connection:
         connection.sendall(HELLO + call(INFER, bomb[:65_000], encoding=b"gzip"))
-        said = rest(connection)
-    assert b"grpc-status" in said
+        received = read_until(connection)
+    assert b"grpc-status" in received
     target.check_sound()
 
 
@@ -248,7 +248,7 @@ def test_callers_that_take_no_answer(repository: Path) -> None:
         address = grpc_address(ready_line(child)[1])
         with grpc.insecure_channel(address, (("grpc.max_receive_message_length", -1),)) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            target = Target(address, psutil.Process(child.pid), stub)
+            target = HostileTarget(address, psutil.Process(child.pid), stub)
             target.check_sound()
             x = np.zeros((1, 2 * MEBIBYTE), np.float32)
             ask = request("open", *(tensor(name, shape=x.shape) for name in "xz"))

@@ -16,7 +16,7 @@ from rationale_service.protocols.grpc import server as grpc_server
 from rationale_service.protocols.grpc.servicer import infer
 from rationale_service.protocols.grpc.status import CODES
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
 from tests.service.grpc_end import PATIENCE_S, SECONDS, End, end_of, grpc_end, refused
@@ -41,8 +41,8 @@ async def test_the_shortest_limit_gives_the_work_up(
     parameters = {} if timeout_us is None else timeout(timeout_us)
     async with grpc_end(Settings(repository=repository, request_timeout_s=setting_s), backend) as end:
         with standing_still() as clock:
-            asked = request("score", GOOD, parameters=parameters)
-            call = asyncio.ensure_future(end.stub.ModelInfer(asked, timeout=SECONDS))
+            message = request("score", GOOD, parameters=parameters)
+            call = asyncio.ensure_future(end.stub.ModelInfer(message, timeout=SECONDS))
             begun = asyncio.create_task(backend.started.wait())
             await asyncio.wait([call, begun], return_when=asyncio.FIRST_COMPLETED)
             clock.pass_by(0.02)
@@ -53,9 +53,9 @@ async def test_the_shortest_limit_gives_the_work_up(
 async def test_the_callers_deadline_gives_the_work_up(repository: Path) -> None:
     backend = FaultyBackend(None)
     async with grpc_end(Settings(repository=repository), backend) as end:
-        asked = request("score", GOOD, parameters=timeout(25_000_000))
+        message = request("score", GOOD, parameters=timeout(25_000_000))
         for patience_s in PATIENCE_S:
-            await refused(end.stub.ModelInfer(asked, timeout=patience_s), "DEADLINE_EXCEEDED", "")
+            await refused(end.stub.ModelInfer(message, timeout=patience_s), "DEADLINE_EXCEEDED", "")
             if backend.started.is_set():
                 break
         await asyncio.wait_for(backend.cancelled.wait(), SECONDS)
@@ -64,16 +64,16 @@ async def test_the_callers_deadline_gives_the_work_up(repository: Path) -> None:
 @pytest.mark.parametrize("left_s", [0.02, 0.0, -1.0])
 async def test_the_callers_deadline_reaches_the_data_plane(repository: Path, left_s: float) -> None:
     async with grpc_end(Settings(repository=repository), FaultyBackend(None)) as end:
-        asked = request("score", GOOD, parameters=timeout(25_000_000))
+        message = request("score", GOOD, parameters=timeout(25_000_000))
         with pytest.raises(DeadlineError):
-            await asyncio.wait_for(infer(end.handler, asked, left_s), SECONDS)
+            await asyncio.wait_for(infer(end.handler, message, left_s), SECONDS)
 
 
 async def test_a_limit_that_is_kept_changes_nothing(repository: Path) -> None:
     async with grpc_end(Settings(repository=repository)) as end:
         answer = await end.stub.ModelInfer(request("score", GOOD, parameters=timeout(50_000_000)), timeout=50)
         y = np.frombuffer(answer.raw_output_contents[0], np.float32)
-        np.testing.assert_allclose(y, made.predict(np.array([1, 2, 3, 4], np.float32)), rtol=1e-6)
+        np.testing.assert_allclose(y, handmade.predict(np.array([1, 2, 3, 4], np.float32)), rtol=1e-6)
 
 
 # --- cancellation -------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ async def test_the_limit_is_the_requests_alone(repository: Path) -> None:
         answer = await end.stub.ModelInfer(request("score_explain", rows))
         assert answer.ByteSize() > 300
         attributions = np.frombuffer(answer.raw_output_contents[1], np.float32).reshape(10, 3, 4)
-        np.testing.assert_allclose(attributions, made.attribute(np.ones((10, 4), np.float32)), rtol=1e-6)
+        np.testing.assert_allclose(attributions, handmade.attribute(np.ones((10, 4), np.float32)), rtol=1e-6)
 
 
 async def test_any_limit_of_the_settings_is_possible(repository: Path) -> None:
@@ -203,8 +203,8 @@ async def test_every_error_has_a_code() -> None:
 async def test_a_full_queue_says_when_to_come_back(repository: Path) -> None:
     async with grpc_end(Settings(repository=repository), FaultyBackend(QueueFullError("full"))) as end:
         error = await refused(end.stub.ModelInfer(request("score", GOOD)), "RESOURCE_EXHAUSTED", "full")
-        told = dict(error.trailing_metadata())
-        assert (told["problem"], told["retry-after"]) == ("queue-full", "1")
+        metadata = dict(error.trailing_metadata())
+        assert (metadata["problem"], metadata["retry-after"]) == ("queue-full", "1")
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("secret path"), ZeroDivisionError("secret number")])

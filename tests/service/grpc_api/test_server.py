@@ -132,11 +132,11 @@ async def test_callers_wait_for_the_start(repository: Any) -> None:
         server = GrpcServer(app.state.gateway, listen("127.0.0.1", 0))
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            asked = asyncio.ensure_future(stub.ModelInfer(request("score", GOOD)))
+            task = asyncio.ensure_future(stub.ModelInfer(request("score", GOOD)))
             await app.state.gateway.loading
-            assert not asked.done()
+            assert not task.done()
             await server.start()
-            assert len((await asyncio.wait_for(asked, SECONDS)).outputs) == 1
+            assert len((await asyncio.wait_for(task, SECONDS)).outputs) == 1
         await server.stop(0)
 
 
@@ -239,23 +239,23 @@ def test_the_request_id_comes_back(stub: Any) -> None:
     assert dict(call.trailing_metadata())["x-request-id"] == "r-42"
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(request("absent", GOOD), metadata=metadata)
-    told = dict(caught.value.trailing_metadata())
-    assert (told["x-request-id"], told["problem"]) == ("r-42", "unknown-model")
+    trailing = dict(caught.value.trailing_metadata())
+    assert (trailing["x-request-id"], trailing["problem"]) == ("r-42", "unknown-model")
 
 
 # --- the choice of an explainer -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("model", "parameter", "code", "said"),
+    ("model", "parameter", "code", "message"),
     [
         ("score", {"string_param": "x"}, "INVALID_ARGUMENT", "'score' is a plain model: use its"),
         ("score_explain", {"string_param": "absent"}, "NOT_FOUND", "no explainer 'absent'"),
         ("score_explain", {"int64_param": 1}, "INVALID_ARGUMENT", "explainer must be a name"),
     ],
 )
-def test_explainers_that_cannot_be(stub: Any, model: str, parameter: Any, code: str, said: str) -> None:
+def test_explainers_that_cannot_be(stub: Any, model: str, parameter: Any, code: str, message: str) -> None:
     parameters = {"explainer": pb.InferParameter(**parameter)}
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(request(model, GOOD, parameters=parameters))
-    assert (caught.value.code().name, said in caught.value.details()) == (code, True), caught.value
+    assert (caught.value.code().name, message in caught.value.details()) == (code, True), caught.value

@@ -16,7 +16,7 @@ from rationale_service.protocols.grpc.stream import IN_FLIGHT
 from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 from rationale_service.tensors import Tensors
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
 from tests.service.grpc_end import PATIENCE_S, SECONDS, End, grpc_end
@@ -36,14 +36,14 @@ class GatedBackend(OnnxRuntimeBackend):
         self.waited_for = asyncio.Event()
         self._slow = slow
 
-    async def infer(self, entry: Entry, inputs: Tensors, *rest: Any) -> Tensors:
+    async def infer(self, entry: Entry, inputs: Tensors, *remainder: Any) -> Tensors:
         if entry.name == self._slow:
             self.waited_for.set()
             await self.gate.wait()
-        return await super().infer(entry, inputs, *rest)
+        return await super().infer(entry, inputs, *remainder)
 
 
-async def told(call: Any, count: int) -> list[pb.ModelStreamInferResponse]:
+async def first_answers(call: Any, count: int) -> list[pb.ModelStreamInferResponse]:
     return [await asyncio.wait_for(call.read(), SECONDS) for _ in range(count)]
 
 
@@ -64,11 +64,11 @@ async def test_a_fast_answer_overtakes_a_slow_one(repository: Path) -> None:
         call = end.stub.ModelStreamInfer()
         await call.write(request("score_explain", GOOD, id="slow"))
         await call.write(request("score", GOOD, id="fast"))
-        (fast,) = await told(call, 1)
+        (fast,) = await first_answers(call, 1)
         assert fast.infer_response.id == "fast"
-        np.testing.assert_allclose(values(fast), made.predict(ROW), rtol=1e-6)
+        np.testing.assert_allclose(values(fast), handmade.predict(ROW), rtol=1e-6)
         backend.gate.set()
-        (slow,) = await told(call, 1)
+        (slow,) = await first_answers(call, 1)
         assert (slow.infer_response.id, slow.infer_response.model_name) == ("slow", "score_explain")
         assert slow.infer_response.parameters["method"].string_param == "deepshap"
         assert slow.infer_response.parameters["triton_final_response"].bool_param
@@ -87,43 +87,43 @@ async def test_answers_come_after_the_caller_has_said_all(repository: Path) -> N
     assert sorted(int(answer.infer_response.id) for answer in answers) == list(range(40))
     for answer in answers:
         row = ROW + int(answer.infer_response.id)
-        np.testing.assert_allclose(values(answer), made.predict(row), rtol=1e-5)
+        np.testing.assert_allclose(values(answer), handmade.predict(row), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said", "slug"),
+    ("wrong", "message", "slug"),
     [
         (request("score", BAD, id="7"), "shape [1, 3]", "invalid-input"),
         (request("absent", GOOD, id="7"), "no model 'absent'", "unknown-model"),
     ],
 )
 async def test_a_refusal_is_told_in_the_stream(
-    repository: Path, wrong: pb.ModelInferRequest, said: str, slug: str
+    repository: Path, wrong: pb.ModelInferRequest, message: str, slug: str
 ) -> None:
     async with grpc_end(Settings(repository=repository)) as end:
         call = end.stub.ModelStreamInfer()
         await call.write(wrong)
-        (refusal,) = await told(call, 1)
-        assert said in refusal.error_message
+        (refusal,) = await first_answers(call, 1)
+        assert message in refusal.error_message
         assert refusal.infer_response.id == "7"
         assert refusal.infer_response.parameters["problem"].string_param == slug
         await call.write(request("score", GOOD))
-        (answer,) = await told(call, 1)
-        np.testing.assert_allclose(values(answer), made.predict(ROW), rtol=1e-6)
+        (answer,) = await first_answers(call, 1)
+        np.testing.assert_allclose(values(answer), handmade.predict(ROW), rtol=1e-6)
 
 
 async def test_a_message_that_is_none_is_told_in_the_stream(repository: Path) -> None:
     async with grpc_end(Settings(repository=repository)) as end:
         call = end.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
         many_fields = b"\x2a\0" * (1 << 20)
-        for body, said in (
+        for body, detail in (
             (b"\xff\xff", b"the message is not what"),
             (many_fields, b"the message has more than 30000 fields"),
             (b"", b"no model ''"),
         ):
             await call.write(body)
             answer = pb.ModelStreamInferResponse.FromString(await asyncio.wait_for(call.read(), SECONDS))
-            assert said.decode() in answer.error_message
+            assert detail.decode() in answer.error_message
 
 
 async def test_a_caller_can_ask_that_an_error_ends_the_stream(repository: Path) -> None:
@@ -131,7 +131,7 @@ async def test_a_caller_can_ask_that_an_error_ends_the_stream(repository: Path) 
     async with grpc_end(Settings(repository=repository)) as end:
         call = end.stub.ModelStreamInfer(metadata=(("triton_grpc_error", "true"),))
         await call.write(request("score", GOOD))
-        await told(call, 1)
+        await first_answers(call, 1)
         await call.write(request("absent", GOOD))
         code, details = await ended(call)
         assert (code, "no model 'absent'" in details) == ("NOT_FOUND", True)
@@ -141,13 +141,13 @@ async def test_faults_of_ours_tell_nothing_of_the_inside(repository: Path) -> No
     async with grpc_end(Settings(repository=repository), FaultyBackend(RuntimeError("secret"))) as end:
         call = end.stub.ModelStreamInfer()
         await call.write(request("score", GOOD))
-        (refusal,) = await told(call, 1)
-        assert "the server's log tells more" in refusal.error_message
+        (refusal,) = await first_answers(call, 1)
+        assert "server's log" in refusal.error_message
         assert "secret" not in str(refusal)
     async with grpc_end(Settings(repository=repository), FaultyBackend(QueueFullError("full"))) as end:
         call = end.stub.ModelStreamInfer()
         await call.write(request("score", GOOD))
-        (refusal,) = await told(call, 1)
+        (refusal,) = await first_answers(call, 1)
         assert refusal.error_message == "Too many requests are waiting: full"
 
 
@@ -199,6 +199,6 @@ async def test_a_silent_stream_does_not_hold_the_server(repository: Path) -> Non
         end.plane.refuse_new_work()
         await asyncio.sleep(0.1)
         backend.gate.set()
-        (answer,) = await told(call, 1)
-        np.testing.assert_allclose(values(answer), made.predict(ROW), rtol=1e-6)
+        (answer,) = await first_answers(call, 1)
+        np.testing.assert_allclose(values(answer), handmade.predict(ROW), rtol=1e-6)
         assert await ended(call) == ("UNAVAILABLE", "The server is not ready: the server is stopping")

@@ -17,12 +17,12 @@ RAW, INPUT, PARAMETER = b"\x3a", b"\x2a", b"\x22"  # tags of fields of ModelInfe
 
 
 def message(typed: int = 0, raw: int = 0, inputs: int = 1) -> bytes:
-    made = pb.ModelInferRequest(model_name="m", id="7", raw_input_contents=[bytes(raw)] if raw else [])
+    message_ = pb.ModelInferRequest(model_name="m", id="7", raw_input_contents=[bytes(raw)] if raw else [])
     for i in range(inputs):
-        tensor = made.inputs.add(name=f"x{i}", datatype="FP32", shape=[1, typed])
+        tensor = message_.inputs.add(name=f"x{i}", datatype="FP32", shape=[1, typed])
         if typed:
             tensor.contents.fp32_contents.extend(np.zeros(typed, np.float32))
-    return bytes(made.SerializeToString())
+    return bytes(message_.SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_may_be(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (message(typed=SMALL), "more than 1048576 bytes beside raw_input_contents: send tensors in these"),
         (message(raw=SMALL, inputs=30_000), "more than 30000 fields"),
@@ -50,8 +50,8 @@ def test_what_may_be(body: bytes) -> None:
         (b"\xf8\x01\x00" * SMALL, "more than 30000 fields"),  # a field of numbers that nobody knows
     ],
 )
-def test_what_may_not_be(body: bytes, said: str) -> None:
-    with pytest.raises(TooLargeError, match=said):
+def test_what_may_not_be(body: bytes, message: str) -> None:
+    with pytest.raises(TooLargeError, match=message):
         check_message(body, MOST_JSON)
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from rationale.schema.manifest import TensorSpec
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Form, to_tensors
+from rationale_service.engine.features import InstanceForm, to_tensors
 from rationale_service.errors import InvalidInputError
 
-SHARED = Form(
+SHARED = InstanceForm(
     (
         TensorSpec(name="age", datatype="FP32", shape=(1,)),
         TensorSpec(name="b", datatype="FP32", shape=(2,)),

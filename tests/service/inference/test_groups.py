@@ -18,7 +18,7 @@ from tests.service.conftest import gateway
 from tests.service.grpc_end import SECONDS, grpc_end
 
 X = rows(3, FEATURES, seed=1)
-BOTH = {"a": rows(2, 3, seed=5), "b": rows(2, 4, seed=6)}
+PAIR = {"a": rows(2, 3, seed=5), "b": rows(2, 4, seed=6)}
 GROUPS = {"money": ["debt", "income"], "time": ["age", "years"]}
 PLAYERS = ["money", "time", "cards"]
 
@@ -30,11 +30,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiled = compile_model(mlp(), method, targets=[2, 0], feature_names=NAMES, groups=GROUPS)
     compiled.write(folder, "net")
     references = {"a": rows(4, 3, seed=3), "b": rows(4, 4, seed=4)}
-    one = Deployment(one_shot=True)
+    deployment_ = Deployment(one_shot=True)
     groups = {"ends": ["b[0]", "b[3]"]}
-    compile_model(two_inputs(), DeepShap(references), targets=[1], groups=groups, deployment=one).write(
-        folder, "two"
-    )
+    compile_model(
+        two_inputs(), DeepShap(references), targets=[1], groups=groups, deployment=deployment_
+    ).write(folder, "two")
     return folder
 
 
@@ -47,24 +47,24 @@ async def test_answers_by_name(repository: Path) -> None:
     assert status.json()["features"] == {"x": NAMES}  # what a row is made of, whatever explains it
     want = open_entry(repository, "net").explain(X)
     for i, row in enumerate(answer.json()["explanations"]):
-        for t, told in enumerate(row["targets"]):
-            assert list(told["attributions"]) == list(told["standard_errors"]) == PLAYERS
-            found, errors = (list(told[member].values()) for member in ("attributions", "standard_errors"))
-            np.testing.assert_allclose(found, want["group_attributions"][i, t], rtol=1e-5)
+        for t, target in enumerate(row["targets"]):
+            assert list(target["attributions"]) == list(target["standard_errors"]) == PLAYERS
+            actual, errors = (list(target[member].values()) for member in ("attributions", "standard_errors"))
+            np.testing.assert_allclose(actual, want["group_attributions"][i, t], rtol=1e-5)
             np.testing.assert_allclose(errors, want["group_standard_error"][i, t], rtol=1e-5)
-            total = told["base_value"] + sum(told["attributions"].values()) + told["completeness_gap"]
-            assert total == pytest.approx(told["explained_value"], rel=1e-5)
+            total = target["base_value"] + sum(target["attributions"].values()) + target["completeness_gap"]
+            assert total == pytest.approx(target["explained_value"], rel=1e-5)
 
 
 async def test_players_beside_an_input_of_its_own(repository: Path) -> None:
-    instances = [{"a": a.tolist(), "b": b.tolist()} for a, b in zip(BOTH["a"], BOTH["b"], strict=True)]
+    instances = [{"a": a.tolist(), "b": b.tolist()} for a, b in zip(PAIR["a"], PAIR["b"], strict=True)]
     async with gateway(Settings(repository=repository)) as client:
         answer = await client.post("/v1/models/two:explain", json={"instances": instances})
-    want = open_entry(repository, "two").explain(BOTH)
-    for i, told in enumerate(answer.json()["explanations"]):
-        assert list(told["attributions"]) == ["a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]
-        found = np.concatenate([want["a_attributions"][i, 0], want["group_attributions"][i, 0]])
-        np.testing.assert_allclose(list(told["attributions"].values()), found, rtol=1e-5, atol=1e-7)
+    want = open_entry(repository, "two").explain(PAIR)
+    for i, explanation in enumerate(answer.json()["explanations"]):
+        assert list(explanation["attributions"]) == ["a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]
+        actual = np.concatenate([want["a_attributions"][i, 0], want["group_attributions"][i, 0]])
+        np.testing.assert_allclose(list(explanation["attributions"].values()), actual, rtol=1e-5, atol=1e-7)
 
 
 async def test_the_open_protocol(repository: Path) -> None:
@@ -83,10 +83,10 @@ async def test_the_open_protocol(repository: Path) -> None:
         raw_input_contents=[X.tobytes()],
     )
     async with grpc_end(Settings(repository=repository)) as end:
-        found = await end.stub.ModelInfer(request, timeout=SECONDS)
-    assert [(t.name, list(t.shape)) for t in found.outputs] == [("group_attributions", [3, 2, 3])]
+        actual = await end.stub.ModelInfer(request, timeout=SECONDS)
+    assert [(t.name, list(t.shape)) for t in actual.outputs] == [("group_attributions", [3, 2, 3])]
     np.testing.assert_allclose(
-        np.frombuffer(found.raw_output_contents[0], np.float32), want.ravel(), rtol=1e-5
+        np.frombuffer(actual.raw_output_contents[0], np.float32), want.ravel(), rtol=1e-5
     )
 
 

@@ -24,11 +24,11 @@ async def test_answers_hold_them(tmp_path: Path) -> None:
     tensor = {"name": "x", "shape": [3, 5], "datatype": "FP32", "data": x.ravel().tolist()}
     async with gateway(Settings(repository=tmp_path)) as client:
         answer = (await client.post("/v2/models/m/explain", json={"inputs": [tensor]})).json()
-        told = (await client.post("/v1/models/m:explain", json={"instances": x.tolist()})).json()
-    (found,) = [t for t in answer["outputs"] if t["name"] == "x_interactions"]
-    assert found["shape"] == [3, 2, 5, 5]
-    np.testing.assert_allclose(found["data"], compiled.explain(x)["x_interactions"].ravel(), rtol=1e-5)
-    assert len(told["explanations"]) == 3
+        body = (await client.post("/v1/models/m:explain", json={"instances": x.tolist()})).json()
+    (actual,) = [t for t in answer["outputs"] if t["name"] == "x_interactions"]
+    assert actual["shape"] == [3, 2, 5, 5]
+    np.testing.assert_allclose(actual["data"], compiled.explain(x)["x_interactions"].ravel(), rtol=1e-5)
+    assert len(body["explanations"]) == 3
 
 
 def test_a_graph_without_them_is_found_out(tmp_path: Path) -> None:

@@ -27,8 +27,12 @@ def drawn(draw: random.Random, depth: int) -> Any:
 
 def damaged(draw: random.Random, text: bytes) -> bytes:
     """`text` with a byte that is gone, added or another one."""
-    at, added = draw.randrange(len(text)), bytes([draw.choice(b'[]{},:"\\ 01ax')])
-    return text[:at] + draw.choice([b"", added, added + text[at : at + 1]]) + text[at + 1 :]
+    position, added = draw.randrange(len(text)), bytes([draw.choice(b'[]{},:"\\ 01ax')])
+    return (
+        text[:position]
+        + draw.choice([b"", added, added + text[position : position + 1]])
+        + text[position + 1 :]
+    )
 
 
 def parsed(parse: Any, text: bytes) -> Any:
@@ -67,12 +71,12 @@ def test_faults_are_told_by_their_place() -> None:
     text = b"[" + b"1," * SMALL + b" x]"
     with pytest.raises(MalformedError, match=f"at byte {len(text) - 2};"):
         parse_json(text, 10 * SMALL)
-    with pytest.raises(MalformedError, match=r"at byte .*send null for a missing value"):
+    with pytest.raises(MalformedError, match=r"at byte .*\bnull\b"):
         parse_json(text.replace(b"x", b"NaN"), 10 * SMALL)
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("text", "error", "message"),
     [
         (b"{" + b",".join(b'"%07d":0' % i for i in range(100_001)) + b"}", TooLargeError, "100001 members"),
         (b"[" * 60 + b"1," * SMALL + b"1" + b"]" * 60, TooLargeError, "nested more than 50 deep"),
@@ -85,8 +89,8 @@ def test_faults_are_told_by_their_place() -> None:
         (b"[[" + b"1," * SMALL + b"1][1]]", MalformedError, "a comma is missing"),
     ],
 )
-def test_what_is_refused(text: bytes, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_what_is_refused(text: bytes, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         parse_json(text, 100 * SMALL)
 
 

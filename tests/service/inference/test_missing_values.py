@@ -25,20 +25,22 @@ def test_nan_is_a_missing_value_to_trees_alone(tmp_path: Path) -> None:
         entry = registry.entries[name]
         missing = registry.takes_missing(entry)
         assert check_request(entry, {"x": x}, None, missing)[0] == 1
-        with pytest.raises(InvalidInputError, match="holds inf at"):
+        with pytest.raises(InvalidInputError, match="holds inf"):
             check_request(entry, {"x": np.where(np.isnan(x), np.inf, x)}, None, missing)
-        with pytest.raises(InvalidInputError, match="holds nan at"):
+        with pytest.raises(InvalidInputError, match="holds nan"):
             check_request(entry, {"x": x})
 
 
 def test_nan_is_refused_in_an_input_beside_one_that_takes_it(tmp_path: Path) -> None:
-    given = {"a": rows(5, 3), "b": rows(5, 4)}
-    compile_model(two_inputs(), DeepShap(given)).write(tmp_path, "m")
+    references = {"a": rows(5, 3), "b": rows(5, 4)}
+    compile_model(two_inputs(), DeepShap(references)).write(tmp_path, "m")
     entry = read_repository(tmp_path).entries["m"]
-    gap = {name: np.where(np.arange(array.shape[1]) == 1, np.nan, array) for name, array in given.items()}
+    gap = {
+        name: np.where(np.arange(array.shape[1]) == 1, np.nan, array) for name, array in references.items()
+    }
     for taking, other in (("a", "b"), ("b", "a")):
-        assert check_request(entry, {**given, taking: gap[taking]}, None, {taking})[0] == 5
-        with pytest.raises(InvalidInputError, match=f"'{other}' holds nan at"):
+        assert check_request(entry, {**references, taking: gap[taking]}, None, {taking})[0] == 5
+        with pytest.raises(InvalidInputError, match=f"'{other}' holds nan"):
             check_request(entry, gap, None, {taking})
 
 
@@ -48,17 +50,19 @@ async def test_null_is_a_missing_value(tmp_path: Path) -> None:
     compiled.write(tmp_path, "m")
     rows = of.rows(2, 3)
     assert np.isnan(rows).any()
-    due = compiled.explain(rows)
+    expected = compiled.explain(rows)
     values = [[None if np.isnan(v) else float(v) for v in row] for row in rows]
     named = dict(zip(names, values[0], strict=True))
     forms = [named, values[1], {"x": values[2]}]
     async with gateway(Settings(repository=tmp_path)) as client:
         answer = (await client.post("/v1/models/m:explain", json={"instances": forms})).json()
-        assert_allclose(answer["predictions"], due["y"], rtol=1e-6)
-        found = [[told["attributions"][name] for name in names] for told in answer["explanations"]]
-        assert_allclose(found, due["x_attributions"][:, 0], rtol=1e-6)
+        assert_allclose(answer["predictions"], expected["y"], rtol=1e-6)
+        actual = [
+            [explanation["attributions"][name] for name in names] for explanation in answer["explanations"]
+        ]
+        assert_allclose(actual, expected["x_attributions"][:, 0], rtol=1e-6)
         answer = (await client.post("/v1/models/m:predict", json={"instances": forms})).json()
-        assert_allclose(answer["predictions"], due["y"], rtol=1e-6)
+        assert_allclose(answer["predictions"], expected["y"], rtol=1e-6)
         wrong = [{**named, "age": "old"}]
         answer = await client.post("/v1/models/m:explain", json={"instances": wrong})
         assert answer.json()["detail"] == "instances[0]: feature 'age' must be a number, not a string"
@@ -69,15 +73,17 @@ async def test_null_is_a_missing_value_to_the_open_inference_protocol(tmp_path: 
     compiled = compile_model(of.regressor(of.random_trees(1, ("LEQ",))), TreeShap(of.rows(1, 4)))
     compiled.write(tmp_path, "m")
     rows = of.rows(2, 3)
-    due = compiled.explain(rows)
+    expected = compiled.explain(rows)
     values = [[None if np.isnan(v) else float(v) for v in row] for row in rows]
     data = values if nested else [value for row in values for value in row]
     tensor = {"name": "x", "datatype": "FP32", "shape": [3, 5], "data": data}
     async with gateway(Settings(repository=tmp_path)) as client:
         for path, name in (("m/explain", "x_attributions"), ("m_explain/infer", "y"), ("m/infer", "y")):
             answer = (await client.post(f"/v2/models/{path}", json={"inputs": [tensor]})).json()
-            found = {one["name"]: np.reshape(one["data"], one["shape"]) for one in answer["outputs"]}
-            assert_allclose(found[name], due[name], rtol=1e-6)
+            actual = {
+                output["name"]: np.reshape(output["data"], output["shape"]) for output in answer["outputs"]
+            }
+            assert_allclose(actual[name], expected[name], rtol=1e-6)
 
 
 def test_uploaded_references_have_missing_values_where_the_model_takes_them(tmp_path: Path) -> None:
@@ -99,7 +105,9 @@ def test_a_model_takes_what_its_references_show(tmp_path: Path) -> None:
     registry = read_repository(tmp_path)
     x = np.array([[1, 2, np.nan, 4, 5]], np.float32)
     entries = registry.entries
-    taken = {name: registry.takes_missing(entries[name]) for name in ("missing_explain", "held_explain")}
-    assert check_request(entries["missing_explain"], {"x": x}, None, taken["missing_explain"])[0] == 1
-    with pytest.raises(InvalidInputError, match="holds nan at"):
-        check_request(entries["held_explain"], {"x": x}, None, taken["held_explain"])
+    takes_missing = {
+        name: registry.takes_missing(entries[name]) for name in ("missing_explain", "held_explain")
+    }
+    assert check_request(entries["missing_explain"], {"x": x}, None, takes_missing["missing_explain"])[0] == 1
+    with pytest.raises(InvalidInputError, match="holds nan"):
+        check_request(entries["held_explain"], {"x": x}, None, takes_missing["held_explain"])

@@ -17,9 +17,9 @@ from tests.service.patient import SECONDS
 
 @pytest.fixture
 async def off_loop() -> AsyncIterator[OffLoop]:
-    made = OffLoop()
-    yield made
-    made.stop()
+    threads = OffLoop()
+    yield threads
+    threads.stop()
 
 
 def here() -> bool:
@@ -37,14 +37,14 @@ async def test_what_is_small_is_done_at_once(off_loop: OffLoop, size: int, at_on
 async def test_of_what_is_very_large_one_is_done_at_a_time(
     off_loop: OffLoop, size: int, together: bool
 ) -> None:
-    running, most, both = 0, 0, threading.Barrier(2)
+    running, most, barrier = 0, 0, threading.Barrier(2)
 
     def work() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
         if together:
-            both.wait(SECONDS)
+            barrier.wait(SECONDS)
         running -= 1
 
     await asyncio.gather(off_loop.run(size, work), off_loop.run(size, work))
@@ -65,7 +65,7 @@ async def test_at_the_deadline_its_caller_is_told_and_what_waits_never_begins(of
     running = asyncio.ensure_future(off_loop.run(LARGE + 1, lambda: release.wait(SECONDS)))
     await asyncio.sleep(0)
     waits = off_loop.run(LARGE + 2, lambda: begun.append(True), now_s + 0.05)
-    with pytest.raises(DeadlineError, match=f"^{LARGE + 2} bytes could not be read or written in time"):
+    with pytest.raises(DeadlineError, match=f"^{LARGE + 2} bytes"):
         await waits
     assert not running.done()
     release.set()
@@ -87,17 +87,17 @@ async def test_it_knows_the_request_that_it_is_for(off_loop: OffLoop) -> None:
     assert [await off_loop.run(size, of.get) for size in (0, LARGE, LARGE + 1)] == ["somebody"] * 3
 
 
-class Body:
+class SlowBody:
     """Stands for a request's bytes."""
 
 
 @pytest.mark.parametrize("size", [0, LARGE, LARGE + 1])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_it_keeps_nothing_of_the_request(off_loop: OffLoop, size: int, fails: bool) -> None:
-    async def ask() -> "weakref.ref[Body]":
-        body = Body()
+    async def ask() -> "weakref.ref[SlowBody]":
+        body = SlowBody()
 
-        def work(body: Body = body) -> None:
+        def work(body: SlowBody = body) -> None:
             if fails:
                 raise InvalidInputError(f"not {body}")
 

@@ -24,18 +24,18 @@ def compiled() -> Compiled:
 def test_the_sides_are_the_two_entries_that_it_stands_for(tmp_path: Path, compiled: Compiled) -> None:
     compiled.write(tmp_path / "one", "m")
     compile_model(mlp(), DeepShap(R), targets="all").write(tmp_path / "two", "m")
-    one, two = (read_repository(tmp_path / name).entries for name in ("one", "two"))
-    assert list(one) == list(two) == ["m", "m_explain"]
-    for name, side in one.items():
-        assert (side.inputs, side.outputs) == (two[name].inputs, two[name].outputs)
-        assert [v.name for v in side.config.input] == [v.name for v in two[name].config.input]
-        assert [v.name for v in side.config.output] == [v.name for v in two[name].config.output]
+    first, second = (read_repository(tmp_path / name).entries for name in ("one", "two"))
+    assert list(first) == list(second) == ["m", "m_explain"]
+    for name, side in first.items():
+        assert (side.inputs, side.outputs) == (second[name].inputs, second[name].outputs)
+        assert [v.name for v in side.config.input] == [v.name for v in second[name].config.input]
+        assert [v.name for v in side.config.output] == [v.name for v in second[name].config.output]
         assert side.config.name == name
         assert {i.spec.name for warmup in side.warmups for i in warmup.inputs} == {"x"}
-        digests = [each.manifest and each.manifest.digests.explanation for each in (side, two[name])]
+        digests = [each.manifest and each.manifest.digests.explanation for each in (side, second[name])]
         assert digests[0] == digests[1]
         assert side.model == "m"
-        assert two[name].model == name
+        assert second[name].model == name
 
 
 def test_a_side_beside_an_entry_of_its_name(tmp_path: Path, compiled: Compiled) -> None:
@@ -45,9 +45,7 @@ def test_a_side_beside_an_entry_of_its_name(tmp_path: Path, compiled: Compiled) 
     (tmp_path / "m").rename(tmp_path / "old")
     (tmp_path / "elsewhere" / "m").rename(tmp_path / "m")
     (tmp_path / "elsewhere").rmdir()
-    with pytest.raises(
-        RepositoryError, match=r"m: is a one-shot entry, which explains itself, and .*m_explain"
-    ):
+    with pytest.raises(RepositoryError, match=r"m: .*one-shot.*m_explain"):
         read_repository(tmp_path)
 
 
@@ -55,7 +53,7 @@ def test_a_manifest_that_promises_a_gate_which_is_not_there(tmp_path: Path) -> N
     compile_model(mlp(), DeepShap(R)).write(tmp_path, "m")
     path = tmp_path / "m_explain" / "explanation.json"
     path.write_text(Manifest.read(path).model_copy(update={"one_shot": True}).to_json())
-    with pytest.raises(RepositoryError, match=r"'explained', which config\.pbtxt does not list"):
+    with pytest.raises(RepositoryError, match=r"'explained'.* config\.pbtxt"):
         read_repository(tmp_path)
 
 
@@ -68,9 +66,9 @@ async def test_the_graph_is_loaded_once_and_runs_apart(
     loads: list[Path] = []
     session = ort.InferenceSession
 
-    def counted(path: Path, *rest: object, **more: object) -> ort.InferenceSession:
+    def counted(path: Path, *remainder: object, **more: object) -> ort.InferenceSession:
         loads.append(path)
-        return session(path, *rest, **more)
+        return session(path, *remainder, **more)
 
     monkeypatch.setattr("rationale_service.engine.backends.onnxruntime.ort.InferenceSession", counted)
     entries = read_repository(tmp_path).entries

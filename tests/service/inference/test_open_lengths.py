@@ -41,7 +41,7 @@ def repository(compiled: Compiled, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(length: int) -> dict[str, Any]:
+def request_of_length(length: int) -> dict[str, Any]:
     x = rows(3, length, 4, seed=length)
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": x.shape, "data": x.tolist()}]}
 
@@ -52,7 +52,7 @@ async def test_rows_of_several_lengths(repository: Path, compiled: Compiled) -> 
     async with gateway(Settings(repository=repository)) as client:
         for length in (2, 9):
             for entry in ("m", "m_explain"):
-                answer = await client.post(f"/v2/models/{entry}/infer", json=asked(length))
+                answer = await client.post(f"/v2/models/{entry}/infer", json=request_of_length(length))
                 assert answer.status_code == 200, answer.text
             outputs = {o["name"]: o for o in answer.json()["outputs"]}
             got = np.reshape(outputs["x_attributions"]["data"], outputs["x_attributions"]["shape"])
@@ -66,8 +66,8 @@ async def test_a_length_that_was_not_compiled_for_is_refused(repository: Path) -
         for length, words in REFUSED.items():
             instances = {"instances": rows(3, length, 4).tolist()}
             for path, body in (
-                ("/v2/models/m/explain", asked(length)),
-                ("/v2/models/m_explain/infer", asked(length)),
+                ("/v2/models/m/explain", request_of_length(length)),
+                ("/v2/models/m_explain/infer", request_of_length(length)),
                 ("/v1/models/m:explain", instances),
             ):
                 answer = await client.post(path, json=body)
@@ -90,11 +90,14 @@ async def test_it_is_refused_over_grpc(repository: Path) -> None:
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_length_counts_in_what_an_answer_takes(repository: Path) -> None:
     """Three rows of nine steps: 864 bytes of attributions; of four steps, 384."""
-    wanted = {"outputs": [{"name": "x_attributions"}]}
+    expected = {"outputs": [{"name": "x_attributions"}]}
     async with gateway(Settings(repository=repository, max_answer_bytes=800)) as client:
-        answers = [await client.post("/v2/models/m_explain/infer", json=asked(n) | wanted) for n in (4, 9)]
+        answers = [
+            await client.post("/v2/models/m_explain/infer", json=request_of_length(n) | expected)
+            for n in (4, 9)
+        ]
     assert [answer.status_code for answer in answers] == [200, 413]
-    assert "the answer would have 864 bytes" in answers[1].text
+    assert "864 bytes" in answers[1].text
 
 
 @pytest.mark.parametrize("axis", [["z", 1], ["x", 0], ["x", 2], ["x", 3]])
@@ -104,5 +107,5 @@ def test_a_manifest_that_lies_about_the_axis(repository: Path, axis: list[Any]) 
     assert manifest["open_length"] == {"name": "steps", "least": 2, "most": 9, "axes": [["x", 1]]}
     manifest["open_length"]["axes"] = [axis]
     path.write_text(json.dumps(manifest))
-    with pytest.raises(RepositoryError, match=f"says that '{axis[0]}' has an open length"):
+    with pytest.raises(RepositoryError, match=f"'{axis[0]}' .*open length"):
         read_entry(path.parent)

@@ -13,7 +13,7 @@ def many(piece: bytes, count: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"[" + b" " * MOST + b"]", f"the JSON has {MOST + 2} bytes, more than {MOST}"),
         (many(b"0", MOST // 8 + 2) + b" " * SMALL, f"about {MOST // 8 + 1} values, more than {MOST // 8}"),
@@ -22,8 +22,8 @@ def many(piece: bytes, count: int) -> bytes:
         (b'{"":0' * (MOST // 16 + 1) + b" " * SMALL, "members of objects"),
     ],
 )
-def test_too_much_is_refused_before_it_is_parsed(body: bytes, said: str) -> None:
-    with pytest.raises(TooLargeError, match=said):
+def test_too_much_is_refused_before_it_is_parsed(body: bytes, message: str) -> None:
+    with pytest.raises(TooLargeError, match=message):
         parse_json(body, MOST)
 
 
@@ -41,13 +41,13 @@ def test_as_much_as_may_be_is_parsed(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("json", [b"[1]", b"[1" + b" " * SMALL + b"]"])
-@pytest.mark.parametrize("rest", [b",", b"[", b"{", b":"])
-def test_what_follows_the_json_does_not_count(json: bytes, rest: bytes) -> None:
+@pytest.mark.parametrize("remainder", [b",", b"[", b"{", b":"])
+def test_what_follows_the_json_does_not_count(json: bytes, remainder: bytes) -> None:
     """Binary tensors, whose bytes may be any."""
-    assert parse_json(bytearray(json + rest * MOST), MOST, len(json)) == [1]
+    assert parse_json(bytearray(json + remainder * MOST), MOST, len(json)) == [1]
 
 
 @pytest.mark.parametrize("body", [b"", b"[1", b"[NaN]", b'"\xff"', b"[" * 3000])
 def test_what_is_no_json(body: bytes) -> None:
-    with pytest.raises(MalformedError, match="the body is not valid JSON"):
+    with pytest.raises(MalformedError, match="valid JSON"):
         parse_json(body, MOST)

@@ -30,18 +30,18 @@ def cache(limit: int = 1 << 20) -> ResponseCache:
 
 
 def place(of: ResponseCache, entry: Entry, inputs: Any = None, outputs: Any = ("y",)) -> tuple[int, bytes]:
-    found = of.key(entry, INPUTS if inputs is None else inputs, outputs)
-    assert found is not None
-    return found
+    actual = of.key(entry, INPUTS if inputs is None else inputs, outputs)
+    assert actual is not None
+    return actual
 
 
 def test_the_same_request_has_the_same_answer(entry: Entry) -> None:
     answers = cache()
     assert answers.find(place(answers, entry)) is None
     answers.keep(place(answers, entry), ANSWER)
-    found = answers.find(place(answers, entry, {"x": INPUTS["x"].copy()}))
-    assert found is not None
-    np.testing.assert_array_equal(found["y"], ANSWER["y"])
+    actual = answers.find(place(answers, entry, {"x": INPUTS["x"].copy()}))
+    assert actual is not None
+    np.testing.assert_array_equal(actual["y"], ANSWER["y"])
 
 
 def other(entry: Entry, **digests: str) -> Entry:
@@ -56,7 +56,7 @@ def test_the_order_of_inputs_is_no_part_of_a_request(entry: Entry) -> None:
     assert place(answers, entry, {"x": a, "z": b}) != place(answers, entry, {"x": b, "z": a})
 
 
-OTHERS: dict[str, Callable[[Entry], tuple[Entry, Any, Any]]] = {
+OTHER_ITEMS: dict[str, Callable[[Entry], tuple[Entry, Any, Any]]] = {
     "value": lambda e: (e, {"x": X[1:3]}, ("y",)),
     "shape": lambda e: (e, {"x": X[:2].reshape(4, 2)}, ("y",)),
     "dtype": lambda e: (e, {"x": X[:2].view(np.int32)}, ("y",)),
@@ -73,27 +73,27 @@ OTHERS: dict[str, Callable[[Entry], tuple[Entry, Any, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", OTHERS)
-def test_another_request_has_another_answer(entry: Entry, what: str) -> None:
+@pytest.mark.parametrize("case", OTHER_ITEMS)
+def test_another_request_has_another_answer(entry: Entry, case: str) -> None:
     answers = cache()
     for outputs in (("y",), ("y", "base_value")):
         answers.keep(place(answers, entry, outputs=outputs), ANSWER)
-    assert answers.find(place(answers, *OTHERS[what](entry))) is None
+    assert answers.find(place(answers, *OTHER_ITEMS[case](entry))) is None
 
 
 def test_strings_are_told_apart(entry: Entry) -> None:
     answers = cache()
-    one, two = (np.array(words, object) for words in ([b"ab", b"c"], [b"a", b"bc"]))
-    answers.keep(place(answers, entry, {"x": one}), ANSWER)
-    assert answers.find(place(answers, entry, {"x": two})) is None
+    first, second = (np.array(words, object) for words in ([b"ab", b"c"], [b"a", b"bc"]))
+    answers.keep(place(answers, entry, {"x": first}), ANSWER)
+    assert answers.find(place(answers, entry, {"x": second})) is None
 
 
 def test_the_least_recently_used_goes_first(entry: Entry) -> None:
     answers = cache(limit=2000)
     first, second, third = (place(answers, entry, {"x": X[i : i + 1]}) for i in range(3))
     large = {"y": np.zeros(64)}  # 512 bytes, and as much for itself
-    for one in (first, second):
-        answers.keep(one, {"y": np.zeros(32)})
+    for answer in (first, second):
+        answers.keep(answer, {"y": np.zeros(32)})
     assert answers.find(first)
     answers.keep(third, large)
     assert answers.find(first)
@@ -112,11 +112,11 @@ def test_what_is_too_large_is_not_kept(entry: Entry, more: int, is_kept: bool) -
 
 def test_nothing_of_before_a_clear_comes_back(entry: Entry) -> None:
     answers = cache()
-    asked = place(answers, entry)
-    answers.keep(asked, ANSWER)
+    key = place(answers, entry)
+    answers.keep(key, ANSWER)
     answers.clear()
     assert answers.size == 0
-    answers.keep(asked, ANSWER)  # it was being computed meanwhile
+    answers.keep(key, ANSWER)  # it was being computed meanwhile
     assert answers.find(place(answers, entry)) is None
 
 
@@ -125,12 +125,12 @@ def test_what_is_kept_is_nobody_elses(entry: Entry) -> None:
     batch = np.zeros((100, 3), np.float32)
     answers.keep(place(answers, entry), {"y": batch[:2]})
     batch[:] = 7
-    found = answers.find(place(answers, entry))
-    assert found is not None
-    assert found["y"].base is None
-    np.testing.assert_array_equal(found["y"], 0)
+    actual = answers.find(place(answers, entry))
+    assert actual is not None
+    assert actual["y"].base is None
+    np.testing.assert_array_equal(actual["y"], 0)
     with pytest.raises(ValueError, match="read-only"):
-        found["y"][0] = 1
+        actual["y"][0] = 1
 
 
 def test_predictions_are_not_kept(repository: Path) -> None:

@@ -23,8 +23,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     deepshap = DeepShap(REFERENCES, standard_error=True)
     compile_model(mlp(), deepshap, targets=[2, 0], feature_names=NAMES).write(folder, "shap")
-    both = {"a": rows(4, 3, seed=3), "b": rows(4, 4, seed=4)}
-    expected = ExpectedGradients(both, samples=30, standard_error=True)
+    references = {"a": rows(4, 3, seed=3), "b": rows(4, 4, seed=4)}
+    expected = ExpectedGradients(references, samples=30, standard_error=True)
     compile_model(two_inputs(), expected, targets=[1]).write(folder, "two")
     noisy = SmoothGrad(5, 0.1, standard_error=True)
     compile_model(cnn(), noisy, targets=[1]).write(folder, "image")
@@ -43,13 +43,13 @@ async def test_named_features_of_two_targets(repository: Path) -> None:
     answer = await ask(repository, "/v1/models/shap:explain", {"instances": X.tolist()})
     want = open_entry(repository, "shap").explain(X)
     for i, row in enumerate(answer["explanations"]):
-        assert [told["target"] for told in row["targets"]] == [2, 0]
-        for t, told in enumerate(row["targets"]):
-            assert list(told["standard_errors"]) == list(told["attributions"]) == NAMES
-            errors = np.array(list(told["standard_errors"].values()))
+        assert [target["target"] for target in row["targets"]] == [2, 0]
+        for t, target in enumerate(row["targets"]):
+            assert list(target["standard_errors"]) == list(target["attributions"]) == NAMES
+            errors = np.array(list(target["standard_errors"].values()))
             np.testing.assert_allclose(errors, want["x_standard_error"][i, t], rtol=1e-5)
             assert errors.max() > 0.01
-            assert "completeness_gap_standard_error" not in told
+            assert "completeness_gap_standard_error" not in target
 
 
 async def test_several_inputs_and_the_gap(repository: Path) -> None:
@@ -57,22 +57,22 @@ async def test_several_inputs_and_the_gap(repository: Path) -> None:
     instances = [{"a": a.tolist(), "b": b.tolist()} for a, b in zip(x["a"], x["b"], strict=True)]
     answer = await ask(repository, "/v1/models/two:explain", {"instances": instances})
     want = open_entry(repository, "two").explain(x)
-    for i, told in enumerate(answer["explanations"]):
-        errors = list(told["standard_errors"].values())
-        both = np.concatenate([want["a_standard_error"][i, 0], want["b_standard_error"][i, 0]])
-        np.testing.assert_allclose(errors, both, rtol=1e-5)
+    for i, explanation in enumerate(answer["explanations"]):
+        errors = list(explanation["standard_errors"].values())
+        expected = np.concatenate([want["a_standard_error"][i, 0], want["b_standard_error"][i, 0]])
+        np.testing.assert_allclose(errors, expected, rtol=1e-5)
         gap = want["completeness_gap_standard_error"][i, 0]
-        assert told["completeness_gap_standard_error"] == pytest.approx(gap, rel=1e-5)
+        assert explanation["completeness_gap_standard_error"] == pytest.approx(gap, rel=1e-5)
         assert gap > 1e-3
 
 
 async def test_features_without_names(repository: Path) -> None:
     x = rows(1, 2, 6, 8, seed=7)
     answer = await ask(repository, "/v1/models/image:explain", {"instances": x.tolist()})
-    told = answer["explanations"][0]
+    explanation = answer["explanations"][0]
     want = open_entry(repository, "image").explain(x)["x_standard_error"][0, 0]
-    np.testing.assert_allclose(told["standard_errors"]["x"], want, atol=1e-6)
-    assert "base_value" not in told
+    np.testing.assert_allclose(explanation["standard_errors"]["x"], want, atol=1e-6)
+    assert "base_value" not in explanation
 
 
 async def test_the_open_protocol(repository: Path) -> None:
@@ -86,9 +86,9 @@ async def test_the_open_protocol(repository: Path) -> None:
 
 async def test_without_the_option_only_the_gap_has_one(repository: Path) -> None:
     answer = await ask(repository, "/v1/models/plain:explain", {"instances": X.tolist()})
-    for told in answer["explanations"]:
-        assert told["completeness_gap_standard_error"] > 0
-        assert "standard_errors" not in told
+    for explanation in answer["explanations"]:
+        assert explanation["completeness_gap_standard_error"] > 0
+        assert "standard_errors" not in explanation
 
 
 def test_an_entry_that_lacks_what_it_promises_is_refused(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ async def test_token_ids(tmp_path: Path) -> None:
     async with gateway(Settings(repository=tmp_path)) as client:
         about = (await client.get("/v2/models/words_explain")).json()
         assert [t["name"] for t in about["inputs"]] == ["ids", "mask", "segments"]
-        (told,) = (t for t in about["outputs"] if t["name"] == "ids_attributions")
-        assert told["shape"] == [-1, 1, 5]
+        (metadata,) = (t for t in about["outputs"] if t["name"] == "ids_attributions")
+        assert metadata["shape"] == [-1, 1, 5]
         answer = await client.post("/v1/models/words:explain", json={"instances": instances})
     assert answer.status_code == 200, answer.text
-    for i, one in enumerate(answer.json()["explanations"]):
-        values = [one["attributions"][f"ids[{j}]"] for j in range(5)]
+    for i, explanation in enumerate(answer.json()["explanations"]):
+        values = [explanation["attributions"][f"ids[{j}]"] for j in range(5)]
         np.testing.assert_allclose(values, want["ids_attributions"][i, 0], rtol=1e-4, atol=1e-6)
-        assert one["base_value"] == pytest.approx(float(want["base_value"][i, 0]), rel=1e-4)
+        assert explanation["base_value"] == pytest.approx(float(want["base_value"][i, 0]), rel=1e-4)
 
 
 async def test_an_inner_tensor(tmp_path: Path) -> None:
@@ -44,6 +44,6 @@ async def test_an_inner_tensor(tmp_path: Path) -> None:
         assert features == {"x": None}
         answer = await client.post("/v1/models/m:explain", json={"instances": x.tolist()})
     assert answer.status_code == 200, answer.text
-    for i, one in enumerate(answer.json()["explanations"]):
-        values = [one["attributions"][f"h1[{j}]"] for j in range(7)]
+    for i, explanation in enumerate(answer.json()["explanations"]):
+        values = [explanation["attributions"][f"h1[{j}]"] for j in range(7)]
         np.testing.assert_allclose(values, want[i, 0], rtol=1e-4, atol=1e-6)

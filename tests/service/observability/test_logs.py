@@ -20,8 +20,7 @@ from rationale_service.observability.context import RequestContext
 from rationale_service.observability.logs import without_values
 from rationale_service.protocols.interceptor import log_access
 from rationale_service.settings import Settings
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.conftest import gateway
 from tests.service.messages import request, tensor
@@ -44,7 +43,7 @@ def root() -> Iterator[None]:
 @pytest.mark.usefixtures("root")
 async def test_lines_of_a_request_name_its_trace(tmp_path: Path) -> None:
     """Those on the way, and the access line, by either of which a trace is found."""
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     stream = io.StringIO()
     async with gateway(Settings(repository=tmp_path / "models")) as client:
@@ -61,20 +60,20 @@ def test_json_and_plain() -> None:
     for form in ("json", "auto", "plain"):
         stream = io.StringIO()
         logs.configure("info", form, stream)
-        given = RequestContext("http", "GET /", "the-id", f"00-{'a' * 32}-{'b' * 16}-01")
-        bound = contexts.bind(given)
+        context = RequestContext("http", "GET /", "the-id", f"00-{'a' * 32}-{'b' * 16}-01")
+        bound = contexts.bind(context)
         logging.getLogger("somewhere").warning("it is %s", "late", extra={"model": "credit"})
         contexts.unbind(bound)
         logging.getLogger("somewhere").debug("never seen")
         (line,) = stream.getvalue().splitlines()
         if form == "plain":
             assert all(
-                part in line for part in ("warning", "it is late", "model=credit", "request_id=the-id")
+                piece in line for piece in ("warning", "it is late", "model=credit", "request_id=the-id")
             )
         else:
-            found = json.loads(line)
-            assert found.pop("time").endswith("Z")
-            assert found == {
+            actual = json.loads(line)
+            assert actual.pop("time").endswith("Z")
+            assert actual == {
                 "level": "warning",
                 "logger": "somewhere",
                 "event": "it is late",
@@ -110,7 +109,7 @@ def test_a_path_cannot_forge_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "cleaned"),
     [
         ("idx=77 must be within [-3,2]", "idx=# must be within [#,#]"),
         ("value 1.5e-07 or nan", "value # or #"),
@@ -118,11 +117,11 @@ def test_a_path_cannot_forge_a_line() -> None:
         ("onnx runtime error 2: bad", "onnx runtime error #: bad"),
     ],
 )
-def test_numbers_are_taken_out_of_foreign_texts(text: str, left: str) -> None:
-    assert without_values(text) == left
+def test_numbers_are_taken_out_of_foreign_texts(text: str, cleaned: str) -> None:
+    assert without_values(text) == cleaned
 
 
-def asked(url: str, address: str) -> None:
+def send_requests(url: str, address: str) -> None:
     """Requests with VALUES in them: sound, refused and broken ones, by every end and form."""
     row = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": VALUES}
     v2 = f"{url}/v2/models/score"
@@ -157,18 +156,18 @@ def test_one_line_for_a_request_and_no_value(
     monkeypatch.setenv("RATIONALE_LOG_LEVEL", level)
     with serve("--repository", str(repository), "--port", "0") as child:
         url, lines = ready_line(child)
-        asked(url, grpc_address(lines))
+        send_requests(url, grpc_address(lines))
         patient.get(f"{url}/v2/health/ready")
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=SECONDS)
     assert not [trace for trace in TRACES if trace in out + err]
-    found = [json.loads(line) for line in err.splitlines()]  # uvicorn's lines too
-    assert "uvicorn.error" in {line["logger"] for line in found}
-    access = [line for line in found if line["logger"] == "rationale.access"]
+    saved_lines = [json.loads(line) for line in err.splitlines()]  # uvicorn's lines too
+    assert "uvicorn.error" in {line["logger"] for line in saved_lines}
+    access = [line for line in saved_lines if line["logger"] == "rationale.access"]
     assert [line["status"] for line in access] == [200, 200, 200, 422, 422, 422, 422, 400, 200, 422]
     first, last = access[0], access[-1]
-    told = {name: first[name] for name in ("request_id", "protocol", "operation", "model", "verb", "rows")}
-    assert told == {
+    logged = {name: first[name] for name in ("request_id", "protocol", "operation", "model", "verb", "rows")}
+    assert logged == {
         "request_id": "asked-by-me",
         "protocol": "http",
         "operation": "POST /v2/models/score/explain",

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rationale_service.observability.metrics import DECIDE, EXPLAIN, INFER, Metrics, labels_of, relative_gaps
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end
 
@@ -24,11 +24,11 @@ SESSION = pytest.mark.asyncio(loop_scope="session")
 
 def samples(page: str) -> dict[str, float]:
     """{'name{label=value,…}': value}, labels in alphabetical order, without empty ones."""
-    found = {}
+    collected = {}
     for sample in (each for family in text_string_to_metric_families(page) for each in family.samples):
         labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if value)
-        found[f"{sample.name}{{{labels}}}"] = sample.value
-    return found
+        collected[f"{sample.name}{{{labels}}}"] = sample.value
+    return collected
 
 
 async def scraped(client: httpx.AsyncClient) -> dict[str, float]:
@@ -47,10 +47,10 @@ def test_labels_are_the_plain_model_and_the_verb(repository: Path) -> None:
 
 def test_each_app_has_its_own_numbers(repository: Path) -> None:
     entry = read_repository(repository).entries["score"]
-    one, other = Metrics(), Metrics()
-    one.succeeded(labels_of(entry), 0.003, {})
+    first, other = Metrics(), Metrics()
+    first.succeeded(labels_of(entry), 0.003, {})
     name = "rationale_request_duration_seconds_count{model=score,verb=infer}"
-    assert samples(one.exposition()[0].decode())[name] == 1
+    assert samples(first.exposition()[0].decode())[name] == 1
     assert name not in samples(other.exposition()[0].decode())
 
 
@@ -166,11 +166,11 @@ def test_relative_gaps(repository: Path) -> None:
 @SESSION
 async def test_gaps_of_answers_are_counted_by_row(repository: Path) -> None:
     async with gateway(Settings(repository=repository)) as client:
-        body = {"instances": made.X.tolist()}
+        body = {"instances": handmade.X.tolist()}
         assert (await client.post("/v1/models/score:explain", json=body)).status_code == 200
         page = await scraped(client)
-        assert page["rationale_completeness_gap_ratio_count{model=score}"] == len(made.X)
-        assert page["rationale_completeness_gap_ratio_bucket{le=1e-05,model=score}"] == len(made.X)
+        assert page["rationale_completeness_gap_ratio_count{model=score}"] == len(handmade.X)
+        assert page["rationale_completeness_gap_ratio_bucket{le=1e-05,model=score}"] == len(handmade.X)
         assert page["rationale_completeness_gap_ratio_sum{model=score}"] < 1e-4
 
 
@@ -183,14 +183,14 @@ async def test_decisions_are_counted_and_logged_as_such(
     async with gateway(Settings(repository=repository, audit="off")) as client:
         started = await scraped(client)
         assert started["rationale_request_duration_seconds_count{model=score,verb=decide}"] == 0
-        rows = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+        rows = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
         answers = [await client.post("/v1/models/score:decide", json={"instances": rows}) for _ in "12"]
         assert [answer.status_code for answer in answers] == [200, 200]
         refused = await client.post("/v1/models/score:decide", json={"instances": [{}]})
         assert refused.status_code == 422
         assert (await client.post("/v1/models/score:explain", json={"instances": rows})).status_code == 200
         page = await scraped(client)
-        (told,) = (await client.get("/v2/models/score_explain/stats")).json()["model_stats"]
+        (body,) = (await client.get("/v2/models/score_explain/stats")).json()["model_stats"]
     logged = [getattr(record, "verb", "") for record in caplog.records if record.name == "rationale.access"]
     assert logged == ["decide", "decide", "decide", "explain", ""]
     decide, explain = "model=score,verb=decide", "model=score,verb=explain"
@@ -201,8 +201,8 @@ async def test_decisions_are_counted_and_logged_as_such(
     assert page["rationale_request_phase_seconds_total{model=score,phase=compute_infer,verb=decide}"] > 0
     assert page[f"rationale_batch_size_sum{{{explain}}}"] == 3 * len(rows)
     assert f"rationale_batch_size_sum{{{decide}}}" not in page
-    assert told["inference_count"] == 3 * len(rows)
-    assert (told["inference_stats"]["success"]["count"], told["inference_stats"]["fail"]["count"]) == (3, 1)
+    assert body["inference_count"] == 3 * len(rows)
+    assert (body["inference_stats"]["success"]["count"], body["inference_stats"]["fail"]["count"]) == (3, 1)
 
 
 @SESSION
@@ -233,7 +233,7 @@ async def test_answers_of_a_triton_are_counted(repository: Path) -> None:
         grpc_end(Settings(repository=repository)) as behind,
         gateway(Settings(repository=repository, triton=behind.address)) as client,
     ):
-        body = {"instances": made.X[:2].tolist()}
+        body = {"instances": handmade.X[:2].tolist()}
         assert (await client.post("/v1/models/score:predict", json=body)).status_code == 200
         page = await scraped(client)
     labels = "model=score,verb=infer"

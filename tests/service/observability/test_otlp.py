@@ -26,15 +26,14 @@ from rationale_service.observability import otlp
 from rationale_service.observability.otlp import create_metrics_push, metrics_of
 from rationale_service.settings import Settings
 from tests.grid import grid
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import SECONDS, ready_line, serve, until
 from tests.service.conftest import gateway
 
-ROWS = {"instances": made.X[:3].tolist()}
+ROWS = {"instances": handmade.X[:3].tolist()}
 Series = tuple[str, frozenset[tuple[str, str | float]]]
 Samples = dict[Series, float]
-OWN = "process_"  # of the process: they change between two looks
+OWN_VALUES = "process_"  # of the process: they change between two looks
 
 
 class Collector(services.MetricsServiceServicer):
@@ -67,19 +66,19 @@ class Collector(services.MetricsServiceServicer):
     @property
     def resources(self) -> list[dict[str, str]]:
         """The different ones, of all requests."""
-        found = []
+        collected = []
         for request in self.requests:
             [of_resource] = request.resource_metrics
             named = {each.key: each.value.string_value for each in of_resource.resource.attributes}
-            found += [] if named in found else [named]
-        return found
+            collected += [] if named in collected else [named]
+        return collected
 
 
 def shown(metric: Metric) -> Iterator[tuple[Series, float]]:
     kind = metric.WhichOneof("data")
     if kind != "gauge":
-        told = getattr(metric, kind).aggregation_temporality
-        assert told == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+        temporality = getattr(metric, kind).aggregation_temporality
+        assert temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
     for point in getattr(metric, kind).data_points:
         assert kind == "gauge" or 0 < point.start_time_unix_nano <= point.time_unix_nano
         labels = frozenset((each.key, each.value.string_value) for each in point.attributes)
@@ -97,16 +96,16 @@ def shown(metric: Metric) -> Iterator[tuple[Series, float]]:
 
 
 def of_page(page: str) -> Samples:
-    found = {}
+    collected = {}
     for sample in (each for family in text_string_to_metric_families(page) for each in family.samples):
         labels = {name: float(text) if name == "le" else text for name, text in sample.labels.items()}
         if not sample.name.endswith("_created"):
-            found[sample.name, frozenset(labels.items())] = sample.value
-    return found
+            collected[sample.name, frozenset(labels.items())] = sample.value
+    return collected
 
 
 def of_gateway(samples: Samples) -> Samples:
-    return {series: value for series, value in samples.items() if not series[0].startswith(OWN)}
+    return {series: value for series, value in samples.items() if not series[0].startswith(OWN_VALUES)}
 
 
 @contextlib.contextmanager
@@ -124,8 +123,8 @@ def collecting() -> Iterator[tuple[Collector, str]]:
 
 @pytest.fixture
 def collector() -> Iterator[tuple[Collector, str]]:
-    with collecting() as found:
-        yield found
+    with collecting() as actual:
+        yield actual
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -133,7 +132,7 @@ async def test_the_collector_has_what_the_page_shows(
     repository: Path, collector: tuple[Collector, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.name=credit")
-    kept, endpoint = collector
+    received, endpoint = collector
     settings = Settings(repository=repository, metrics_endpoint=endpoint, metrics_interval_s=0.1, audit="off")
     async with gateway(settings) as client:
         for _ in range(3):
@@ -141,16 +140,18 @@ async def test_the_collector_has_what_the_page_shows(
         assert (await client.post("/v1/models/score:predict", json=ROWS)).status_code == 200
         assert (await client.post("/v1/models/absent:predict", json=ROWS)).status_code == 404
         page = of_page((await client.get("/metrics")).text)
-        until(lambda: of_gateway(kept.samples) == of_gateway(page))
-        assert kept.samples.keys() == page.keys()
+        until(lambda: of_gateway(received.samples) == of_gateway(page))
+        assert received.samples.keys() == page.keys()
     answered = frozenset({"model": "score", "verb": "explain", "protocol": "http", "status": "200"}.items())
     assert page["rationale_requests_total", answered] == 3
-    kinds = {metric.name: metric.WhichOneof("data") for metric in kept.metrics}
+    kinds = {metric.name: metric.WhichOneof("data") for metric in received.metrics}
     assert kinds["rationale_requests_total"] == "sum"
     assert kinds["rationale_queue_duration_seconds"] == "histogram"
     assert kinds["rationale_ready"] == "gauge"
-    assert {metric.name for metric in kept.metrics if metric.sum.is_monotonic} >= {"rationale_requests_total"}
-    [named] = kept.resources
+    assert {metric.name for metric in received.metrics if metric.sum.is_monotonic} >= {
+        "rationale_requests_total"
+    }
+    [named] = received.resources
     assert named["service.name"] == "credit"
     assert named["deployment.environment.name"] == "test"
     assert named["service.instance.id"]
@@ -160,20 +161,20 @@ async def test_the_collector_has_what_the_page_shows(
 async def test_what_was_counted_last_is_sent_at_the_stop(
     repository: Path, collector: tuple[Collector, str]
 ) -> None:
-    kept, endpoint = collector
+    received, endpoint = collector
     async with gateway(Settings(repository=repository, metrics_endpoint=endpoint)) as client:
         assert (await client.post("/v1/models/score:predict", json=ROWS)).status_code == 200
-        assert kept.requests == []
-    assert len(kept.requests) == 1
+        assert received.requests == []
+    assert len(received.requests) == 1
     series = frozenset({"model": "score", "verb": "infer", "protocol": "http", "status": "200"}.items())
-    assert kept.samples["rationale_requests_total", series] == 1
+    assert received.samples["rationale_requests_total", series] == 1
 
 
 @pytest.mark.full
 def test_workers_are_one_instance_that_survives_them(
     repository: Path, tmp_path: Path, collector: tuple[Collector, str]
 ) -> None:
-    kept, endpoint = collector
+    received, endpoint = collector
     settings = {
         "RATIONALE_REPOSITORY": str(repository),
         "RATIONALE_STATE": str(tmp_path / "state"),
@@ -185,14 +186,16 @@ def test_workers_are_one_instance_that_survives_them(
         for _ in range(20):  # over a connection each, so that both have some
             assert patient.post(f"{url}/v1/models/score:predict", json=ROWS).status_code == 200
         page = of_page(patient.get(f"{url}/metrics").text)
-        until(lambda: kept.samples == of_gateway(page))
-        [instance] = kept.resources
+        until(lambda: received.samples == of_gateway(page))
+        [instance] = received.resources
         child.send_signal(signal.SIGTERM)
         assert child.wait(SECONDS) == 0
-    assert kept.resources == [instance]
+    assert received.resources == [instance]
     series = frozenset({"model": "score", "verb": "infer", "protocol": "http", "status": "200"}.items())
-    assert kept.samples["rationale_requests_total", series] == 20
-    assert "rationale_requests_in_flight" not in {name for name, _ in kept.samples}  # of processes that live
+    assert received.samples["rationale_requests_total", series] == 20
+    assert "rationale_requests_in_flight" not in {
+        name for name, _ in received.samples
+    }  # of processes that live
 
 
 # --- a collector that is away, or slow --------------------------------------------------------------
@@ -213,14 +216,14 @@ def away() -> Iterator[str]:
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
-@grid("what, collector_of", ["metrics", "trace"], [mute, away])
+@grid("signal, collector_of", ["metrics", "trace"], [mute, away])
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_collector_that_does_not_answer_holds_nobody_up(
-    repository: Path, collector_of: Callable[[], AbstractContextManager[str]], what: str
+    repository: Path, collector_of: Callable[[], AbstractContextManager[str]], signal: str
 ) -> None:
     with collector_of() as endpoint:
-        given: dict[str, Any] = {"metrics_interval_s": 0.1, f"{what}_endpoint": endpoint}
-        settings = Settings(repository=repository, **given)
+        options: dict[str, Any] = {"metrics_interval_s": 0.1, f"{signal}_endpoint": endpoint}
+        settings = Settings(repository=repository, **options)
         async with gateway(settings) as client:
             for _ in range(600):  # more spans than are sent in one go
                 began_s = time.monotonic()
@@ -239,13 +242,13 @@ def test_a_collector_that_comes_back_has_all_that_was_counted() -> None:
         push.start()
         counter.inc(2)
         time.sleep(0.5)
-    kept = Collector()
+    received = Collector()
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    services.add_MetricsServiceServicer_to_server(kept, server)
+    services.add_MetricsServiceServicer_to_server(received, server)
     server.add_insecure_port(endpoint.removeprefix("http://"))
     server.start()
     try:
-        until(lambda: kept.samples == {("asked_total", frozenset()): 2})
+        until(lambda: received.samples == {("asked_total", frozenset()): 2})
     finally:
         push.close()
         server.stop(0).wait()
@@ -254,7 +257,7 @@ def test_a_collector_that_comes_back_has_all_that_was_counted() -> None:
 def test_a_fault_in_reading_ends_no_sending(
     collector: tuple[Collector, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept, endpoint = collector
+    received, endpoint = collector
     failed = threading.Event()
 
     def read() -> CollectorRegistry:
@@ -265,9 +268,9 @@ def test_a_fault_in_reading_ends_no_sending(
 
     push = create_metrics_push(endpoint, 0.1, read)
     push.start()
-    until(lambda: len(kept.requests) > 0)
+    until(lambda: len(received.requests) > 0)
     push.close()
-    assert "metrics were not sent" in caplog.text
+    assert "not sent" in caplog.text
 
 
 # --- how families are told --------------------------------------------------------------------------
@@ -281,17 +284,17 @@ def test_each_kind_of_prometheus() -> None:
     histogram = Histogram("took", "Times.", buckets=(1, 2), registry=registry)
     for value in (0.5, 1, 1.5, 9):
         histogram.observe(value)
-    found: dict[str, Any] = {
+    actual: dict[str, Any] = {
         metric.name: metric for family in registry.collect() for metric in metrics_of(family, 5, 7)
     }
-    assert found.keys() == {"asked_total", "under_way", "build_info", "took"}
-    assert found["asked_total"].description == "Requests."
-    assert found["asked_total"].data.is_monotonic
-    [asked] = found["asked_total"].data.data_points
-    assert (asked.attributes, asked.value) == ({"model": "credit"}, 3)
-    assert (asked.start_time_unix_nano, asked.time_unix_nano) == (5, 7)
-    assert [point.value for point in found["under_way"].data.data_points] == [-1.5]
-    [took] = found["took"].data.data_points
+    assert actual.keys() == {"asked_total", "under_way", "build_info", "took"}
+    assert actual["asked_total"].description == "Requests."
+    assert actual["asked_total"].data.is_monotonic
+    [sum_point] = actual["asked_total"].data.data_points
+    assert (sum_point.attributes, sum_point.value) == ({"model": "credit"}, 3)
+    assert (sum_point.start_time_unix_nano, sum_point.time_unix_nano) == (5, 7)
+    assert [point.value for point in actual["under_way"].data.data_points] == [-1.5]
+    [took] = actual["took"].data.data_points
     assert (took.count, took.sum) == (4, 12)
     assert (took.explicit_bounds, took.bucket_counts) == ([1, 2], [2, 1, 1])
 
@@ -300,7 +303,7 @@ def test_each_kind_of_prometheus() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         {"metrics_endpoint": "localhost:4317"},
         {"metrics_endpoint": "http://localhost:4318/v1/metrics"},
@@ -309,9 +312,9 @@ def test_each_kind_of_prometheus() -> None:
         {"metrics_interval_s": float("nan")},
     ],
 )
-def test_settings_that_make_no_sense(given: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(given))):
-        Settings(**given)
+def test_settings_that_make_no_sense(value: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(value))):
+        Settings(**value)
 
 
 def test_what_is_missing_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:

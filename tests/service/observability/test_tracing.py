@@ -18,7 +18,7 @@ from rationale.errors import InvalidOptionError
 from rationale_service.observability import context as exchange
 from rationale_service.observability.tracing import Tracing, create_tracing
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.grpc_end import End, grpc_end
 from tests.service.messages import GOOD, request
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 ENDPOINT = "http://127.0.0.1:4317"
-ROWS = {"instances": made.X[:2].tolist()}
+ROWS = {"instances": handmade.X[:2].tolist()}
 
 
-class _Kept(InMemorySpanExporter):
+class _SpanRecorder(InMemorySpanExporter):
     """Goes on when the first of two apps closes it."""
 
     def shutdown(self) -> None: ...
@@ -40,12 +40,12 @@ class _Kept(InMemorySpanExporter):
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """What every app made in the test exports to."""
-    found = _Kept()
+    actual = _SpanRecorder()
     monkeypatch.setattr(
         "rationale_service.protocols.interceptor.create_tracing",
-        lambda endpoint, ratio, count: create_tracing(endpoint, ratio, count, found),
+        lambda endpoint, ratio, count: create_tracing(endpoint, ratio, count, actual),
     )
-    return found
+    return actual
 
 
 @contextlib.asynccontextmanager
@@ -77,16 +77,16 @@ async def test_one_trace_from_the_caller_to_the_server_behind(
         )
         assert answer.status_code == 200
         assert answer.headers["x-request-id"] == "mine"
-    found = spans(exporter)
-    assert {hexed(span.context.trace_id, 32) for span in found} == {TRACE}
-    front, behind = (span for span in found if span.name == "explain score")
+    actual = spans(exporter)
+    assert {hexed(span.context.trace_id, 32) for span in actual} == {TRACE}
+    front, behind = (span for span in actual if span.name == "explain score")
     assert hexed(front.parent.span_id, 16) == PARENT
     assert behind.parent.span_id == front.context.span_id
     assert [span.attributes["rationale.request_id"] for span in (front, behind)] == ["mine", "mine"]
     assert front.attributes["rationale.rows"] == len(ROWS["instances"])
     assert front.attributes["http.response.status_code"] == 200
     for request_span in (front, behind):
-        inside = [span for span in found if span.parent.span_id == request_span.context.span_id]
+        inside = [span for span in actual if span.parent.span_id == request_span.context.span_id]
         for name in ("queue", "compute"):
             parts = [span for span in inside if span.name == name]
             assert parts
@@ -104,12 +104,12 @@ async def test_a_part_lies_within_its_request_whenever_the_clocks_are_read(
     async with gateway(Settings(repository=repository, trace_endpoint=ENDPOINT)) as client:
         for late_ns[0] in (10**9, -(10**9)):
             assert (await client.post("/v1/models/score:predict", json=ROWS)).status_code == 200
-    found = spans(exporter)
-    requests = {span.context.span_id: span for span in found if span.parent is None}
+    actual = spans(exporter)
+    requests = {span.context.span_id: span for span in actual if span.parent is None}
     assert len(requests) == 2
-    for part in (span for span in found if span.parent is not None):
-        request_span = requests[part.parent.span_id]
-        assert request_span.start_time <= part.start_time <= part.end_time <= request_span.end_time
+    for piece in (span for span in actual if span.parent is not None):
+        request_span = requests[piece.parent.span_id]
+        assert request_span.start_time <= piece.start_time <= piece.end_time <= request_span.end_time
 
 
 async def test_a_trace_begins_here_where_none_comes(repository: Path, exporter: InMemorySpanExporter) -> None:
@@ -128,7 +128,7 @@ async def test_a_trace_begins_here_where_none_comes(repository: Path, exporter: 
 
 
 async def test_decisions_are_spans_of_their_own(repository: Path, exporter: InMemorySpanExporter) -> None:
-    rows = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+    rows = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
     async with gateway(Settings(repository=repository, trace_endpoint=ENDPOINT, audit="off")) as client:
         assert (await client.post("/v1/models/score:decide", json={"instances": rows})).status_code == 200
     (head,) = (span for span in spans(exporter) if span.parent is None)
@@ -176,22 +176,22 @@ async def test_without_tracing_the_callers_trace_goes_along_all_the_same(
 
 async def test_request_ids_over_grpc(repository: Path) -> None:
     async with grpc_end(Settings(repository=repository)) as end:
-        for given in ("mine", None):
-            metadata = () if given is None else (("x-request-id", given),)
+        for request_id in ("mine", None):
+            metadata = () if request_id is None else (("x-request-id", request_id),)
             call = end.stub.ModelInfer(request("score", GOOD), metadata=metadata)
             await call
             echoed = dict(await call.trailing_metadata())["x-request-id"]
-            assert echoed == given if given else len(echoed) == 32
+            assert echoed == request_id if request_id else len(echoed) == 32
             refused = end.stub.ModelInfer(request("absent", GOOD), metadata=metadata)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await refused
             assert "x-request-id" in dict(caught.value.trailing_metadata())
 
 
-@pytest.mark.parametrize("given", ["", " ", "a b", "ü", "x" * 129])
-async def test_a_request_id_that_cannot_stand_in_a_header(repository: Path, given: str) -> None:
+@pytest.mark.parametrize("request_id", ["", " ", "a b", "ü", "x" * 129])
+async def test_a_request_id_that_cannot_stand_in_a_header(repository: Path, request_id: str) -> None:
     async with gateway(Settings(repository=repository)) as client:
-        headers = {b"x-request-id": given.encode("latin-1")}
+        headers = {b"x-request-id": request_id.encode("latin-1")}
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=headers)
     assert len(answer.headers["x-request-id"]) == 32
 

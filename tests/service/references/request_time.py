@@ -25,9 +25,9 @@ ATTRIBUTIONS = "x_attributions"
 
 @functools.cache
 def _expected(references: bytes, weights: bytes | None) -> dict[str, np.ndarray]:
-    given = np.frombuffer(references, np.float32).reshape(-1, 5)
+    reference_rows = np.frombuffer(references, np.float32).reshape(-1, 5)
     w = None if weights is None else np.frombuffer(weights)
-    return compile_model(mlp(), DeepShap(given, w), targets="all").explain(X)
+    return compile_model(mlp(), DeepShap(reference_rows, w), targets="all").explain(X)
 
 
 def expected(references: np.ndarray, weights: Any = None) -> dict[str, np.ndarray]:
@@ -72,10 +72,10 @@ def arrays(answer: httpx.Response) -> dict[str, np.ndarray]:
 
 
 def assert_explains(answer: httpx.Response, references: np.ndarray, weights: Any = None) -> None:
-    wanted = expected(references, weights)
+    expected_value = expected(references, weights)
     for name, array in arrays(answer).items():
         if name != "completeness_gap":
-            np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(array, expected_value[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 async def put(client: httpx.AsyncClient, name: str, references: np.ndarray, **query: str) -> httpx.Response:

@@ -14,7 +14,7 @@ from rationale_service.errors import CompileFailedError, StateUnavailableError, 
 from rationale_service.models.references.store import ReferenceSets
 from rationale_service.security.keys import Scope, new_key
 from tests.compiler.models import rows
-from tests.service.explaining import Gate, administered, compiles, made_ready, quick, until
+from tests.service.explaining import Gate, administered, compiles, made_ready, until
 from tests.service.references.request_time import (
     BASE,
     EXPLAINERS,
@@ -29,7 +29,7 @@ from tests.service.references.request_time import (
     put,
 )
 
-__all__ = ["client", "folder", "quick"]  # fixtures, found by their names
+__all__ = ["client", "folder"]  # fixtures, found by their names
 
 
 async def test_a_set_is_put_shown_read_back_and_deleted(client: httpx.AsyncClient, folder: Path) -> None:
@@ -56,10 +56,10 @@ async def test_the_spreads_of_a_set_are_told_feature_by_feature(client: httpx.As
     await put(client, "typical", R)
     answer = await client.get(f"{SETS}/typical/spreads")
     assert answer.headers["cache-control"] == "no-store"
-    told = answer.json()
-    assert (told["name"], told["rows"]) == ("typical", 6)
-    assert [each["feature"] for each in told["features"]] == ["age", "income", "debt", "years", "cards"]
-    for i, each in enumerate(told["features"]):
+    body = answer.json()
+    assert (body["name"], body["rows"]) == ("typical", 6)
+    assert [each["feature"] for each in body["features"]] == ["age", "income", "debt", "years", "cards"]
+    for i, each in enumerate(body["features"]):
         assert len(each["quantiles"]) == 21
         ends = [each["quantiles"][k] for k in (0, -1)]
         np.testing.assert_allclose(ends, [R[:, i].min(), R[:, i].max()], rtol=1e-5)
@@ -70,8 +70,8 @@ async def test_the_spreads_of_a_set_are_told_feature_by_feature(client: httpx.As
 async def test_the_weights_of_a_set_count_in_its_spreads(client: httpx.AsyncClient) -> None:
     heavy = {"references": R.tolist(), "weights": [0, 0, 97, 1, 1, 1]}
     assert (await client.put(f"{SETS}/heavy?model=net", json=heavy)).status_code == 201
-    told = (await client.get(f"{SETS}/heavy/spreads")).json()["features"]
-    for i, each in enumerate(told):
+    features = (await client.get(f"{SETS}/heavy/spreads")).json()["features"]
+    for i, each in enumerate(features):
         np.testing.assert_allclose(each["quantiles"][10], R[2, i], rtol=1e-5)
 
 
@@ -179,7 +179,7 @@ async def test_json_by_curls_own_content_type(client: httpx.AsyncClient) -> None
     assert (await client.put(f"{EXPLAINERS}/own", content=spec, headers=curl)).status_code == 202
     table = await client.put(f"{SETS}/other", params={"model": "net"}, content=b"1,2,3,4,5", headers=curl)
     assert table.status_code == 400
-    assert "say so by Content-Type" in table.json()["detail"]
+    assert "Content-Type" in table.json()["detail"]
 
 
 WRONG: dict[str, tuple[str, str, bytes, dict[str, str], int]] = {
@@ -194,9 +194,9 @@ WRONG: dict[str, tuple[str, str, bytes, dict[str, str], int]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-async def test_an_upload_that_is_refused(client: httpx.AsyncClient, folder: Path, what: str) -> None:
-    name, kind, body, query, status = WRONG[what]
+@pytest.mark.parametrize("case", WRONG)
+async def test_an_upload_that_is_refused(client: httpx.AsyncClient, folder: Path, case: str) -> None:
+    name, kind, body, query, status = WRONG[case]
     answer = await client.put(f"{SETS}/{name}", content=body, params=query, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -223,11 +223,11 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
     spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
     await made_ready(client, f"{EXPLAINERS}/own", spec)
     explainers = client.app.state.gateway.explainers
-    forget, going, asked = explainers.forget, asyncio.Event(), asyncio.Event()
+    forget, going, requested = explainers.forget, asyncio.Event(), asyncio.Event()
 
     async def slowly(digest: str) -> None:
         going.set()
-        await asked.wait()
+        await requested.wait()
         await forget(digest)
 
     explainers.forget = slowly
@@ -235,7 +235,7 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
     await going.wait()
     assert (await ask(client, reference_set="typical")).status_code == 404
     assert (await client.put(f"{EXPLAINERS}/late", json=spec)).status_code == 404
-    asked.set()
+    requested.set()
     assert (await deleting).status_code == 204
     assert quick.waiting == 0
     assert holding(client.app.state.gateway.settings.repository.parent, R) == []

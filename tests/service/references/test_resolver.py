@@ -12,8 +12,8 @@ from tritonclient.grpc import service_pb2 as pb
 from rationale import DeepShap, IntegratedGradients, OpenReferences, compile_model
 from rationale_service.protocols.grpc.servicer import infer
 from tests.compiler.models import mlp, rows
-from tests.service import handmade as made
-from tests.service.explaining import SECONDS, Gate, administered, explainers_of, quick, until
+from tests.service import handmade
+from tests.service.explaining import SECONDS, Gate, administered, explainers_of, until
 from tests.service.own_time import skipping
 from tests.service.references.request_time import (
     ATTRIBUTIONS,
@@ -34,14 +34,14 @@ from tests.service.references.request_time import (
     tensor,
 )
 
-__all__ = ["client", "folder", "quick"]  # fixtures, found by their names
+__all__ = ["client", "folder"]  # fixtures, found by their names
 
 
 async def test_a_request_may_bring_its_references(client: httpx.AsyncClient) -> None:
     assert_explains(await ask(client), BASE)
-    for own in (R, OTHER):
-        answer = await ask(client, tensor("x_references", own))
-        assert_explains(answer, own)
+    for reference_rows in (R, OTHER):
+        answer = await ask(client, tensor("x_references", reference_rows))
+        assert_explains(answer, reference_rows)
         assert len(answer.json()["parameters"]["references"]) == 64
     assert_explains(await ask(client), BASE)
 
@@ -61,15 +61,15 @@ async def test_a_set_that_comes_back_is_baked_where_that_is_asked_for(
 
 
 async def assert_baked(client: httpx.AsyncClient, folder: Path) -> None:
-    own = tensor("x_references", R)
-    first = await ask(client, own)
+    references_tensor = tensor("x_references", R)
+    first = await ask(client, references_tensor)
     (opened,) = served(client)
     assert holding(folder, R) == []
-    assert_explains(await ask(client, own), R)
+    assert_explains(await ask(client, references_tensor), R)
     await until(lambda: len(served(client)) == 2)
 
     async def is_baked() -> bool:
-        answer = await ask(client, own)
+        answer = await ask(client, references_tensor)
         assert_explains(answer, R)
         return answer.json()["parameters"]["explanation"] != first.json()["parameters"]["explanation"]
 
@@ -88,10 +88,10 @@ async def assert_baked(client: httpx.AsyncClient, folder: Path) -> None:
 
 async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     async with administered(folder, bake_references_after=2, max_unnamed_reference_sets=1) as client:
-        for own in (R, OTHER):
+        for reference_rows in (R, OTHER):
             for _ in range(2):
-                await ask(client, tensor("x_references", own))
-            await until(lambda own=own: bool(holding(folder, own)))
+                await ask(client, tensor("x_references", reference_rows))
+            await until(lambda reference_rows=reference_rows: bool(holding(folder, reference_rows)))
         await until(lambda: not holding(folder, R))
         assert holding(folder, OTHER)
 
@@ -139,8 +139,8 @@ async def test_integrated_gradients(folder: Path, quick: Gate) -> None:  # noqa:
     compile_model(mlp(), method, targets="all").write(folder / "models", "net")
     async with administered(folder) as client:
         answer = arrays(await ask(client, tensor("x_references", R)))
-    wanted = compile_model(mlp(), IntegratedGradients(R, steps=4), targets="all").explain(X)
-    np.testing.assert_allclose(answer[ATTRIBUTIONS], wanted[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
+    expected = compile_model(mlp(), IntegratedGradients(R, steps=4), targets="all").explain(X)
+    np.testing.assert_allclose(answer[ATTRIBUTIONS], expected[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
 
 
 async def test_groups_stay(folder: Path, quick: Gate) -> None:  # noqa: ARG001
@@ -150,9 +150,9 @@ async def test_groups_stay(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     )
     async with administered(folder) as client:
         answer = arrays(await ask(client, tensor("x_references", R)))
-    wanted = compile_model(mlp(), DeepShap(R), targets=[1]).explain(X)[ATTRIBUTIONS]
-    due = np.concatenate([wanted[..., [0, 4]].sum(-1, keepdims=True), wanted[..., 1:4]], axis=-1)
-    np.testing.assert_allclose(answer["group_attributions"], due, rtol=1e-5, atol=1e-6)
+    ungrouped = compile_model(mlp(), DeepShap(R), targets=[1]).explain(X)[ATTRIBUTIONS]
+    expected = np.concatenate([ungrouped[..., [0, 4]].sum(-1, keepdims=True), ungrouped[..., 1:4]], axis=-1)
+    np.testing.assert_allclose(answer["group_attributions"], expected, rtol=1e-5, atol=1e-6)
 
 
 async def test_over_v1(client: httpx.AsyncClient) -> None:
@@ -160,9 +160,9 @@ async def test_over_v1(client: httpx.AsyncClient) -> None:
     named = [dict(zip(names, row, strict=True)) for row in R.tolist()]
     body = {"instances": X.tolist(), "references": named, "reference_weights": [1, 0, 2, 3, 1, 1]}
     answer = (await client.post("/v1/models/net:explain", json=body)).json()
-    wanted = expected(R, [1, 0, 2, 3, 1, 1])
-    told = [[t["attributions"][name] for name in names] for t in answer["explanations"][1]["targets"]]
-    np.testing.assert_allclose(told, wanted[ATTRIBUTIONS][1], rtol=1e-5, atol=1e-6)
+    expected_value = expected(R, [1, 0, 2, 3, 1, 1])
+    attributions = [[t["attributions"][name] for name in names] for t in answer["explanations"][1]["targets"]]
+    np.testing.assert_allclose(attributions, expected_value[ATTRIBUTIONS][1], rtol=1e-5, atol=1e-6)
     assert (await put(client, "typical", OTHER)).status_code == 201
     body = {"instances": X.tolist(), "reference_set": "typical"}
     answer = (await client.post("/v1/models/net:explain", json=body)).json()
@@ -190,10 +190,10 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_is_refused(client: httpx.AsyncClient, name: str) -> None:
-    more, parameters, told = REFUSED[name]
+    more, parameters, message = REFUSED[name]
     answer = await ask(client, *more, **parameters)
     assert answer.status_code == 422, answer.text
-    assert told in answer.json()["detail"]
+    assert message in answer.json()["detail"]
     assert served(client) == set()
 
 
@@ -202,7 +202,7 @@ async def test_a_set_that_is_not_there(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_method_without_references(tmp_path: Path, quick: Gate) -> None:  # noqa: ARG001
-    made.write_gradient(tmp_path / "models")
+    handmade.write_gradient(tmp_path / "models")
     async with administered(tmp_path) as client:
         x, r = np.ones((1, 2), np.float32), np.zeros((2, 2), np.float32)
         body = {"inputs": [tensor("x", x), tensor("x_references", r)]}
@@ -238,7 +238,7 @@ async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
             message.inputs.add(name=name, datatype="FP32", shape=array.shape)
             message.raw_input_contents.append(array.tobytes())
         answer = await infer(handler, message, None)
-        given = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
-        attributions = np.frombuffer(given[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
+        outputs = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+        attributions = np.frombuffer(outputs[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
         np.testing.assert_allclose(attributions, expected(R)[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
         assert answer.parameters["references"].string_param

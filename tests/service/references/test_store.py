@@ -25,7 +25,7 @@ from rationale_service.errors import (
     TooLargeError,
     UnknownResourceError,
 )
-from rationale_service.models.references.formats import MEDIA_TYPES, Rows, parse_rows
+from rationale_service.models.references.formats import MEDIA_TYPES, ReferenceRows, parse_rows
 from rationale_service.models.references.store import ReferenceSets
 from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.state.state import State
@@ -40,7 +40,9 @@ def registry(repository: Path) -> ModelRegistry:
     return read_repository(repository)
 
 
-def parsed(registry: ModelRegistry, body: bytes, kind: str, model: str = "score", limit: int = LIMIT) -> Rows:
+def parsed(
+    registry: ModelRegistry, body: bytes, kind: str, model: str = "score", limit: int = LIMIT
+) -> ReferenceRows:
     return parse_rows(body, kind, registry.entry(model), registry.explainer(model).manifest, limit)
 
 
@@ -153,13 +155,13 @@ def lying_archive() -> bytes:
     """Says of a member that it is small."""
     body = bytearray(archive({"x.npy": npy(np.zeros((50_000, 4), np.float32))}))
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
-        at = body.find(mark) + offset
-        body[at : at + 4] = struct.pack("<I", 128 + 16)
+        position = body.find(mark) + offset
+        body[position : position + 4] = struct.pack("<I", 128 + 16)
     return bytes(body)
 
 
-def damaged(body: bytes, at: int = -120) -> bytes:
-    return body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]
+def damaged(body: bytes, position: int = -120) -> bytes:
+    return body[:position] + bytes([body[position] ^ 0xFF]) + body[position + 1 :]
 
 
 BOMB = archive({"x.npy": npy(np.zeros((500_000, 4), np.float32))})
@@ -251,11 +253,11 @@ def test_what_cannot_be_a_reference_set_is_refused(registry: ModelRegistry, name
 
 @pytest.mark.parametrize("kind", sorted(set(MEDIA_TYPES.values())))
 def test_one_byte_changed_is_read_or_refused(registry: ModelRegistry, kind: str) -> None:
-    body = next(make() for own, make in BY_KIND.values() if own == kind)
+    body = next(make() for media_type, make in BY_KIND.values() if media_type == kind)
     random = np.random.default_rng(0)
-    for at in random.integers(0, len(body), 150):
+    for position in random.integers(0, len(body), 150):
         changed = bytearray(body)
-        changed[at] = random.integers(0, 256)
+        changed[position] = random.integers(0, 256)
         try:
             rows = parsed(registry, bytes(changed), kind)
         except (InvalidInputError, MalformedError, TooLargeError):
@@ -283,7 +285,7 @@ def sets(state: State) -> ReferenceSets:
     return ReferenceSets(state)
 
 
-ROWS, OTHER = Rows({"x": R}), Rows({"x": R + 1}, np.array([1.0, 2, 3]), FEATURES)
+ROWS, OTHER = ReferenceRows({"x": R}), ReferenceRows({"x": R + 1}, np.array([1.0, 2, 3]), FEATURES)
 
 
 def files(state: State) -> list[str]:
@@ -293,15 +295,15 @@ def files(state: State) -> list[str]:
 def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: State) -> None:
     from rationale.tables.files import read_rows
 
-    made = sets.put("typical", "score", OTHER)
-    assert (made.rows, made.weighted, made.features) == (3, True, list(FEATURES))
-    assert made.inputs == {"x": {"datatype": "FP32", "shape": [3, 4]}}
-    table = read_rows(sets.path(made.digest), FEATURES)
+    stored = sets.put("typical", "score", OTHER)
+    assert (stored.rows, stored.weighted, stored.features) == (3, True, list(FEATURES))
+    assert stored.inputs == {"x": {"datatype": "FP32", "shape": [3, 4]}}
+    table = read_rows(sets.path(stored.digest), FEATURES)
     np.testing.assert_array_equal(table.arrays["x"], OTHER.arrays["x"])
     np.testing.assert_array_equal(table.weights, OTHER.weights)
     assert table.columns == FEATURES
-    assert ReferenceSets(state).get("typical") == made
-    assert sets.path(made.digest).stat().st_mode & 0o077 == 0
+    assert ReferenceSets(state).get("typical") == stored
+    assert sets.path(stored.digest).stat().st_mode & 0o077 == 0
 
 
 def test_one_file_however_many_names(sets: ReferenceSets, state: State) -> None:
@@ -337,21 +339,25 @@ def test_a_set_is_as_old_as_its_content(state: State) -> None:
 
 def test_another_content_under_a_name(sets: ReferenceSets, state: State) -> None:
     sets.put("a", "score", ROWS)
-    made = sets.put("a", "score", OTHER)
-    assert files(state) == [made.digest]
-    assert [one.name for one in sets.all()] == ["a"]
+    stored = sets.put("a", "score", OTHER)
+    assert files(state) == [stored.digest]
+    assert [stored_set.name for stored_set in sets.all()] == ["a"]
 
 
 def test_the_digest_is_of_all_there_is() -> None:
     variants = [
         ROWS,
         OTHER,
-        Rows({"y": R}),
-        Rows({"x": R.astype(np.float64)}),
-        Rows({"x": R}, None, FEATURES),
+        ReferenceRows({"y": R}),
+        ReferenceRows({"x": R.astype(np.float64)}),
+        ReferenceRows({"x": R}, None, FEATURES),
     ]
-    variants += [Rows({"x": R}, np.array([1.0, 2, 3])), Rows({"x": R[:, :2]}), Rows({"x": R[::-1]})]
-    assert len({one.digest for one in variants}) == len(variants)
+    variants += [
+        ReferenceRows({"x": R}, np.array([1.0, 2, 3])),
+        ReferenceRows({"x": R[:, :2]}),
+        ReferenceRows({"x": R[::-1]}),
+    ]
+    assert len({variant.digest for variant in variants}) == len(variants)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a..b", "a/b", "../a", "a\0", "-a", "ä", "a" * 101, "a\n"])
@@ -370,7 +376,7 @@ def test_nothing_is_made_by_looking(sets: ReferenceSets, state: State) -> None:
 def test_a_full_disk_leaves_what_was_there(
     sets: ReferenceSets, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = sets.put("a", "score", ROWS)
+    stored = sets.put("a", "score", ROWS)
 
     def full(file: Any, arrays: Any) -> None:
         write_npz(file, arrays)
@@ -379,13 +385,13 @@ def test_a_full_disk_leaves_what_was_there(
     monkeypatch.setattr("rationale_service.models.references.store.write_npz", full)
     with pytest.raises(StateUnavailableError, match="No space left"):
         sets.put("a", "score", OTHER)
-    assert sets.get("a") == kept
-    assert files(state) == [kept.digest]
+    assert sets.get("a") == stored
+    assert files(state) == [stored.digest]
     assert list(state.staging.iterdir()) == []
 
 
 def test_a_file_without_a_record_goes_at_the_start(sets: ReferenceSets, state: State) -> None:
-    kept = sets.put("a", "score", ROWS)
+    stored = sets.put("a", "score", ROWS)
     (state.references / f"{'0' * 64}.npz").write_bytes(b"left by a crash")
     sets.recover()
-    assert files(state) == [kept.digest]
+    assert files(state) == [stored.digest]

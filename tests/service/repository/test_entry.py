@@ -16,7 +16,7 @@ from rationale_service.engine.backends.triton_client import not_loaded
 from rationale_service.errors import NotExplainableError, UnknownModelError
 from rationale_service.repository.entry import read_entry
 from rationale_service.repository.registry import read_repository
-from tests.service import handmade as made
+from tests.service import handmade
 
 WARMUP = """
 dynamic_batching { max_queue_delay_microseconds: 1500 default_queue_policy { max_queue_size: 7 } }
@@ -38,30 +38,33 @@ def edit(folder: Path, old: str, new: str, name: str = "config.pbtxt") -> None:
 @pytest.fixture
 def score(tmp_path: Path) -> Path:
     """The folder of a fresh `score` entry, its explain twin beside it."""
-    made.write_score(tmp_path)
+    handmade.write_score(tmp_path)
     return tmp_path / "score"
 
 
 def test_a_config_is_understood(tmp_path: Path) -> None:
-    made.write_score(tmp_path, extra=WARMUP)
+    handmade.write_score(tmp_path, extra=WARMUP)
     folder = tmp_path / "score"
     (folder / "warmup").mkdir()
-    (folder / "warmup" / "x").write_bytes(made.X[:1].tobytes())
+    (folder / "warmup" / "x").write_bytes(handmade.X[:1].tobytes())
     (folder / "3").mkdir()
     (folder / "1" / "model.onnx").rename(folder / "3" / "model.onnx")
     entry = read_entry(folder)
     assert (entry.version, entry.max_batch_size, entry.batching) == ("3", 4, True)
     assert (entry.max_queue_delay_s, entry.max_queue_size) == (0.0015, 7)
     assert (entry.instances, entry.intra_op_threads) == (2, 3)
-    assert (entry.inputs, entry.outputs) == ((made.spec("x", "FP32", 4),), (made.spec("y", "FP32", 3),))
+    assert (entry.inputs, entry.outputs) == (
+        (handmade.spec("x", "FP32", 4),),
+        (handmade.spec("y", "FP32", 3),),
+    )
     (warmup,) = entry.warmups
     assert (warmup.rows, warmup.count) == (2, 3)
-    assert warmup.inputs[0].data == made.X[:1].tobytes()
+    assert warmup.inputs[0].data == handmade.X[:1].tobytes()
     options = session_options(entry, cores=8)
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.dynamic_block_base") == "4"
-    y = load(entry).run(["y"], {"x": made.X})[0]
-    np.testing.assert_allclose(y, made.predict(made.X), rtol=1e-6)
+    y = load(entry).run(["y"], {"x": handmade.X})[0]
+    np.testing.assert_allclose(y, handmade.predict(handmade.X), rtol=1e-6)
 
 
 def test_hidden_folders_and_files_are_passed_over(score: Path) -> None:
@@ -81,7 +84,7 @@ def test_a_plain_entry_has_no_explainer(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('backend: "onnxruntime"', 'backend: "python"', "its backend is not onnxruntime"),
         ("max_batch_size: 4", "max_batch_size: 0", "max_batch_size must be 1 or more"),
@@ -108,16 +111,16 @@ def test_a_plain_entry_has_no_explainer(repository: Path) -> None:
         ),
     ],
 )
-def test_a_broken_config(score: Path, old: str, new: str, said: str) -> None:
+def test_a_broken_config(score: Path, old: str, new: str, message: str) -> None:
     edit(score, old, new)
     with pytest.raises(RepositoryError) as caught:
         read_repository(score.parent)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(score) in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("{", "[", "the file"),
         ('"version": 1', '"version": 2', "version"),
@@ -127,11 +130,11 @@ def test_a_broken_config(score: Path, old: str, new: str, said: str) -> None:
         ('"late_payments"\n', '"late_payments", "more"\n', "feature names of 'x'"),
     ],
 )
-def test_a_broken_manifest(score: Path, old: str, new: str, said: str) -> None:
+def test_a_broken_manifest(score: Path, old: str, new: str, message: str) -> None:
     edit(score.parent / "score_explain", old, new, "explanation.json")
     with pytest.raises(RepositoryError) as caught:
         read_repository(score.parent)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "explanation.json" in str(caught.value)
 
 
@@ -142,7 +145,7 @@ def test_a_manifest_of_another_graph(score: Path) -> None:
     with pytest.raises(RepositoryError, match=r"has shape \[2\], but \[3\] in config.pbtxt"):
         read_repository(score.parent)
     path.write_text(json.dumps(manifest | {"inputs": []}))
-    with pytest.raises(RepositoryError, match=r"its inputs are not those of config\.pbtxt"):
+    with pytest.raises(RepositoryError, match=r"inputs .*config\.pbtxt"):
         read_repository(score.parent)
 
 
@@ -152,22 +155,22 @@ def test_every_broken_entry_is_named(score: Path) -> None:
     (score.parent / "bad name").mkdir()
     with pytest.raises(RepositoryError) as caught:
         read_repository(score.parent)
-    said = str(caught.value).splitlines()
-    assert len(said) == 3
-    assert "bad name: a model's name is made of" in said[0]
-    assert "empty/config.pbtxt: cannot be read: No such file" in said[1]
-    assert "score/1/model.onnx: is missing" in said[2]
+    message = str(caught.value).splitlines()
+    assert len(message) == 3
+    assert "bad name: " in message[0]
+    assert "empty/config.pbtxt: " in message[1]
+    assert "score/1/model.onnx: is missing" in message[2]
 
 
 def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="there is no such folder"):
+    with pytest.raises(RepositoryError, match="such folder"):
         read_repository(tmp_path / "absent")
-    with pytest.raises(RepositoryError, match="holds no model"):
+    with pytest.raises(RepositoryError, match="no model"):
         read_repository(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('name: "x"', 'name: "z"', "has no input 'z'"),
         ('name: "y"', 'name: "z"', "has no output 'z'"),
@@ -176,11 +179,11 @@ def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
         ("dims: 3", "dims: [3, 1]", "output 'y' has shape [3] per row, but [3, 1] in config.pbtxt"),
     ],
 )
-def test_a_config_that_is_not_the_models(score: Path, old: str, new: str, said: str) -> None:
+def test_a_config_that_is_not_the_models(score: Path, old: str, new: str, message: str) -> None:
     edit(score, old, new)
     with pytest.raises(RepositoryError) as caught:
         load(read_entry(score))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_model_with_a_fixed_batch(score: Path) -> None:
@@ -188,13 +191,13 @@ def test_a_model_with_a_fixed_batch(score: Path) -> None:
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, path)
-    with pytest.raises(RepositoryError, match="input 'x' has a fixed batch of 1"):
+    with pytest.raises(RepositoryError, match=r"'x' .*batch of 1"):
         load(read_entry(score))
 
 
 def test_a_model_that_is_no_onnx(score: Path) -> None:
     (score / "1" / "model.onnx").write_bytes(b"not onnx")
-    with pytest.raises(RepositoryError, match="ONNX Runtime cannot load it"):
+    with pytest.raises(RepositoryError, match="ONNX Runtime"):
         load(read_entry(score))
 
 
@@ -206,23 +209,23 @@ def test_a_model_whose_locale_the_machine_lacks(score: Path) -> None:
     )
     imports = [onnx.helper.make_opsetid("", 18)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), score / "1" / "model.onnx")
-    due = r"cannot load .*: Its StringNormalizer needs the locale xx_XX\.UTF-8, .*localedef -i xx_XX"
+    expected = r"cannot load .*: Its StringNormalizer needs the locale xx_XX\.UTF-8, .*localedef -i xx_XX"
     entry = read_entry(score)
-    with pytest.raises(RepositoryError, match=due):
+    with pytest.raises(RepositoryError, match=expected):
         load(entry)
     why = "Exception: Failed to construct locale with name:xx_XX.UTF-8:locale::facet name not valid"
-    assert re.search(due, str(not_loaded(entry, InferenceServerException(why))))
+    assert re.search(expected, str(not_loaded(entry, InferenceServerException(why))))
 
 
 def test_a_warmup_that_fails_stops_the_start(tmp_path: Path) -> None:
-    made.write_faulty(tmp_path)
+    handmade.write_faulty(tmp_path)
     sample = """model_warmup { name: "w" inputs {
         key: "ids" value { data_type: TYPE_INT64 dims: [1] input_data_file: "ids" } } }"""
     edit(tmp_path / "table", "dynamic_batching {}", sample)
     (tmp_path / "table" / "warmup").mkdir()
     (tmp_path / "table" / "warmup" / "ids").write_bytes(np.array([9]).tobytes())
-    with pytest.raises(RepositoryError, match=r"table: its warmup sample fails: .*out of data bounds"):
+    with pytest.raises(RepositoryError, match=r"table: .*warmup sample.*data bounds"):
         load(read_entry(tmp_path / "table"))
     (tmp_path / "table" / "warmup" / "ids").write_bytes(b"123")
-    with pytest.raises(RepositoryError, match="has 3 bytes; one row of 'ids' takes 8"):
+    with pytest.raises(RepositoryError, match=r"3 bytes; .*'ids' takes 8"):
         read_entry(tmp_path / "table")

@@ -30,10 +30,8 @@ from rationale_service.security.keys import Scope, new_key
 from rationale_service.settings import Settings
 from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
 from tests.compiler.models import FEATURES, mlp, rows
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
-from tests.service.conftest import client_of
 from tests.service.explaining import (
     DEEPSHAP,
     PATH,
@@ -43,17 +41,16 @@ from tests.service.explaining import (
     count,
     explain,
     made_ready,
-    quick,
-    sets,
     settled,
     until,
     write_plain,
 )
+from tests.service.in_process import client_of
 from tests.triton.conftest import StartTriton, start_triton
 
-__all__ = ["quick", "sets", "start_triton"]  # fixtures, found by their names
+__all__ = ["start_triton"]  # a fixture, found by its name
 
-ASK = {"instances": made.X.tolist()}
+ASK = {"instances": handmade.X.tolist()}
 FAILING = """dynamic_batching {} model_warmup { name: "row" batch_size: 1 inputs { key: "ids"
     value { data_type: TYPE_INT64 dims: 1 input_data_file: "ids" } } }"""
 
@@ -61,8 +58,8 @@ FAILING = """dynamic_batching {} model_warmup { name: "row" batch_size: 1 inputs
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two models, of which one has an explanation; `broken` is to be broken, and sound."""
-    made.write_score(tmp_path)
-    made.write_faulty(tmp_path)
+    handmade.write_score(tmp_path)
+    handmade.write_faulty(tmp_path)
     (tmp_path / "table").rename(tmp_path / "broken")
     edit(tmp_path / "broken" / "config.pbtxt", '"table"', '"broken"')
     for name in ("log", "mixing", "open"):
@@ -87,12 +84,14 @@ def break_warmup(broken: Path) -> None:
 
 
 BREAK: dict[str, Callable[[Path], Any]] = {
-    "broken/config.pbtxt: is not a model configuration": lambda at: edit(at / "config.pbtxt", "{", "["),
-    "broken/config.pbtxt: cannot be read": lambda at: (at / "config.pbtxt").unlink(),
-    "broken/1/model.onnx: is missing": lambda at: (at / "1" / "model.onnx").unlink(),
-    "broken/1/model.onnx: ONNX Runtime cannot load it": lambda at: (at / "1" / "model.onnx").write_bytes(
-        b"no model"
+    "broken/config.pbtxt: is not a model configuration": lambda folder: edit(
+        folder / "config.pbtxt", "{", "["
     ),
+    "broken/config.pbtxt: cannot be read": lambda folder: (folder / "config.pbtxt").unlink(),
+    "broken/1/model.onnx: is missing": lambda folder: (folder / "1" / "model.onnx").unlink(),
+    "broken/1/model.onnx: ONNX Runtime cannot load it": lambda folder: (
+        folder / "1" / "model.onnx"
+    ).write_bytes(b"no model"),
     "broken/explanation.json: promises output": break_manifest,
     "broken: its warmup sample fails": break_warmup,
 }
@@ -100,8 +99,8 @@ BREAK: dict[str, Callable[[Path], Any]] = {
 
 @contextlib.asynccontextmanager
 async def gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, LiveRepository]]:
-    given = Settings(**{"repository": folder, **settings})
-    app = create_app(given, create_backend(given))
+    chosen_settings = Settings(**{"repository": folder, **settings})
+    app = create_app(chosen_settings, create_backend(chosen_settings))
     async with app.router.lifespan_context(app), client_of(app) as client:
         await app.state.gateway.loading
         yield client, app.state.gateway.live
@@ -131,8 +130,8 @@ def rewrite(folder: Path, bias: float) -> None:
     """`score` and its explanation, y moved by `bias`; as a compile does it, by renames."""
     elsewhere = folder / ".rationale-new"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(made, "B", made.B + np.float32(bias))
-        made.write_score(elsewhere)
+        patch.setattr(handmade, "B", handmade.B + np.float32(bias))
+        handmade.write_score(elsewhere)
     for name in ("score", "score_explain"):
         (folder / name).rename(elsewhere / f"old-{name}")
         (elsewhere / name).rename(folder / name)
@@ -147,7 +146,7 @@ async def test_what_is_sound_is_served(folder: Path, reason: str, caplog: pytest
     BREAK[reason](folder / "broken")
     async with gateway(folder) as (client, _):
         assert (await client.get("/v2/health/ready")).status_code == 200
-        np.testing.assert_allclose(await predicted(client), made.predict(made.X), rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X), rtol=1e-6)
         listed = await index(client)
         assert {name: state for name, (state, _) in listed.items()} == {
             "score": "READY",
@@ -164,7 +163,7 @@ async def test_what_is_sound_is_served(folder: Path, reason: str, caplog: pytest
             await client.get("/v2/models/broken/ready"),
         ):
             assert refused.status_code == 503
-            assert "POST /v2/repository/index tells why" in refused.json()["detail"]
+            assert "POST /v2/repository/index" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("reason", BREAK)
@@ -182,7 +181,7 @@ async def test_an_explanation_that_is_broken(folder: Path) -> None:
         for path in ("/v1/models/score:explain", "/v1/models/score_explain:explain"):
             refused = await client.post(path, json=ASK)
             assert refused.status_code == 503
-            assert "model 'score_explain' cannot be served" in refused.json()["detail"]
+            assert "'score_explain'" in refused.json()["detail"]
 
 
 async def test_nothing_that_is_sound(folder: Path) -> None:
@@ -203,14 +202,14 @@ async def test_nothing_that_is_sound(folder: Path) -> None:
 async def test_what_is_new_changed_and_gone_is_taken_up(folder: Path) -> None:
     async with gateway(folder) as (client, live):
         rewrite(folder, 10)
-        made.write_score(folder, "more")
+        handmade.write_score(folder, "more")
         shutil.rmtree(folder / "broken")
-        np.testing.assert_allclose(await predicted(client), made.predict(made.X), rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X), rtol=1e-6)
         await live.scan()
-        np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
-        np.testing.assert_allclose(await predicted(client, "more"), made.predict(made.X), rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X) + 10, rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client, "more"), handmade.predict(handmade.X), rtol=1e-6)
         explained = (await client.post("/v1/models/score:explain", json=ASK)).json()
-        np.testing.assert_allclose(explained["predictions"], made.predict(made.X) + 10, rtol=1e-6)
+        np.testing.assert_allclose(explained["predictions"], handmade.predict(handmade.X) + 10, rtol=1e-6)
         assert set(await index(client)) == {"score", "score_explain", "more", "more_explain"}
         assert (await client.get("/v2/models/broken")).status_code == 404
 
@@ -220,7 +219,7 @@ async def test_a_fault_leaves_what_is_served(folder: Path) -> None:
         sound = (folder / "score" / "1" / "model.onnx").read_bytes()
         (folder / "score" / "1" / "model.onnx").write_bytes(b"no model")
         await live.scan()
-        np.testing.assert_allclose(await predicted(client), made.predict(made.X), rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X), rtol=1e-6)
         state, reason = (await index(client))["score"]
         assert state == "READY"
         assert reason.startswith("score/1/model.onnx: ONNX Runtime cannot load it")
@@ -262,8 +261,8 @@ async def test_entries_of_other_versions_are_named_when_they_are_taken_up(
     folder: Path, caplog: pytest.LogCaptureFixture, by: str
 ) -> None:
     def named() -> list[str]:
-        messages = [one.getMessage() for one in caplog.records]
-        return [one for one in messages if one.startswith("entries that other versions compiled")]
+        messages = [record.getMessage() for record in caplog.records]
+        return [record for record in messages if record.startswith("entries that other versions compiled")]
 
     made_by(folder / "score_explain", "0.0.2")
     async with gateway(folder) as (client, live):
@@ -310,7 +309,7 @@ async def test_nothing_changed_nothing_loaded(folder: Path) -> None:
     """Not what is being written either, whose name begins with a dot."""
     async with gateway(folder) as (client, live):
         before = dict(client._transport.app.state.gateway.plane.repository.entries)  # type: ignore[attr-defined]
-        made.write_score(folder / ".rationale-new")
+        handmade.write_score(folder / ".rationale-new")
         (folder / "README.md").write_text("hello")
         await live.scan()
         assert client._transport.app.state.gateway.plane.repository.entries == before  # type: ignore[attr-defined]
@@ -335,7 +334,7 @@ async def test_no_request_is_lost_in_a_swap(folder: Path) -> None:
         await asyncio.sleep(0.1)
         stop.set()
         await asyncio.gather(*asking)
-        first = float(made.predict(made.X)[0, 0])
+        first = float(handmade.predict(handmade.X)[0, 0])
         assert {round(answer - first) for answer in answers} == set(range(6))
         await until(lambda: len(backend._loaded) == 3)
 
@@ -362,7 +361,7 @@ async def test_two_entries_and_a_one_shot_one(tmp_path: Path) -> None:
 async def test_of_a_one_shot_entry_both_sides_are_loaded_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    references, once = DeepShap(rows(4, FEATURES)), Deployment(one_shot=True)
+    references, deployment = DeepShap(rows(4, FEATURES)), Deployment(one_shot=True)
     write_plain(tmp_path)
     async with gateway(tmp_path) as (client, live):
         backend, loaded = live._backend, set[str]()
@@ -380,7 +379,7 @@ async def test_of_a_one_shot_entry_both_sides_are_loaded_or_none(
 
         monkeypatch.setattr(backend, "load", half)
         monkeypatch.setattr(backend, "unload", gone)
-        compile_model(mlp(), references, deployment=once).write(tmp_path, "m")
+        compile_model(mlp(), references, deployment=deployment).write(tmp_path, "m")
         await live.scan()
         assert loaded == set()
         assert (await index(client))["m"] == ("UNAVAILABLE", "no memory is left")
@@ -388,17 +387,17 @@ async def test_of_a_one_shot_entry_both_sides_are_loaded_or_none(
 
 async def test_an_unload_is_over_once_the_entry_has_changed(folder: Path) -> None:
     """For the other processes of the state too, which read it there."""
-    async with gateway(folder) as (client, one), gateway(folder) as (_, two):
+    async with gateway(folder) as (client, first), gateway(folder) as (_, second):
         assert await post(client, "score/unload") == (200, "")
-        await until(lambda: "score" not in two._registry.entries)
+        await until(lambda: "score" not in second._registry.entries)
         rewrite(folder, 10)
-        for live in (one, two):
+        for live in (first, second):
             await live.scan()
             assert "score" in live._registry.entries
-        known = read(one._state)
-        assert not known.others.get("unloaded")
-        for live in (one, two):
-            await live.follow(known)
+        snapshot = read(first._state)
+        assert not snapshot.other_rows.get("unloaded")
+        for live in (first, second):
+            await live.follow(snapshot)
             assert "score" in live._registry.entries
 
 
@@ -415,7 +414,7 @@ async def test_entries_of_explainers_are_left_to_them(tmp_path: Path, sets: Sets
         for verb in ("load", "unload"):
             answer = await client.post(f"/v2/repository/models/{entry}/{verb}")
             assert answer.status_code == 409
-            assert "belongs to an explainer" in answer.json()["detail"]
+            assert "an explainer" in answer.json()["detail"]
 
 
 async def test_what_was_requested_before_does_not_undo_a_load(
@@ -472,8 +471,8 @@ async def test_an_explainers_entry_that_is_broken_is_made_again(tmp_path: Path, 
 # --- by request -------------------------------------------------------------------------------------------
 
 
-async def post(client: httpx.AsyncClient, path: str, **given: Any) -> tuple[int, str]:
-    answer = await client.post(f"/v2/repository/models/{path}", **given)
+async def post(client: httpx.AsyncClient, path: str, **options: Any) -> tuple[int, str]:
+    answer = await client.post(f"/v2/repository/models/{path}", **options)
     return answer.status_code, answer.json()["detail"] if answer.content else ""
 
 
@@ -492,16 +491,16 @@ async def test_load_and_unload(folder: Path) -> None:
             200,
             "",
         )
-        np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X) + 10, rtol=1e-6)
         (folder / "score" / "1" / "model.onnx").write_bytes(b"no model")
         status, detail = await post(client, "score/load")
         assert status == 409
         assert detail.startswith("score/1/model.onnx: ONNX Runtime cannot load it")
-        np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
+        np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X) + 10, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("path", "given", "status", "said"),
+    ("path", "body", "status", "message"),
     [
         ("absent/load", {}, 404, "the repository has no entry 'absent'"),
         ("absent/unload", {}, 404, "no entry 'absent' is served"),
@@ -520,13 +519,13 @@ async def test_load_and_unload(folder: Path) -> None:
     ],
 )
 async def test_requests_that_make_no_sense(
-    folder: Path, path: str, given: dict[str, Any], status: int, said: str
+    folder: Path, path: str, body: dict[str, Any], status: int, message: str
 ) -> None:
     (folder / ".hidden").mkdir()
     async with gateway(folder) as (client, _):
-        found, detail = await post(client, path, **given)
-        assert found == status
-        assert said in detail
+        actual, detail = await post(client, path, **body)
+        assert actual == status
+        assert message in detail
         await predicted(client)
 
 
@@ -549,20 +548,22 @@ async def test_who_may_load(folder: Path) -> None:
 async def test_triton_takes_them_up_too(folder: Path, start_triton: StartTriton) -> None:
     (folder / "broken" / "1" / "model.onnx").unlink()
     names = ("score", "score_explain")
-    with start_triton(folder, control_mode="explicit", load=names) as at:
-        async with gateway(folder, triton=at.grpc, triton_wait_s=1) as (client, live):
+    with start_triton(folder, control_mode="explicit", load=names) as server:
+        async with gateway(folder, triton=server.grpc, triton_wait_s=1) as (client, live):
             live.grace_s = 0
             assert (await index(client))["broken"] == ("UNAVAILABLE", "broken/1/model.onnx: is missing")
             rewrite(folder, 10)
-            made.write_score(folder, "more")
+            handmade.write_score(folder, "more")
             await live.scan()
-            np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
-            np.testing.assert_allclose(await predicted(client, "more"), made.predict(made.X), rtol=1e-6)
+            np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X) + 10, rtol=1e-6)
+            np.testing.assert_allclose(
+                await predicted(client, "more"), handmade.predict(handmade.X), rtol=1e-6
+            )
             assert await post(client, "score/unload") == (200, "")
-            with grpc_client.InferenceServerClient(at.grpc) as triton:
+            with grpc_client.InferenceServerClient(server.grpc) as triton:
                 await until(lambda: not triton.is_model_ready("score"))
             assert await post(client, "score/load") == (200, "")
-            np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
+            np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X) + 10, rtol=1e-6)
 
 
 @pytest.mark.full
@@ -576,7 +577,7 @@ async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
         began_s = time.monotonic()
         async with gateway(folder, triton=f"127.0.0.1:{ports['grpc']}", triton_wait_s=600) as (client, _):
             assert time.monotonic() - began_s < 300
-            np.testing.assert_allclose(await predicted(client), made.predict(made.X), rtol=1e-6)
+            np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X), rtol=1e-6)
             assert (await client.get("/v2/health/ready")).status_code == 200
             state, reason = (await index(client))["broken"]
             assert state == "UNAVAILABLE"
@@ -587,25 +588,25 @@ async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
 @pytest.mark.full
 async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
     """It goes on with what it has, and so does the gateway."""
-    with start_triton(folder, control_mode="none") as at:
-        async with gateway(folder, triton=at.grpc) as (client, _):
+    with start_triton(folder, control_mode="none") as server:
+        async with gateway(folder, triton=server.grpc) as (client, _):
             rewrite(folder, 10)
             status, detail = await post(client, "score/load")
             assert status == 503
-            assert "start it with --model-control-mode=explicit" in detail
-            np.testing.assert_allclose(await predicted(client), made.predict(made.X), rtol=1e-6)
+            assert "--model-control-mode=explicit" in detail
+            np.testing.assert_allclose(await predicted(client), handmade.predict(handmade.X), rtol=1e-6)
             assert (await index(client))["score"][1].startswith("Triton does not load models by request")
 
 
 @pytest.mark.full
 async def test_entries_that_triton_does_not_serve(folder: Path, start_triton: StartTriton) -> None:
-    with start_triton(folder, control_mode="explicit", load=("score",)) as at:
-        async with gateway(folder, triton=at.grpc, triton_wait_s=1) as (client, _):
+    with start_triton(folder, control_mode="explicit", load=("score",)) as server:
+        async with gateway(folder, triton=server.grpc, triton_wait_s=1) as (client, _):
             await predicted(client)
             assert {name for name, (state, _) in (await index(client)).items() if state == "READY"} == {
                 "score"
             }
-            assert "did not load it within 1 s" in (await index(client))["score_explain"][1]
+            assert "within 1 s" in (await index(client))["score_explain"][1]
 
 
 # --- the running server -----------------------------------------------------------------------------------
@@ -623,13 +624,13 @@ def test_a_server_takes_up_what_changes(folder: Path, how: str) -> None:
         if how == "signal":
             child.send_signal(signal.SIGHUP)
 
-        def asked() -> float:
+        def answer_count() -> float:
             answer = patient.post(f"{url}/v1/models/score:predict", json=ASK)
             assert answer.status_code == 200
             return float(answer.json()["predictions"][0][0])
 
-        first, end_s = float(made.predict(made.X)[0, 0]), time.monotonic() + 60
-        while asked() != pytest.approx(first + 10):
+        first, end_s = float(handmade.predict(handmade.X)[0, 0]), time.monotonic() + 60
+        while answer_count() != pytest.approx(first + 10):
             assert time.monotonic() < end_s
             time.sleep(0.05)
         with http.InferenceServerClient(url.removeprefix("http://")) as client:
@@ -641,4 +642,4 @@ def test_a_server_takes_up_what_changes(folder: Path, how: str) -> None:
                 client.load_model("broken")
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
-        assert "entry broken is not served" in child.stderr.read()
+        assert "entry broken" in child.stderr.read()

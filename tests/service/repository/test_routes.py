@@ -51,9 +51,9 @@ async def test_the_configuration(ends: dict[str, str], end: str) -> None:
     answer = await ask(end, ends, "get_model_config", "vector", "1")
     config = answer.get("config", answer)
     assert (config["name"], config["backend"], config["max_batch_size"]) == ("vector", "onnxruntime", 4)
-    (given,) = config["input"]
-    assert (given["name"], given["data_type"]) == ("x", "TYPE_FP32")
-    assert [int(size) for size in given["dims"]] == [1]
+    (input_config,) = config["input"]
+    assert (input_config["name"], input_config["data_type"]) == ("x", "TYPE_FP32")
+    assert [int(size) for size in input_config["dims"]] == [1]
     assert [int(size) for size in config["output"][1]["reshape"]["shape"]] == [1, 2]
 
 
@@ -68,15 +68,15 @@ async def test_statistics_list_every_entry(ends: dict[str, str], end: str) -> No
 
 @pytest.mark.parametrize("end", clients.ENDS)
 async def test_statistics_count_what_was_asked(ends: dict[str, str], end: str) -> None:
-    async def told(model: str) -> dict[str, Any]:
+    async def statistics(model: str) -> dict[str, Any]:
         (item,) = (await ask(end, ends, "get_inference_statistics", model))["model_stats"]
         assert (item["name"], item["version"]) == (model, "1")
         return item
 
-    before, other = await told("slope_explain"), await told("slope")
+    before, other = await statistics("slope_explain"), await statistics("slope")
     x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     await clients.infer(end, ends[end.partition(" ")[0]], "slope_explain", {"x": x})
-    after = await told("slope_explain")
+    after = await statistics("slope_explain")
     assert int(after["inference_count"]) - int(before["inference_count"]) == 3
     assert int(after["execution_count"]) - int(before["execution_count"]) == 1
     took = {}
@@ -86,7 +86,7 @@ async def test_statistics_count_what_was_asked(ends: dict[str, str], end: str) -
         took[name] = int(now["ns"]) - int(was["ns"])
     assert all(0 < took[name] < 20e9 for name in took if name != "queue"), took
     assert sum(took[name] for name in PHASES) == pytest.approx(took["success"], abs=10)
-    assert await told("slope") == other
+    assert await statistics("slope") == other
     everything = await ask(end, ends, "get_inference_statistics")
     assert after in everything["model_stats"]
     assert len(everything["model_stats"]) > 10
@@ -115,11 +115,11 @@ async def test_an_index_of_garbage(client: httpx.AsyncClient, body: bytes) -> No
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
 
-@pytest.mark.parametrize("what", ["config", "stats"])
-async def test_models_that_are_not_there(client: httpx.AsyncClient, what: str) -> None:
-    assert (await client.get(f"/v2/models/absent/{what}")).status_code == 404
-    assert (await client.get(f"/v2/models/score/versions/2/{what}")).status_code == 404
-    assert (await client.get(f"/v2/models/score/versions/1/{what}")).status_code == 200
+@pytest.mark.parametrize("case", ["config", "stats"])
+async def test_models_that_are_not_there(client: httpx.AsyncClient, case: str) -> None:
+    assert (await client.get(f"/v2/models/absent/{case}")).status_code == 404
+    assert (await client.get(f"/v2/models/score/versions/2/{case}")).status_code == 404
+    assert (await client.get(f"/v2/models/score/versions/1/{case}")).status_code == 200
 
 
 async def test_a_configuration_keeps_numbers_and_maps(client: httpx.AsyncClient) -> None:

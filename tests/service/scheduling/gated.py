@@ -20,10 +20,10 @@ def main() -> None:
     module: Any = embedded
     run = module.run
 
-    def held(entry: Any, *rest: Any) -> Any:
+    def held(entry: Any, *remainder: Any) -> Any:
         while entry.manifest is not None and not gate.exists():
             time.sleep(0.01)
-        return run(entry, *rest)
+        return run(entry, *remainder)
 
     module.run = held
     app()

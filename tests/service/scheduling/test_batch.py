@@ -6,31 +6,31 @@ from typing import Any
 
 import pytest
 
-from rationale_service.engine.scheduling.batch import Batch, Line, PendingRequest
+from rationale_service.engine.scheduling.batch import Batch, PendingRequest, WaitingRequests
 from tests.service.scheduling.test_batch_queue import ENTRY, Doubler, queue_of, rows
 
 NOW_S = 100.0
 
 
-def requests(*given: tuple[int, float]) -> list[PendingRequest]:
+def requests(*rows_and_deadlines: tuple[int, float]) -> list[PendingRequest]:
     """Return requests, by (rows, seconds left)."""
     future: Any = None  # nobody is answered here
     return [
         PendingRequest(rows(*range(count)), ["y"], count, NOW_S, NOW_S + left_s, future)
-        for count, left_s in given
+        for count, left_s in rows_and_deadlines
     ]
 
 
-def taken(
-    items: list[PendingRequest], others: int = 0, size: int = 8, **changes: Any
+def taken_places(
+    items: list[PendingRequest], other_queues: int = 0, size: int = 8, **changes: Any
 ) -> tuple[list[int], ...]:
     """Return the places of those that a batch takes and of those that are late; a row takes a second."""
-    line, batch = Line(), Batch()
+    line, batch = WaitingRequests(), Batch()
     for item in items:
         line.add(item)
     entry = dataclasses.replace(ENTRY, max_batch_size=size, **changes)
-    batch.take(entry, [line], lambda: NOW_S, float, lambda: others)
-    places = [[items.index(item) for item in found] for found in (batch.members, batch.late)]
+    batch.take(entry, [line], lambda: NOW_S, float, lambda: other_queues)
+    places = [[items.index(item) for item in requests_] for requests_ in (batch.members, batch.late)]
     assert len(line) == len(items) - sum(map(len, places))
     assert line.rows == sum(item.rows for item in line)
     assert batch.rows == sum(item.rows for item in batch.members)
@@ -41,7 +41,7 @@ LONG = math.inf
 
 
 @pytest.mark.parametrize(
-    ("given", "others", "members", "late"),
+    ("rows_and_deadlines", "other_queues", "members", "late"),
     [
         ([(1, LONG)] * 3, 0, [0, 1, 2], []),
         ([(4, LONG), (4, LONG), (1, LONG)], 0, [0, 1], []),  # exactly full
@@ -63,13 +63,13 @@ LONG = math.inf
     ],
 )
 def test_whom_a_batch_takes(
-    given: list[tuple[int, float]], others: int, members: list[int], late: list[int]
+    rows_and_deadlines: list[tuple[int, float]], other_queues: int, members: list[int], late: list[int]
 ) -> None:
-    assert taken(requests(*given), others) == (members, late)
+    assert taken_places(requests(*rows_and_deadlines), other_queues) == (members, late)
 
 
 @pytest.mark.parametrize(
-    ("given", "changes", "wait_s"),
+    ("row_counts", "changes", "wait_s"),
     [
         ((), {}, 0.0),
         ((1,), {}, 1.0),
@@ -80,20 +80,20 @@ def test_whom_a_batch_takes(
     ],
 )
 async def test_how_long_a_request_would_wait(
-    given: tuple[int, ...], changes: dict[str, Any], wait_s: float
+    row_counts: tuple[int, ...], changes: dict[str, Any], wait_s: float
 ) -> None:
     queue = queue_of(Doubler(), **changes)
     queue.times.learn([(1, 1.0), (4, 4.0)] * 20)
-    for item in requests(*((count, LONG) for count in given)):
+    for item in requests(*((count, LONG) for count in row_counts)):
         queue._waiting.add(item)
     assert queue.wait_s() == pytest.approx(wait_s)
 
 
 def test_without_batching_each_is_alone() -> None:
-    assert taken(requests((2, LONG), (1, LONG)), batching=False) == ([0], [])
+    assert taken_places(requests((2, LONG), (1, LONG)), batching=False) == ([0], [])
 
 
 def test_rows_of_another_shape_wait_for_their_own_batch() -> None:
     items = requests((1, LONG), (1, LONG), (1, LONG))
     items[1].inputs = rows(1, width=3)
-    assert taken(items) == ([0, 2], [])
+    assert taken_places(items) == ([0, 2], [])

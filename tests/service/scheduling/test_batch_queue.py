@@ -77,9 +77,9 @@ def queue_of(run: Doubler, max_size: int = 100, **changes: Any) -> BatchQueue:
 async def test_concurrent_requests_share_a_batch_and_get_their_own_rows() -> None:
     run = Doubler()
     queue = queue_of(run, max_queue_delay_s=5)
-    asked = [rows(1), rows(2, 3), rows(4)]
-    answers = await asyncio.gather(*(queue.submit(inputs, ["y"]) for inputs in asked))
-    for inputs, answer in zip(asked, answers, strict=True):
+    batches = [rows(1), rows(2, 3), rows(4)]
+    answers = await asyncio.gather(*(queue.submit(inputs, ["y"]) for inputs in batches))
+    for inputs, answer in zip(batches, answers, strict=True):
         np.testing.assert_array_equal(answer["y"], 2 * inputs["x"])
     assert run.batches == [[1, 2, 3, 4]]  # full, so it left before its delay
     await queue.close()
@@ -166,7 +166,7 @@ async def test_an_answer_with_too_few_rows_is_refused() -> None:
         return joined and {"y": joined[0]["x"].sum(0, keepdims=True)}
 
     queue = BatchQueue(ENTRY, collapse, 10)
-    with pytest.raises(ModelFailedError, match="does not treat rows apart"):
+    with pytest.raises(ModelFailedError, match="rows apart"):
         await queue.submit(rows(1, 2), ["y"])
     await queue.close()
 
@@ -177,16 +177,16 @@ async def test_a_waiter_that_leaves_the_queue_frees_its_place() -> None:
     run.gate.clear()
     running = asyncio.create_task(queue.submit(rows(1), ["y"]))
     await asyncio.sleep(0.01)
-    left, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (2, 3))
+    leaves, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (2, 3))
     await asyncio.sleep(0.01)
-    left.cancel()
+    leaves.cancel()
     await asyncio.sleep(0.01)
     newcomer = asyncio.create_task(queue.submit(rows(4), ["y"]))
     run.gate.set()
     answers = await asyncio.gather(running, stays, newcomer)
     assert [answer["y"][0, 0] for answer in answers] == [2, 6, 8]
     assert run.batches == [[1], [3, 4]]
-    assert left.cancelled()
+    assert leaves.cancelled()
     await queue.close()
 
 
@@ -194,10 +194,10 @@ async def test_a_waiter_that_leaves_a_running_batch_does_not_hang_its_mates() ->
     run = Doubler()
     queue = queue_of(run)
     run.gate.clear()
-    left, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (1, 2))
+    leaves, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (1, 2))
     await asyncio.sleep(0.1)
     assert run.batches == [[1, 2]]
-    left.cancel()
+    leaves.cancel()
     await asyncio.sleep(0)
     run.gate.set()
     np.testing.assert_array_equal((await stays)["y"], [[4, 4]])
@@ -274,9 +274,9 @@ async def test_a_batch_that_waits_for_its_turn_to_compute_takes_no_one_who_left(
     run, budget = Doubler(), CpuSlots(1)
     queue = BatchQueue(ENTRY, run, 10, turn=functools.partial(budget.turn, 1, prediction=True))
     async with budget.turn(1, prediction=True):
-        left, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (1, 2))
+        leaves, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (1, 2))
         await asyncio.sleep(0.01)
-        left.cancel()
+        leaves.cancel()
         late = asyncio.create_task(queue.submit(rows(3), ["y"]))
         await asyncio.sleep(0.01)
     await asyncio.gather(stays, late)
@@ -334,17 +334,17 @@ async def test_the_next_batch_begins_in_its_thread_while_the_event_loop_is_busy(
 
         queue = BatchQueue(ENTRY, run, 10, ahead=lambda: ahead)
         queue.times.learn([(1, 0.1)])
-        asked = [asyncio.create_task(queue.submit(rows(0), ["y"]))]
+        tasks = [asyncio.create_task(queue.submit(rows(0), ["y"]))]
         while not begun[0].is_set():
             await asyncio.sleep(0.001)
         for i in (1, 2):
-            asked.append(asyncio.create_task(queue.submit(rows(i), ["y"])))
+            tasks.append(asyncio.create_task(queue.submit(rows(i), ["y"])))
             for _ in range(5):
                 await asyncio.sleep(0)
         gates[0].set()
         assert begun[1].wait(30 if ahead else 0.1) == ahead  # no turn of the event loop until here
         gates[1].set()
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(*tasks)
         await queue.close()
     assert batches == [[0], [1, 2]]
     assert [answer["y"][0, 0] for answer in answers] == [0, 2, 4]

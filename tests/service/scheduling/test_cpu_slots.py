@@ -38,14 +38,14 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def recorder(cores: int) -> AsyncIterator[Recorder]:
-    made = Recorder(cores)
-    yield made
-    for event in made.ends.values():
+    new_recorder = Recorder(cores)
+    yield new_recorder
+    for event in new_recorder.ends.values():
         event.set()
-    await asyncio.gather(*made.tasks.values(), return_exceptions=True)
-    async with asyncio.timeout(5), made.budget.turn(cores, prediction=True):
+    await asyncio.gather(*new_recorder.tasks.values(), return_exceptions=True)
+    async with asyncio.timeout(5), new_recorder.budget.turn(cores, prediction=True):
         pass  # every thread came back
-    async with asyncio.timeout(5), made.budget.turn(cores, prediction=False):
+    async with asyncio.timeout(5), new_recorder.budget.turn(cores, prediction=False):
         pass
 
 

@@ -43,7 +43,7 @@ async def test_who_would_wait_too_long_is_refused_and_told_when_to_come_back() -
     await queue.submit(rows(0), ["y"])  # teaches how long one takes
     waiting = [asyncio.create_task(queue.submit(rows(i), ["y"])) for i in range(15)]
     await asyncio.sleep(0)
-    with pytest.raises(QueueFullError, match="15 requests are waiting") as refusal:
+    with pytest.raises(QueueFullError, match="15 requests") as refusal:
         await queue.submit(rows(99), ["y"], now() + 1)
     assert refusal.value.retry_after_s == 2
     with pytest.raises(QueueFullError):
@@ -95,7 +95,7 @@ async def test_who_cannot_be_answered_in_time_any_more_is_dropped_from_the_batch
     patient = asyncio.create_task(queue.submit(rows(3), ["y"]))
     await asyncio.sleep(0.35)
     run.gate.set()
-    with pytest.raises(DeadlineError, match="waited too long"):
+    with pytest.raises(DeadlineError, match="too long"):
         await hasty
     await asyncio.gather(first, patient)
     assert run.batches == [[0], [1], [3]]
@@ -108,7 +108,7 @@ async def test_the_configs_own_timeout_refuses_whoever_waits_longer() -> None:
     run.gate.clear()
     running = asyncio.create_task(queue.submit(rows(1), ["y"]))
     await asyncio.sleep(0.01)
-    with pytest.raises(DeadlineError, match="waited too long"):
+    with pytest.raises(DeadlineError, match="too long"):
         await asyncio.wait_for(queue.submit(rows(2), ["y"]), 5)
     run.gate.set()
     np.testing.assert_array_equal((await running)["y"], [[2, 2]])  # it ran: its time in the queue was short

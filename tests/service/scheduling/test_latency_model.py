@@ -13,7 +13,7 @@ def learned(*batches: tuple[int, float]) -> LatencyModel:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert not LatencyModel().known
+    assert not LatencyModel().has_measurements
     assert LatencyModel().estimate(7) == 0
 
 

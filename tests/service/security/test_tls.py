@@ -21,14 +21,13 @@ from rationale.errors import InvalidOptionError
 from rationale_service.security.tls import Certificates, ServerTls, server_tls
 from rationale_service.security.watch import watch, watched_files
 from rationale_service.settings import Settings
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.conftest import gateway
 from tests.service.explaining import until
 
 SECONDS = 30
-ROWS = {"instances": made.X.tolist()}
+ROWS = {"instances": handmade.X.tolist()}
 
 
 class Files:
@@ -101,7 +100,7 @@ def test_tls_on_both_ends(repository: Path, files: Files) -> None:
         assert url.startswith("https://127.0.0.1:")
         answer = patient.post(f"{url}/v1/models/score:predict", json=ROWS, verify=files.context())
         assert answer.status_code == 200
-        with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+        with pytest.raises(httpx.ConnectError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify"):
             patient.get(f"{url}/v2/health/live")
         with pytest.raises(httpx.TransportError):
             patient.get(url.replace("https", "http") + "/v2/health/live")
@@ -115,11 +114,11 @@ def test_tls_on_both_ends(repository: Path, files: Files) -> None:
 
 def test_mutual_tls_on_both_ends(repository: Path, files: Files) -> None:
     arguments = ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--tls-client-ca", str(files.ca))
-    known = (files.client_cert, files.client_key)
+    client_files = (files.client_cert, files.client_key)
     with running("--repository", str(repository), *arguments) as (url, address):
         live_url = f"{url}/v2/health/live"
-        assert patient.get(live_url, verify=files.context(known)).status_code == 200
-        with files.channel(address, known) as channel:
+        assert patient.get(live_url, verify=files.context(client_files)).status_code == 200
+        with files.channel(address, client_files) as channel:
             assert live(channel)
         for pair in (None, files.stranger()):
             with pytest.raises(httpx.TransportError):
@@ -145,7 +144,7 @@ def test_mutual_tls_to_triton(repository: Path, files: Files, monkeypatch: pytes
         with running("--repository", str(repository), "--triton", address) as (url, _):
             answer = patient.post(f"{url}/v1/models/score:explain", json=ROWS)
             assert answer.status_code == 200
-            assert len(answer.json()["explanations"]) == len(made.X)
+            assert len(answer.json()["explanations"]) == len(handmade.X)
 
 
 @pytest.mark.asyncio
@@ -181,7 +180,7 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"tls_cert": "a"}, "tls_cert and tls_key go together"),
         ({"tls_client_ca": "a"}, "tls_client_ca needs tls_cert"),
@@ -189,9 +188,9 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
         ({"triton_tls": True, "triton_tls_key": "a"}, "triton_tls_cert and triton_tls_key go together"),
     ],
 )
-def test_what_belongs_together(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Settings(**given)
+def test_what_belongs_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings(**options)
 
 
 def test_files_that_do_not_fit(files: Files) -> None:
@@ -207,6 +206,6 @@ def test_files_that_do_not_fit(files: Files) -> None:
 @pytest.mark.asyncio
 async def test_a_missing_file_for_triton(repository: Path) -> None:
     settings = Settings(repository=repository, triton="localhost:1", triton_tls=True, triton_tls_ca="/absent")
-    with pytest.raises(InvalidOptionError, match="there is no file /absent"):
+    with pytest.raises(InvalidOptionError, match="/absent"):
         async with gateway(settings):
             pass

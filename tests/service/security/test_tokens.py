@@ -25,7 +25,7 @@ from rationale_service.security import tokens
 from rationale_service.security.keys import Scope, new_key
 from rationale_service.security.tokens import TokenIssuer
 from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end
 from tests.service.messages import GOOD, request
@@ -33,7 +33,7 @@ from tests.service.security.test_keys import code
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 ISSUER, AUDIENCE = "https://id.lender.example", "rationale"
-ROWS = {"instances": made.X.tolist()}
+ROWS = {"instances": handmade.X.tolist()}
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Provider:
     url: str = ""
     signing: dict[str, Any] = field(default_factory=dict)
     published: list[str] = field(default_factory=list)
-    asked: int = 0
+    fetches: int = 0
     answers: bool = True
     uses: dict[str, str] = field(default_factory=dict)  # of a key, where that is not to sign
 
@@ -52,43 +52,51 @@ class Provider:
         self.published.append(kid)
 
     def page(self) -> bytes:
-        found = []
+        collected = []
         for kid in self.published:
             public = self.signing[kid].public_key()
             is_rsa = isinstance(public, rsa.RSAPublicKey)
             kind = jwt.algorithms.RSAAlgorithm if is_rsa else jwt.algorithms.ECAlgorithm
-            found.append({**json.loads(kind.to_jwk(public)), "kid": kid, "use": self.uses.get(kid, "sig")})
-        return json.dumps({"keys": found}).encode()
+            collected.append(
+                {**json.loads(kind.to_jwk(public)), "kid": kid, "use": self.uses.get(kid, "sig")}
+            )
+        return json.dumps({"keys": collected}).encode()
 
     def token(self, kid: str = "a", headers: dict[str, Any] | None = None, **claims: Any) -> str:
         """Return a token that is good but for the claims given; None leaves one out."""
         now = int(time.time())
-        due = {"iss": ISSUER, "aud": AUDIENCE, "sub": "scoring", "scope": "explain infer", "exp": now + 60}
-        given = {name: value for name, value in {**due, **claims}.items() if value is not None}
+        expected = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": "scoring",
+            "scope": "explain infer",
+            "exp": now + 60,
+        }
+        claims_given = {name: value for name, value in {**expected, **claims}.items() if value is not None}
         algorithm = "RS256" if isinstance(self.signing[kid], rsa.RSAPrivateKey) else "ES256"
-        return jwt.encode(given, self.signing[kid], algorithm, {"kid": kid, **(headers or {})})
+        return jwt.encode(claims_given, self.signing[kid], algorithm, {"kid": kid, **(headers or {})})
 
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     """Yield a provider that is asked over HTTP."""
-    one = Provider()
+    new_provider = Provider()
 
-    class Handler(BaseHTTPRequestHandler):
+    class ProviderHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            one.asked += 1
-            self.send_response(200 if one.answers else 503)
+            new_provider.fetches += 1
+            self.send_response(200 if new_provider.answers else 503)
             self.end_headers()
-            self.wfile.write(one.page())
+            self.wfile.write(new_provider.page())
 
         def log_message(self, *_: Any) -> None:
             pass
 
-    one.add("a", rsa.generate_private_key(65537, 2048))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        one.url = f"http://127.0.0.1:{server.server_port}/keys"
+    new_provider.add("a", rsa.generate_private_key(65537, 2048))
+    with ThreadingHTTPServer(("127.0.0.1", 0), ProviderHandler) as server:
+        new_provider.url = f"http://127.0.0.1:{server.server_port}/keys"
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield one
+        yield new_provider
         server.shutdown()
 
 
@@ -109,8 +117,8 @@ def by_public_key(provider: Provider) -> str:
     return f"{head}.{claims}.{encoded(hmac.digest(secret, f'{head}.{claims}'.encode(), 'sha256'))}"
 
 
-def encoded(part: bytes) -> str:
-    return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+def encoded(piece: bytes) -> str:
+    return base64.urlsafe_b64encode(piece).rstrip(b"=").decode()
 
 
 def forged(_: Provider) -> str:
@@ -145,7 +153,7 @@ WRONG = {
         for rate in (0, 0.0, -1, 1e-320, LEAST_RATE / 2, MOST_RATE * 2, math.inf, math.nan, True, "1", [1])
     },
 }
-TAKEN = {
+ACCEPTED = {
     "a long subject": lambda p: p.token(sub="s" * 4000),
     "good": lambda p: p.token(),
     "a list of audiences": lambda p: p.token(aud=["payroll", AUDIENCE]),
@@ -173,14 +181,14 @@ async def test_what_is_refused(provider: Provider, repository: Path) -> None:
     async with grpc_end(settings(provider, repository=repository)) as end:
         for kind, token in tokens.items():
             metadata = tuple(bearer(token).items())
-            found = await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata))
+            status = await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata))
             # of metadata, before anything is looked at
-            assert found == "UNAUTHENTICATED" or (kind, found) == ("very long", "RESOURCE_EXHAUSTED"), kind
+            assert status == "UNAUTHENTICATED" or (kind, status) == ("very long", "RESOURCE_EXHAUSTED"), kind
 
 
 @SESSION
 async def test_what_is_taken(provider: Provider, repository: Path) -> None:
-    tokens = {kind: token_of(provider) for kind, token_of in TAKEN.items()}
+    tokens = {kind: token_of(provider) for kind, token_of in ACCEPTED.items()}
     async with gateway(settings(provider, repository=repository)) as client:
         assert (await client.post("/v1/models/score:explain", json=ROWS)).status_code == 401
         for kind, token in tokens.items():
@@ -189,8 +197,8 @@ async def test_what_is_taken(provider: Provider, repository: Path) -> None:
     async with grpc_end(settings(provider, repository=repository)) as end:
         for kind, token in tokens.items():
             metadata = tuple(bearer(token).items())
-            found = await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata))
-            assert found == "OK", kind
+            status = await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata))
+            assert status == "OK", kind
 
 
 @SESSION
@@ -214,7 +222,7 @@ async def test_a_key_that_is_not_for_signing_signs_nothing(provider: Provider) -
             if kid == "a":
                 assert (await issuer.identify(provider.token("a"))).name == "jwt:scoring"
             else:
-                with pytest.raises(UnauthenticatedError, match="none of the identity provider's"):
+                with pytest.raises(UnauthenticatedError, match="identity provider"):
                     await issuer.identify(provider.token("e"))
 
 
@@ -237,20 +245,22 @@ async def test_claims_say_what_is_allowed(provider: Provider, repository: Path) 
         ]
         assert limited == [200, 429]
     async with grpc_end(settings(provider, repository=repository)) as end:
-        for models, due in ((["score"], "OK"), (["other"], "PERMISSION_DENIED")):
+        for models, expected in ((["score"], "OK"), (["other"], "PERMISSION_DENIED")):
             metadata = tuple(bearer(provider.token(rationale_models=models)).items())
-            assert await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata)) == due
+            assert (
+                await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata)) == expected
+            )
 
 
 @SESSION
 async def test_keys_beside_tokens(provider: Provider, repository: Path, tmp_path: Path) -> None:
     key, table = new_key("scoring", [Scope.INFER], None)
     (tmp_path / "keys.toml").write_text(f'{table}models = ["other"]\n')
-    both = settings(provider, repository=repository, keys_file=tmp_path / "keys.toml")
-    async with gateway(both) as client:
+    with_keys_file = settings(provider, repository=repository, keys_file=tmp_path / "keys.toml")
+    async with gateway(with_keys_file) as client:
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers={"x-api-key": key})
         assert answer.status_code == 403
-        assert "may not ask the model 'score'" in answer.json()["detail"]
+        assert "model 'score'" in answer.json()["detail"]
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer(provider.token()))
         assert answer.status_code == 200
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer("rk_unknown"))
@@ -268,7 +278,7 @@ async def test_keys_are_rotated(provider: Provider, monkeypatch: pytest.MonkeyPa
     assert (await issuer.identify(provider.token("b"))).name == "jwt:scoring"
     provider.published.remove("a")
     await asyncio.sleep(0.3)
-    with pytest.raises(UnauthenticatedError, match="none of the identity provider's"):
+    with pytest.raises(UnauthenticatedError, match="identity provider"):
         await issuer.identify(old)
 
 
@@ -277,9 +287,9 @@ async def test_unknown_keys_do_not_flood_the_provider(provider: Provider) -> Non
     issuer = TokenIssuer(settings(provider))
     await issuer.identify(provider.token())
     strangers = [provider.token(headers={"kid": f"z{i}"}) for i in range(50)]
-    found = await asyncio.gather(*map(issuer.identify, strangers), return_exceptions=True)
-    assert all(isinstance(one, UnauthenticatedError) for one in found)
-    assert provider.asked <= 2
+    actual = await asyncio.gather(*map(issuer.identify, strangers), return_exceptions=True)
+    assert all(isinstance(error, UnauthenticatedError) for error in actual)
+    assert provider.fetches <= 2
 
 
 @SESSION
@@ -309,13 +319,13 @@ async def test_a_provider_that_hangs_is_waited_for_by_one_fetch_in_a_while(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         issuer._keys.uri = "http://127.0.0.1:{1}".format(*silent.getsockname())
         began_s = time.monotonic()
-        asked = [issuer.identify(provider.token(headers={"kid": f"z{i}"})) for i in range(50)]
-        unknown = asyncio.gather(*asked, return_exceptions=True)
+        identifications = [issuer.identify(provider.token(headers={"kid": f"z{i}"})) for i in range(50)]
+        unknown = asyncio.gather(*identifications, return_exceptions=True)
         await asyncio.sleep(0.1)
         await issuer.identify(provider.token())
         await asyncio.to_thread(int)
         assert time.monotonic() - began_s < 0.4
-        assert all(isinstance(one, NotReadyError) for one in await unknown)
+        assert all(isinstance(error, NotReadyError) for error in await unknown)
         assert time.monotonic() - began_s < 2
     assert len(failures) == 1
 

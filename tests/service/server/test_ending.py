@@ -1,22 +1,23 @@
 """A stop does not wait for what hangs."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from rationale_service.process.ending import take_steps
-from tests.service import handmade as made
-from tests.service import patient
-from tests.service.child import ready_line, serve
-from tests.service.decisions.audit.postgres import postgres
+from tests.service import handmade, patient
+from tests.service.child import Child, ready_line, serve
+from tests.service.decisions.audit.postgres import Postgres, postgres
 
-ROWS = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+ROWS = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
 PROMISED_S = 40
 HANGS = """
 import asyncio, threading
@@ -35,7 +36,7 @@ asyncio.run(main())
 async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    taken: list[str] = []
+    steps_run: list[str] = []
 
     async def hangs() -> None:
         await asyncio.Event().wait()
@@ -45,10 +46,10 @@ async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
 
     async def works() -> None:
         await asyncio.sleep(0.05)
-        taken.append("works")
+        steps_run.append("works")
 
     await asyncio.wait_for(take_steps({"one": hangs, "two": fails, "three": works}, 0.1), 5)
-    assert taken == ["works"]
+    assert steps_run == ["works"]
     assert [record.message for record in caplog.records] == [
         "the stop does not wait any longer for one",
         "the stop of two failed",
@@ -56,27 +57,35 @@ async def test_a_step_that_hangs_or_fails_keeps_no_other_from_its_turn(
 
 
 def test_a_thread_that_hangs_does_not_keep_a_process_alive() -> None:
-    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0
-    assert "the process ends now" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30)
+    assert completed.returncode == 0
+    assert "process ends" in completed.stderr
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_gateway_stops_while_its_database_is_frozen(tmp_path: Path, workers: str) -> None:
-    made.write_score(tmp_path / "models")
-    arguments = ("--repository", str(tmp_path / "models"), "--port", "0", "--workers", workers)
-    with postgres() as server, ThreadPoolExecutor() as callers:
-        url = server.new_schema()
-        settings = {"RATIONALE_STATE": url, "RATIONALE_ARTIFACTS": f"file://{tmp_path}/artifacts"}
-        with serve(*arguments, TMPDIR=str(tmp_path), **settings) as child:
-            decide = f"{ready_line(child)[0]}/v1/models/score:decide"
-            assert patient.post(decide, json=ROWS).status_code == 200
-            with server.frozen():
-                deciding = callers.submit(patient.post, decide, json=ROWS)
-                time.sleep(1)
-                began_s = time.monotonic()
+def test_gateways_stop_while_their_database_is_frozen(tmp_path: Path) -> None:
+    """One has one worker, the other two; each waits half a minute, both at once."""
+    handmade.write_score(tmp_path / "models")
+    with postgres() as server, contextlib.ExitStack() as stack, ThreadPoolExecutor() as callers:
+        gateways = {
+            workers: stack.enter_context(gateway(server, tmp_path, workers)) for workers in ("1", "2")
+        }
+        urls = {workers: f"{ready_line(one)[0]}/v1/models/score:decide" for workers, one in gateways.items()}
+        assert [patient.post(url, json=ROWS).status_code for url in urls.values()] == [200, 200]
+        with server.frozen():
+            deciding = [callers.submit(patient.post, url, json=ROWS) for url in urls.values()]
+            time.sleep(1)
+            began_s = time.monotonic()
+            for child in gateways.values():
                 child.send_signal(signal.SIGTERM)
-                assert child.wait(PROMISED_S) == 0
-                assert time.monotonic() - began_s < PROMISED_S
-                assert deciding.result().status_code == 503
+            assert [child.wait(PROMISED_S) for child in gateways.values()] == [0, 0]
+            assert time.monotonic() - began_s < PROMISED_S
+            assert [one.result().status_code for one in deciding] == [503, 503]
+
+
+def gateway(server: Postgres, folder: Path, workers: str) -> AbstractContextManager[Child]:
+    own = folder / workers
+    own.mkdir()
+    settings = {"RATIONALE_STATE": server.new_schema(), "RATIONALE_ARTIFACTS": f"file://{own}/artifacts"}
+    arguments = ("--repository", str(folder / "models"), "--port", "0", "--workers", workers)
+    return serve(*arguments, TMPDIR=str(own), **settings)

@@ -45,8 +45,8 @@ def test_many_connections_are_taken_in_one_turn_of_the_loop() -> None:
                 time.sleep(0.001)
             await asyncio.sleep(0)  # what is ready is looked for at the end of a turn
             await asyncio.sleep(0)
-            found = len(end._server.server_state.connections)
+            actual = len(end._server.server_state.connections)
         await end.stop(0)
-        return found
+        return actual
 
     assert uvloop.run(connections()) == COUNT

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
 from tests.needs import need
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, spare_ports, until
 from tests.service.server.test_lifecycle import refused
 
@@ -61,8 +60,8 @@ def kill(worker: psutil.Process) -> None:
 
 
 def explain(url: str) -> None:
-    answer = patient.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
-    np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
+    answer = patient.post(f"{url}/v1/models/score:explain", json={"instances": handmade.X.tolist()}).json()
+    np.testing.assert_allclose(answer["predictions"], handmade.predict(handmade.X), rtol=1e-6)
 
 
 def served_by(url: str, child: Child) -> set[int]:
@@ -74,7 +73,7 @@ def served_by(url: str, child: Child) -> set[int]:
 
 
 def _holds(worker: psutil.Process, address: tuple[str, int]) -> bool:
-    return any(tuple(one.raddr or ()) == address for one in worker.net_connections("tcp"))
+    return any(tuple(connection.raddr or ()) == address for connection in worker.net_connections("tcp"))
 
 
 @pytest.mark.parametrize(
@@ -117,11 +116,11 @@ def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watche
 ) -> None:
     child, url, _ = gateway
     for killed in workers_of(child):
-        (other,) = (one for one in workers_of(child) if one != killed)
+        (other,) = (process for process in workers_of(child) if process != killed)
         kill(killed)
         explain(url)
         until(lambda: len(workers_of(child)) == 2)
-        new = next(one for one in workers_of(child) if one != other)
+        new = next(process for process in workers_of(child) if process != other)
         until(lambda: served_by(url, child) == {new.pid})  # noqa: B023
         explain(url)
     port = str(httpx.URL(url).port)
@@ -139,7 +138,7 @@ def test_a_worker_that_hangs_is_killed_and_comes_back(gateway: Gateway) -> None:
     hung.suspend()
     until(lambda: not hung.is_running())
     explain(url)
-    until(lambda: _told(url) == {"": 2.0})
+    until(lambda: _counters(url) == {"": 2.0})
     assert len(workers_of(child)) == 2
     assert other in workers_of(child)
     child.send_signal(signal.SIGTERM)
@@ -149,17 +148,18 @@ def test_a_worker_that_hangs_is_killed_and_comes_back(gateway: Gateway) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_a_stop_does_not_wait_for_a_worker_that_hangs(repository: Path, *, is_ready: bool) -> None:
-    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as child:
-        until(lambda: bool(workers_of(child)))
-        if is_ready:
-            ready_line(child)
-        workers_of(child)[0].suspend()
+def test_a_stop_does_not_wait_for_a_worker_that_hangs(gateway: Gateway, repository: Path) -> None:
+    """One gateway is ready, one is starting; both are stopped at once."""
+    ready, *_ = gateway
+    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as starting:
+        until(lambda: bool(workers_of(starting)))
         began_s = time.monotonic()
-        child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=SECONDS)
-    assert child.returncode == 128 + signal.SIGKILL
+        for child in (starting, ready):
+            workers_of(child)[0].suspend()
+            child.send_signal(signal.SIGTERM)
+        for child in (starting, ready):
+            child.communicate(timeout=SECONDS)
+            assert child.returncode == 128 + signal.SIGKILL
     assert time.monotonic() - began_s < 40
 
 
@@ -170,22 +170,22 @@ def test_none_is_ready_before_all_have_started(repository: Path) -> None:
     with serve(*arguments, "--port", str(port := spare_ports(1)[0])) as child:
         url, statuses = f"http://127.0.0.1:{port}", []
 
-        def asked() -> bool:
+        def is_ready() -> bool:
             with contextlib.suppress(httpx.TransportError):
                 statuses.append((len(workers_of(child)), patient.get(f"{url}/v2/health/ready").status_code))
             return statuses[-1:] == [(2, 200)]
 
-        until(asked)
+        until(is_ready)
         assert any(status == 503 for _, status in statuses)
         assert all(status == 503 for count, status in statuses if count < 2)
         ready_line(child)
         assert _metrics(url, "rationale_workers") == _metrics(url, "rationale_workers_ready") == {"": 2.0}
         kill(workers_of(child)[0])
-        until(lambda: _told(url) == {"": 1.0})
-        until(lambda: _told(url) == {"": 2.0})
+        until(lambda: _counters(url) == {"": 1.0})
+        until(lambda: _counters(url) == {"": 2.0})
 
 
-def _told(url: str) -> dict[str, float]:
+def _counters(url: str) -> dict[str, float]:
     with contextlib.suppress(httpx.TransportError):
         return _metrics(url, "rationale_workers_ready")
     return {}
@@ -193,19 +193,19 @@ def _told(url: str) -> dict[str, float]:
 
 @pytest.mark.full
 def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
-    made.write_score(tmp_path)
+    handmade.write_score(tmp_path)
     (tmp_path / "score" / "1" / "model.onnx").write_bytes(b"no model")
     (line,) = refused("--repository", str(tmp_path), "--port", "0", "--workers", "2", "--strict")
-    assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
+    assert "score/1/model.onnx: ONNX Runtime" in line
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("given", ["0", "-1", "65", "two"])
-def test_how_many(repository: Path, given: str) -> None:
+@pytest.mark.parametrize("value", ["0", "-1", "65", "two"])
+def test_how_many(repository: Path, value: str) -> None:
     command = ["serve", "--repository", str(repository)]
-    for flags, settings in ((["--workers", given], {}), ([], {"RATIONALE_WORKERS": given})):
-        done = CliRunner().invoke(app, [*command, *flags], env=settings)
-        assert (done.exit_code, "WORKERS" in done.output.upper()) == (2, True), done.output
+    for flags, settings in ((["--workers", value], {}), ([], {"RATIONALE_WORKERS": value})):
+        result = CliRunner().invoke(app, [*command, *flags], env=settings)
+        assert (result.exit_code, "WORKERS" in result.output.upper()) == (2, True), result.output
 
 
 @pytest.mark.full
@@ -214,7 +214,7 @@ def test_rates_and_metrics_are_counted_over_all(repository: Path, redis: str) ->
     rates["RATIONALE_RATE_LIMIT_STORAGE"] = redis
     with serve("--repository", str(repository), "--port", "0", "--workers", "2", **rates) as child:
         url, _ = ready_line(child)
-        question = {"instances": made.X.tolist()}
+        question = {"instances": handmade.X.tolist()}
         statuses = [
             patient.post(f"{url}/v1/models/score:explain", json=question).status_code for _ in range(30)
         ]
@@ -247,9 +247,9 @@ def _metrics(url: str, name: str) -> dict[str, float]:
 
 @pytest.mark.full
 def test_each_tells_that_it_cannot_decide_and_decides_when_it_can(tmp_path: Path) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     (tmp_path / "state").write_text("in the way")
-    rows = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+    rows = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
     arguments = ("--repository", str(tmp_path / "models"), "--port", "0", "--workers", "2")
     with serve(*arguments, RATIONALE_STATE=str(tmp_path / "state"), RATIONALE_LOG_FORMAT="plain") as child:
         url, lines = ready_line(child)
@@ -259,8 +259,10 @@ def test_each_tells_that_it_cannot_decide_and_decides_when_it_can(tmp_path: Path
 
         def counted() -> dict[str, float]:
             families = text_string_to_metric_families(patient.get(f"{url}/metrics").text)
-            told = [sample for family in families for sample in family.samples]
-            return {one.name: one.value for one in told if one.name.startswith("rationale_audit_")}
+            samples = [sample for family in families for sample in family.samples]
+            return {
+                metric.name: metric.value for metric in samples if metric.name.startswith("rationale_audit_")
+            }
 
         assert len([line for line in lines if line.startswith("decisions are refused until")]) == 1
         assert [decided() for _ in range(6)] == [503] * 6

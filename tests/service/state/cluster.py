@@ -38,11 +38,11 @@ class Cluster:
 
     def start(self, number: int, *arguments: str) -> str:
         """Its address, when it is ready."""
-        own = self.repository(number)
-        if not own.exists():
-            shutil.copytree(self.folder / "models", own)
+        repository = self.repository(number)
+        if not repository.exists():
+            shutil.copytree(self.folder / "models", repository)
         arguments = ("--grpc-port", "off", *(arguments or ("--port", "0")))
-        child = self._stack.enter_context(serve("--repository", str(own), *arguments, **self.settings))
+        child = self._stack.enter_context(serve("--repository", str(repository), *arguments, **self.settings))
         self.running[number] = (child, ready_line(child)[0])
         return self.running[number][1]
 
@@ -96,7 +96,9 @@ class S3:
         """What lies in it, by name."""
         client = self.client()
         listed = client.list_objects_v2(Bucket=BUCKET).get("Contents", [])
-        return {one["Key"]: client.get_object(Bucket=BUCKET, Key=one["Key"])["Body"].read() for one in listed}
+        return {
+            item["Key"]: client.get_object(Bucket=BUCKET, Key=item["Key"])["Body"].read() for item in listed
+        }
 
 
 @contextlib.contextmanager
@@ -105,9 +107,9 @@ def s3() -> Iterator[S3]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        found = S3(f"http://{host}:{port}")
-        found.client().create_bucket(Bucket=BUCKET)
-        yield found
+        actual = S3(f"http://{host}:{port}")
+        actual.client().create_bucket(Bucket=BUCKET)
+        yield actual
     finally:
         server.stop()
 
@@ -124,11 +126,11 @@ def cluster(folder: Path, server: Postgres, storage: S3, **more: str) -> Iterato
         **more,
     }
     (folder / "tmp").mkdir()
-    found = Cluster(folder, settings)
+    actual = Cluster(folder, settings)
     try:
-        yield found
+        yield actual
     finally:
-        found.close()
+        actual.close()
 
 
 def dump(database: str) -> bytes:

@@ -18,42 +18,41 @@ import numpy as np
 import pytest
 
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.trail import RecordedDecision
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import until
 from tests.service.decisions.audit.postgres import Postgres
 from tests.service.references.request_time import OTHER, R, X, assert_explains, expected, net, tensor
 from tests.service.state.cluster import BUCKET, S3, Cluster, cluster, dump
 
-INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+INSTANCES = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
 _CONTEXT = ssl.create_default_context()
 
 
 @contextlib.contextmanager
 def replicas(count: int, folder: Path, server: Postgres, storage: S3) -> Iterator[Cluster]:
     net().write(folder / "models", "net")
-    made.write_score(folder / "models")
-    with cluster(folder, server, storage) as found:
+    handmade.write_score(folder / "models")
+    with cluster(folder, server, storage) as actual:
         for number in range(count):
-            found.start(number)
-        yield found
+            actual.start(number)
+        yield actual
 
 
 @pytest.fixture
 def alone(tmp_path: Path, server: Postgres, storage: S3) -> Iterator[Cluster]:
     """One replica."""
-    with replicas(1, tmp_path, server, storage) as found:
-        yield found
+    with replicas(1, tmp_path, server, storage) as actual:
+        yield actual
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, server: Postgres, storage: S3) -> Iterator[Cluster]:
-    with replicas(3, tmp_path_factory.mktemp("three"), server, storage) as found:
-        yield found
+    with replicas(3, tmp_path_factory.mktemp("three"), server, storage) as actual:
+        yield actual
 
 
 @pytest.fixture
@@ -98,8 +97,10 @@ def test_what_one_makes_all_serve_and_what_one_deletes_is_nowhere(three: Cluster
         assert_explains(explain(url, explainer="mine"), R)
         assert patient.get(f"{url}/{path}").json()["serving"]["digest"]
     assert_explains(explain(third, reference_set="own"), R)  # made when the set was put, by one of them
-    kept = storage.objects_of(three.folder.name)  # others in moto are of other tests of this process
-    assert {name.split("/")[1] for name in kept} == {"artifacts", "references"}
+    stored_objects = storage.objects_of(
+        three.folder.name
+    )  # others in moto are of other tests of this process
+    assert {name.split("/")[1] for name in stored_objects} == {"artifacts", "references"}
     compiles = _compiles(three) - compiles
     assert compiles == 2  # this explainer, and the one that explains by default with the set
 
@@ -137,8 +138,8 @@ def test_a_compile_whose_process_dies_is_finished_by_another(three: Cluster) -> 
     status = patient.settled(f"{second}/{path}")
     assert (status["state"], status["error"]) == ("ready", None)
     by_all(three, lambda url: explain(url, explainer="mine").status_code == 200)
-    again = three.start(0)
-    assert explain(again, explainer="mine").status_code == 200
+    restarted = three.start(0)
+    assert explain(restarted, explainer="mine").status_code == 200
 
 
 @pytest.mark.full
@@ -151,12 +152,12 @@ def test_what_was_left_behind_goes_at_the_next_start(alone: Cluster, storage: S3
     (name,) = storage.objects_of(alone.folder.name)
     folder = name.rpartition("/")[0]
     storage.client().put_object(Bucket=BUCKET, Key=f"{folder}/left.tar", Body=b"rows of somebody")
-    left = alone.copies(0) / "net_explain_left"
-    left.mkdir()
-    os.utime(left, (0, 0))
+    leftover = alone.copies(0) / "net_explain_left"
+    leftover.mkdir()
+    os.utime(leftover, (0, 0))
     url = alone.start(0)
     assert storage.objects_of(alone.folder.name) == [name]
-    assert not left.exists()
+    assert not leftover.exists()
     assert explain(url, explainer="mine").status_code == 200
 
 
@@ -204,7 +205,7 @@ def test_without_the_database_requests_are_answered_and_nothing_is_made(
             assert explain(url).status_code == 200
             answer = patient.put(f"{url}/{path}", json={"method": "gradient"})
             assert answer.status_code == 503
-            assert "is not available" in answer.json()["detail"]
+            assert "not available" in answer.json()["detail"]
             assert "secret" not in answer.text
     finally:
         server.start()
@@ -232,7 +233,7 @@ def test_a_replica_starts_without_the_database(three: Cluster, server: Postgres)
     until(lambda: explain(url, explainer="mine").status_code == 200)
 
 
-class Caller:
+class ClusterCaller:
     """Asks whoever is there for decisions and explanations; a decision that was lost is asked for again.
 
     Attributes:
@@ -283,10 +284,10 @@ class Caller:
             if answer.status_code not in (404, 429, 503, 504):
                 self.fault = answer.text
             return
-        found = {o["name"]: np.reshape(o["data"], o["shape"]) for o in answer.json()["outputs"]}
+        outputs = {o["name"]: np.reshape(o["data"], o["shape"]) for o in answer.json()["outputs"]}
         near = [
-            np.allclose(found["x_attributions"], one["x_attributions"], rtol=1e-4, atol=1e-5)
-            for one in self._wanted.values()
+            np.allclose(outputs["x_attributions"], expected["x_attributions"], rtol=1e-4, atol=1e-5)
+            for expected in self._wanted.values()
         ]
         self.explained += 1
         if not any(near):
@@ -296,7 +297,7 @@ class Caller:
 def killed(three: Cluster, times: int) -> None:
     """Kill random replicas while decisions are made, and a reference set changes its content."""
     draw = random.Random(5)  # noqa: S311
-    callers = [Caller(f"caller-{i}-of-{times}", three) for i in range(4)]
+    callers = [ClusterCaller(f"caller-{i}-of-{times}", three) for i in range(4)]
     threads = [threading.Thread(target=caller.live) for caller in callers]
     for thread in threads:
         thread.start()
@@ -320,18 +321,18 @@ def killed(three: Cluster, times: int) -> None:
     assert len(answered) > 10 * times
     assert recorded.keys() == answered.keys()
     for key, decisions in answered.items():
-        rows = sorted(recorded[key], key=lambda one: one.place)
-        assert [one.place for one in rows] == [0, 1]
-        assert json.loads(json.dumps([one.answer for one in rows])) == decisions
+        rows = sorted(recorded[key], key=lambda decision: decision.place)
+        assert [decision.place for decision in rows] == [0, 1]
+        assert json.loads(json.dumps([decision.answer for decision in rows])) == decisions
     print(f"{times} kills, {len(answered)} requests decided, {sum(c.explained for c in callers)} explained")
 
 
 def _recorded(three: Cluster) -> dict[str, list[RecordedDecision]]:
     """What the trail holds, by key; its chains are whole."""
     database = SqlStore(three.database)
-    found: dict[str, list[RecordedDecision]] = {}
-    for one in Ledger(database, Inputs()).in_order():
-        found.setdefault(one.idempotency_key or "", []).append(one)
+    collected: dict[str, list[RecordedDecision]] = {}
+    for decision in Ledger(database, InputCodec()).in_order():
+        collected.setdefault(decision.idempotency_key or "", []).append(decision)
     assert all(isinstance(each, int) for each in verify(database))
     database.close()
-    return found
+    return collected

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from tests.needs import need
-from tests.service import handmade as made
-from tests.service import patient
+from tests.service import handmade, patient
 from tests.service.child import spare_ports, until
 from tests.service.decisions.audit.postgres import Postgres
 from tests.service.state.cluster import S3, Cluster, cluster
 
 CALLERS = 4
-INSTANCES = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
+INSTANCES = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]}
 
 # As docs/replicas.md has it.
 CONFIGURATION = """
@@ -63,7 +62,7 @@ def _is_up(url: str) -> bool:
         return False
 
 
-class Caller(threading.Thread):
+class ProxyCaller(threading.Thread):
     """Explains and decides, one request after the other; keeps what was no right answer."""
 
     def __init__(self, url: str) -> None:
@@ -79,8 +78,8 @@ class Caller(threading.Thread):
                         answer = client.post(f"/v1/models/score:{verb}", json=INSTANCES)
                         assert answer.status_code == 200, answer.text
                         if verb == "explain":
-                            found = answer.json()["predictions"]
-                            np.testing.assert_allclose(found, made.predict(made.X), rtol=1e-6)
+                            predictions = answer.json()["predictions"]
+                            np.testing.assert_allclose(predictions, handmade.predict(handmade.X), rtol=1e-6)
                         self.answered += 1
                     except (httpx.HTTPError, AssertionError) as error:
                         self.lost.append(repr(error))
@@ -88,14 +87,14 @@ class Caller(threading.Thread):
 
 @pytest.mark.full
 def test_a_rolling_restart_loses_no_request(tmp_path: Path, server: Postgres, storage: S3) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     ports = spare_ports(3)
     leaving = {"RATIONALE_SHUTDOWN_DELAY_S": "1"}  # until the proxy has found out
     with cluster(tmp_path, server, storage, **leaving) as three:
         for number, port in enumerate(ports):
             three.start(number, "--port", str(port))
         with haproxy(tmp_path, ports) as url:
-            callers = [Caller(url) for _ in range(CALLERS)]
+            callers = [ProxyCaller(url) for _ in range(CALLERS)]
             for caller in callers:
                 caller.start()
             try:

@@ -31,8 +31,8 @@ def gateway(folder: Path) -> Iterator[tuple[Child, str, str]]:
         url, _ = ready_line(child)
         yield child, url, url
         child.terminate()
-        _, told = child.communicate()
-        assert "taken up: net_explain_" not in told  # as an entry of the repository, which is always loaded
+        _, output = child.communicate()
+        assert "taken up: net_explain_" not in output  # as an entry of the repository, which is always loaded
 
 
 def by_all(ask: Callable[[], httpx.Response]) -> set[int]:
@@ -62,8 +62,8 @@ def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
     assert by_all(lambda: explain(url, reference_set="own")) == {404}
     file = io.BytesIO()
     np.savez(file, x=R)
-    given: dict[str, Any] = {"content": file.getvalue(), "headers": {"content-type": "application/x-npz"}}
-    assert patient.put(f"{admin}/v2/reference-sets/own?model=net", **given).status_code == 201
+    upload: dict[str, Any] = {"content": file.getvalue(), "headers": {"content-type": "application/x-npz"}}
+    assert patient.put(f"{admin}/v2/reference-sets/own?model=net", **upload).status_code == 201
     assert by_all(lambda: explain(url, reference_set="own")) == {200}
     assert_explains(explain(url, reference_set="own"), R)
     for killed in workers_of(child):  # who comes in its place knows it, too

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,13 +29,13 @@ from rationale.artifact.checks.probes import (
     with_open_sample,
 )
 from rationale.errors import CheckFailedError, InvalidModelError
-from rationale.graph.memory.budget import beyond_budget, rows_that_fit
+from rationale.graph.memory.budget import budget_warnings, rows_that_fit
 from rationale.graph.runtime.session import Runner, SerializedGraph
 from rationale.lowering import narrow
 from rationale.lowering.inference import Span
 from rationale.methods.engine import Gap, Selection
 from rationale.methods.outputs import ERRORS, attributions_name, layers_of
-from rationale.methods.references import Referenced
+from rationale.methods.references import PreparedReferences
 from rationale.references.reference_set import Baseline
 from rationale.schema.manifest import Measured, Memory
 from rationale.schema.probes import Probes
@@ -89,7 +90,10 @@ class CheckResult:
 
 
 def check(
-    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: FittedAnswers | None = None
+    selection: Selection[Any, Any],
+    referenced: PreparedReferences,
+    graph: FinishedGraph,
+    fitted: FittedAnswers | None = None,
 ) -> CheckResult:
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
@@ -117,7 +121,7 @@ def check(
     except InvalidModelError:  # such as floats that are ids of a small table
         probes, measurement = measured(unit=False)
     carrying = [
-        n for n in layers if method.gap is not None and selection.part.carries_all(selection.target, n)
+        n for n in layers if method.gap is not None and selection.choice.carries_all(selection.target, n)
     ]
     gaps = {
         n: layer_gap(measurement.answers, attributions_name(n)) if n in carrying else None for n in layers
@@ -137,21 +141,23 @@ def check(
         measurement.answers,
         memory,
         sample,
-        (*warnings, *probe_warnings, *beyond_budget(memory)),
+        (*warnings, *probe_warnings, *budget_warnings(memory)),
         gaps,
         expected,
     )
 
 
-def _near(selection: Selection, referenced: Referenced, *, at_random: bool = False) -> dict[str, np.ndarray]:
+def _near(
+    selection: Selection[Any, Any], referenced: PreparedReferences, *, at_random: bool = False
+) -> dict[str, np.ndarray]:
     """Return rows of the model's inputs to check near; `at_random` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}
-    rows = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+    rows = {**referenced.input_rows, **(referenced.set.arrays if referenced.set else {})}
     leaves = [s for s in selection.target.leaves if s.is_looked_up]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
-        ids = None if at_random else referenced.fed.get(name)
+        ids = None if at_random else referenced.input_rows.get(name)
         rows[name] = probe_ids([s for s in leaves if s.name == name], row, ids)
     return rows
 
@@ -194,8 +200,8 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
         )
     if ended and gap is Gap.ROUNDING:
         missed = measured.completeness_gap
-        more = (f"attributions miss the output's difference by {missed:.1e} of it",)
-        return (*messages, *more) if missed > GAP_WARNING else messages
+        warning = (f"attributions miss the output's difference by {missed:.1e} of it",)
+        return (*messages, *warning) if missed > GAP_WARNING else messages
     return (*messages, *_JUDGES[gap](measured, measured.completeness_gap))
 
 

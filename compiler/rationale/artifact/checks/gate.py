@@ -7,7 +7,7 @@ import numpy as np
 
 from rationale.artifact.checks.measure import ROWS_LIMIT, relative_error
 from rationale.errors import CheckFailedError
-from rationale.graph.runtime.session import Run, Runner, SerializedGraph, asking
+from rationale.graph.runtime.session import Run, Runner, SerializedGraph, with_gate
 from rationale.methods.outputs import GAP
 from rationale.schema.manifest import EXPLAINED
 
@@ -27,25 +27,25 @@ def check_gate(
     """
     run = run or Runner(model)
     rows = max(len(p) for p in probes.values() if p.ndim)
-    whole = run(asking(probes))
+    explained = run(with_gate(probes))
     for gate in (np.zeros(rows, bool), np.arange(rows) % 2 == 1):
-        answer = run(asking(probes, gate))
+        answer = run(with_gate(probes, gate))
         if not np.array_equal(answer.pop(EXPLAINED), gate[:, None]):
             raise _failed(EXPLAINED, "does not say which rows were explained")
         for name, array in answer.items():
             if name in originals:
-                _demand_equal(name, array, whole[name], whole[name])
+                _demand_equal(name, array, explained[name], explained[name])
                 continue
             if np.any(array[~gate]):
                 raise _failed(name, "is not zero for rows that did not ask")
             if name != GAP:  # it is all rounding, and its terms are compared
-                _demand_equal(name, array[gate], whole[name][gate], whole[name])
+                _demand_equal(name, array[gate], explained[name][gate], explained[name])
 
 
-def _demand_equal(name: str, a: Any, b: Any, whole: Any) -> None:
+def _demand_equal(name: str, a: Any, b: Any, scale: Any) -> None:
     if not isinstance(b, np.ndarray):
         return
-    error = relative_error(a, b, whole if whole.dtype.kind == "f" else None)
+    error = relative_error(a, b, scale if scale.dtype.kind == "f" else None)
     if not error <= ROWS_LIMIT:
         raise _failed(name, f"depends on which rows ask, by {error:.1e} of its largest value")
 

@@ -17,9 +17,9 @@ from rationale.graph.runtime.session import (
     Runner,
     SerializedGraph,
     count_nodes,
-    explaining,
     model_bytes,
     outline,
+    with_open_gate,
 )
 from rationale.lowering.precision import on_cpu
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
@@ -81,20 +81,20 @@ def measure(
     graph = outline(combined)
     rows = max(len(p) for p in probes.values() if p.ndim)
     inputs = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
-    original, alone = _run_original(comparable, inputs)
-    runner = explaining(run or Runner(combined), graph)
+    original, outputs = _run_original(comparable, inputs)
+    runner = with_open_gate(run or Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
-    together = runner(probes) if most >= rows else _join_rows(singles)
-    _demand_separate_rows(original, inputs, alone, rows, halves.rounding)
-    sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
-    explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
-    outputs_error, gap = _outputs_error(alone, together), _gap(together, sound) if GAP in together else None
+    answers = runner(probes) if most >= rows else _join_rows(singles)
+    _demand_separate_rows(original, inputs, outputs, rows, halves.rounding)
+    sound = _sound_rows(outputs, rows) if GAP in answers else np.ones(rows, bool)
+    explained = {name: answers[name] for name in (*attributions, EXPLAINED_VALUE)}
+    outputs_error, gap = _outputs_error(outputs, answers), _gap(answers, sound) if GAP in answers else None
     own_rounding = fused_integers = 0.0
-    if outputs_error > OUTPUTS_LIMIT or (gap is not None and gap > GAP_LIMIT and GAP_ERROR not in together):
-        unfused = Runner(comparable, given=True, fuse_integers=False)(inputs)
+    if outputs_error > OUTPUTS_LIMIT or (gap is not None and gap > GAP_LIMIT and GAP_ERROR not in answers):
+        unfused = Runner(comparable, users_model=True, fuse_integers=False)(inputs)
         own_rounding, fused_integers = (
             _own_rounding(comparable, inputs, unfused),
-            _outputs_error(alone, unfused),
+            _outputs_error(outputs, unfused),
         )
     measured = Measured(
         rows=rows,
@@ -103,18 +103,18 @@ def measure(
         own_rounding=own_rounding,
         fused_integers=fused_integers,
         completeness_gap=gap,
-        gap_of_a_row=_gap_of_a_row(together, sound) if gap else None,
-        gap_rounding=_gap_rounding(together, sound, max(own_rounding - halves.rounding, fused_integers))
+        gap_of_a_row=_gap_of_a_row(answers, sound) if gap else None,
+        gap_rounding=_gap_rounding(answers, sound, max(own_rounding - halves.rounding, fused_integers))
         if gap
         else 0.0,
-        gap_in_standard_errors=_gap_in_errors(together, sound) if GAP_ERROR in together else None,
+        gap_in_standard_errors=_gap_in_errors(answers, sound) if GAP_ERROR in answers else None,
         rows_error=_batch_error(singles, explained) if most >= rows else None,
         nodes=count_nodes(graph.graph),
         model_bytes=model_bytes(graph),
         latency_ms=latency_ms,
         max_batch=_max_batch(runner, probes, latency_ms / 1e3, most),
     )
-    return Measurement(measured, together, runner, original)
+    return Measurement(measured, answers, runner, original)
 
 
 def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:
@@ -124,10 +124,10 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
         InvalidModelError: if it does not run; the text says whether the optimisation is at fault.
     """
     try:
-        original = Runner(model, given=True)
+        original = Runner(model, users_model=True)
         return original, original(probes)
     except InvalidModelError as error:
-        Runner(model, optimise=False, given=True)(probes)
+        Runner(model, optimise=False, users_model=True)(probes)
         raise InvalidModelError(
             f"{error}. Without graph optimisations ONNX Runtime {ort.__version__} runs it: one of them "
             "breaks the model, and would do so where it is served. Try another version, or export the model "
@@ -170,11 +170,11 @@ def _join_rows(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _batch_error(singles: Sequence[Arrays], together: Arrays) -> float:
+def _batch_error(singles: Sequence[Arrays], answers: Arrays) -> float:
     return max(
-        relative_error(alone[name], value[i : i + 1], value)
-        for i, alone in enumerate(singles)
-        for name, value in together.items()
+        relative_error(single[name], value[i : i + 1], value)
+        for i, single in enumerate(singles)
+        for name, value in answers.items()
     )
 
 
@@ -212,8 +212,8 @@ def relative_error(a: np.ndarray, b: np.ndarray, scale_of: np.ndarray | None = N
     finite = np.isfinite(b)
     if not np.array_equal(np.isfinite(a), finite):
         return float("inf")
-    whole = b if scale_of is None else np.asarray(scale_of, np.float64)
-    scale = np.abs(whole[np.isfinite(whole)]).max(initial=0.0) or 1.0
+    reference = b if scale_of is None else np.asarray(scale_of, np.float64)
+    scale = np.abs(reference[np.isfinite(reference)]).max(initial=0.0) or 1.0
     return float(np.abs(a[finite] - b[finite]).max(initial=0.0) / scale)
 
 
@@ -232,8 +232,8 @@ def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
         outputs: the outputs of the model without layers on whole numbers, which round by design.
     """
     other = [_rounded_otherwise(original, seed) for seed in range(DRAWS)]
-    answers = [Runner(model, given=True, fuse_integers=False)(probes) for model in other]
-    answers.append(Runner(original, optimise=False, given=True)(probes))
+    answers = [Runner(model, users_model=True, fuse_integers=False)(probes) for model in other]
+    answers.append(Runner(original, optimise=False, users_model=True)(probes))
     errors = [_outputs_error(outputs, other) for other in answers]
     return max((error for error in errors if np.isfinite(error)), default=0.0)
 
@@ -318,8 +318,8 @@ def _gap_of_a_row(results: Arrays, sound: np.ndarray) -> float | None:
     base = results[BASE_VALUE][sound].astype(np.float64) if BASE_VALUE in results else 0.0
     difference, noise = np.abs(explained - base), _noise(results, sound)
     telling = np.maximum(gap, difference) > noise
-    each = np.divide(gap, difference, out=np.full_like(gap, np.inf), where=difference > 0)
-    medians = [float(np.median(of[t])) for of, t in zip(each.T, telling.T, strict=True) if t.any()]
+    relative = np.divide(gap, difference, out=np.full_like(gap, np.inf), where=difference > 0)
+    medians = [float(np.median(of[t])) for of, t in zip(relative.T, telling.T, strict=True) if t.any()]
     return max((m for m in medians if np.isfinite(m)), default=None)
 
 
@@ -359,5 +359,5 @@ def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
     """Return the largest gap in standard errors of its own; rounding counts as none."""
     gap, error = (np.abs(results[name][sound].astype(np.float64)) for name in (GAP, GAP_ERROR))
     noise = _noise(results, sound)
-    beyond = np.maximum(gap - noise, 0)
-    return float((beyond / np.where(beyond > 0, np.maximum(error, noise), 1.0)).max(initial=0.0))
+    excess = np.maximum(gap - noise, 0)
+    return float((excess / np.where(excess > 0, np.maximum(error, noise), 1.0)).max(initial=0.0))

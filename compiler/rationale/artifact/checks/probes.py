@@ -21,7 +21,7 @@ NEAR = 3  # probe rows about the references: one of them, one near one, one at r
 ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output
 _NEAR = (0.0, 0.3, 1.0, 1.0)  # share of redrawn ids in each probe row
 _DIGITS = 10  # ids are drawn below this if no table limits them
-_ENDS = (0.05, 0.95)  # quantiles of the known rows between which a synthetic number is drawn
+_ENDS = (0.05, 0.95)  # quantiles of the rows between which a synthetic number is drawn
 _ROUNDED = 4  # digits of a synthetic number
 _SHARE = 0.3  # relative shift of a number that all rows share
 
@@ -29,12 +29,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def probe_rows(model: onnx.ModelProto, rows: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
-    """Return [ROWS, …] for each input of a model: around an input's `rows` rows if there are any.
+    """Return [ROWS, …] for each input of a model: around an input's own `rows` if it has any.
 
     Unknown integers are 1, which is a valid mask, length or index for most models.
 
     Args:
-        unit: True if the last row is a unit away from the known ones; else it is as near as the row before.
+        unit: True if the last row is a unit away from these; else it is as near as the row before.
     """
     random = np.random.default_rng(0)
     initializers = {t.name for t in model.graph.initializer}
@@ -56,7 +56,7 @@ def _probe(
     if rows is None:
         return random.standard_normal(size).astype(dtype)
     pick = rows[np.arange(ROWS) % len(rows)].astype(np.float64)
-    finite = np.isfinite(rows)  # rows of trees may miss values
+    finite = np.isfinite(rows)  # references of trees may miss values
     counted = finite | ~finite.any(axis=0)
     middle = np.mean(rows, axis=0, dtype=np.float64, where=counted)
     spread = np.sqrt(np.mean((rows - middle) ** 2, axis=0, dtype=np.float64, where=counted))
@@ -72,7 +72,7 @@ def _probe(
 
 
 def _probe_integers(size: tuple[int, ...], dtype: np.dtype, rows: np.ndarray | None) -> np.ndarray:
-    """Return the known rows; if they are too few, repeat their ids at other positions."""
+    """Return the rows; if they are too few, repeat their ids at other positions."""
     if dtype.kind == "O" and (rows is None or not size):
         return np.full(size, "", object)
     if rows is None or not size:
@@ -109,7 +109,7 @@ def sound_probes(
 def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
     comparable, _ = on_cpu(ir.from_proto(source))
     try:
-        answers = Runner(comparable, given=True)(probes)
+        answers = Runner(comparable, users_model=True)(probes)
     except InvalidModelError:
         return False
     floats = [a for a in answers.values() if isinstance(a, np.ndarray) and is_float(a.dtype)]
@@ -152,7 +152,7 @@ def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
 def check_open(method: Method, deployment: Deployment) -> None:
     """Raise InvalidOptionError for options that need the references when the graph is made."""
     wrong = {
-        **dict.fromkeys(method.open_faults, True),
+        **dict.fromkeys(method.features_with_fixed_references, True),
         "--one-shot": deployment.one_shot,
         "--storage float16": deployment.storage != "float32",
     }
@@ -171,11 +171,11 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
     weights = random.random((ROWS, references.count)) + 0.1
     weights[:, -1] *= references.count == 1
     dtype = next(iter(references.arrays.values())).dtype
-    turned = {
+    rolled = {
         references_name(name): np.stack([np.roll(array, i, axis=0) for i in range(ROWS)])
         for name, array in references.arrays.items()
     }
-    return {**probes, **turned, WEIGHTS: weights.astype(dtype)}
+    return {**probes, **rolled, WEIGHTS: weights.astype(dtype)}
 
 
 def synthetic_probes(
@@ -193,15 +193,15 @@ def synthetic_probes(
     if references is None or not references.is_open:
         return rows
     drawn = {n: synthetic_rows(a, references.count, len(a)) for n, a in references.arrays.items()}
-    opened = with_open_probes({}, replace(references, arrays=drawn))
-    return {**rows, **{name: array[:count] for name, array in opened.items()}}
+    reference_rows = with_open_probes({}, replace(references, arrays=drawn))
+    return {**rows, **{name: array[:count] for name, array in reference_rows.items()}}
 
 
 def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Return rows [count, …] drawn feature by feature from `rows` rows [K, …].
+    """Return rows [count, …] drawn feature by feature from `rows` [K, …].
 
-    A number lies between two neighbours among the known ones, and is whole if all of them are. Ids and
-    texts are taken from the known ones, each feature from another row. Values are missing as often as there.
+    A number lies between two neighbours among the given ones, and is whole if all of them are. Ids and
+    texts are taken from the given ones, each feature from another row. Values are missing as often as there.
     """
     random = np.random.default_rng(seed)
     if not is_float(rows.dtype):
@@ -213,15 +213,15 @@ def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
         drawn = values + noise * np.where(values != 0, _SHARE * np.abs(values), 1.0)
         return _rounded(drawn).astype(rows.dtype)
     ordered = np.sort(values, axis=0)  # missing values come last
-    there = np.isfinite(ordered).sum(axis=0)
+    present = np.isfinite(ordered).sum(axis=0)
     place = random.uniform(*_ENDS, (count, *values.shape[1:])) * (len(values) - 1)
     below = np.minimum(np.floor(place).astype(int), len(values) - 2)
     low, high = (np.take_along_axis(ordered, below + step, axis=0) for step in (0, 1))
     high = np.where(np.isfinite(high), high, low)
     drawn = low + (place - below) * (high - low)
-    whole = (np.isnan(values) | (values == np.round(values))).all(axis=0)
-    drawn = np.where(whole, np.round(drawn), np.clip(_rounded(drawn), low, high))
-    return np.where(place > there - 1, np.nan, drawn).astype(rows.dtype)
+    is_integer = (np.isnan(values) | (values == np.round(values))).all(axis=0)
+    drawn = np.where(is_integer, np.round(drawn), np.clip(_rounded(drawn), low, high))
+    return np.where(place > present - 1, np.nan, drawn).astype(rows.dtype)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

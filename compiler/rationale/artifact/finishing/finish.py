@@ -11,7 +11,7 @@ from rationale.artifact.finishing.open_length import edges_at_longest, merge_len
 from rationale.artifact.finishing.portable import merge_axes, separate_squares
 from rationale.graph.memory.fit import Combined
 from rationale.graph.runtime.session import interface, serialize
-from rationale.graph.shapes import ROWS, state_shapes
+from rationale.graph.shapes import ROWS, set_symbolic_shapes
 from rationale.lowering import Lowered, narrow
 from rationale.lowering.inference import Span
 from rationale.schema.machine import Deployment
@@ -40,7 +40,7 @@ def finish(
         merge_lengths(combined.model, build, span)
     graph = narrow(combined.model, lowered.narrow)
     if span is None:
-        state_shapes(graph)
+        set_symbolic_shapes(graph)
         _declare_outputs(graph, lowered.source)
     if deployment.is_portable:
         merge_axes(graph)

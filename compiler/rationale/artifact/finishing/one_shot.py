@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.nodes import Nodes, make_room, rename, values_of
+from rationale.graph.nodes import NodeBuilder, rename, rename_inner_values, values_of
 from rationale.graph.shapes import rename_rows
 from rationale.lowering import Lowered
 from rationale.lowering.loading.load import standardise
@@ -52,7 +52,7 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     model = standardise(on_cpu(ir.from_proto(lowered.source))[0])
     outer, branch = model.graph, combined.graph
     for side in (model, combined):
-        make_room(side, _is_needed)
+        rename_inner_values(side, _is_needed)
     _drop_outer_outputs(outer, combined)
     _share_weights(outer, branch)
     _rename_apart(model, combined)
@@ -60,15 +60,15 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     explain = _value(EXPLAIN, ir.DataType.BOOL, ["N", 1])
     answers = [_value(str(v.name), _dtype(v), list(v.shape or ())) for v in branch.outputs]
     _explain_requested_rows(branch, outer, explain, lowered.batched)
-    closed = _zeros(explain, answers)
+    no_explanation = _zeros(explain, answers)
     outer.inputs.append(explain)
-    op = Nodes(outer, "one_shot")
+    op = NodeBuilder(outer, "one_shot")
     explained = op.Identity(explain)
     explained.name = EXPLAINED
     explained.dtype, explained.shape = ir.DataType.BOOL, ir.Shape(["N", 1])
     requested = op.Cast(explain, to=ir.DataType.INT32.value)
     any_requested = op.Cast(op.ReduceMax(requested, keepdims=0), to=ir.DataType.BOOL.value)
-    branches = {"then_branch": branch, "else_branch": closed}
+    branches = {"then_branch": branch, "else_branch": no_explanation}
     outer.append(ir.node("If", [any_requested], branches, outputs=answers, name=EXPLAIN))
     outer.outputs.extend([*answers, explained])
     for domain, version in branch.opset_imports.items():
@@ -146,7 +146,7 @@ def _explain_requested_rows(
 ) -> None:
     """Make the branch read the rows of the outer inputs that ask, and answer for all rows."""
     rename_rows(branch, "asking")
-    op = Nodes(branch, "one_shot/asking", before=branch[0] if len(branch) else None)
+    op = NodeBuilder(branch, "one_shot/asking", before=branch[0] if len(branch) else None)
     mask = op.Reshape(explain, [-1])
     inputs = {v.name: v for v in outer.inputs}
     for branch_input in list(branch.inputs):
@@ -156,7 +156,7 @@ def _explain_requested_rows(
             x.dtype, x.shape = _dtype(branch_input), ir.Shape(["asking", *(branch_input.shape or [0])[1:]])
         ir.convenience.replace_all_uses_with(branch_input, x)
     branch.inputs.clear()
-    op = Nodes(branch, "one_shot/all")
+    op = NodeBuilder(branch, "one_shot/all")
     index = op.Transpose(op.NonZero(mask))
     count = op.Shape(explain, start=0, end=1)
     outputs = list(branch.outputs)
@@ -175,7 +175,7 @@ def _explain_requested_rows(
 def _zeros(explain: ir.Value, answers: Sequence[ir.Value]) -> ir.Graph:
     """Return the branch for a false `explain`: zeros in few nodes, since a small model takes microseconds."""
     graph = ir.Graph([], [], nodes=[], name="no_explanation")
-    op = Nodes(graph, "one_shot/none")
+    op = NodeBuilder(graph, "one_shot/none")
     cast: dict[ir.DataType, ir.Value] = {}
     for answer in answers:
         dtype, row = _dtype(answer), _row(answer)

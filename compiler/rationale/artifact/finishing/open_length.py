@@ -25,7 +25,7 @@ from rationale.artifact.finishing.formulas import (
     formula,
 )
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
-from rationale.graph.nodes import Nodes, drop_unused_constants
+from rationale.graph.nodes import NodeBuilder, drop_unused_constants
 from rationale.graph.runtime.session import Runner, interface
 from rationale.lowering.inference import Span
 from rationale.methods.engine import Method
@@ -77,13 +77,13 @@ def merge_lengths(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model]
             formula.
         CheckFailedError: if, at a length not used to merge it, its answers differ from that length's graph.
     """
-    models, lengths, why = [longest], [span.most], "it spans too few lengths"
+    models, lengths, fault = [longest], [span.most], "it spans too few lengths"
     for length in range(span.most - 1, max(span.least, span.most - TRIED) - 1, -1):
         other = build({span.name: length})
         try:
             differences([longest, other])
         except DiffersError as reason:
-            why = str(reason)
+            fault = str(reason)
             continue
         models.append(other)
         lengths.append(length)
@@ -91,7 +91,7 @@ def merge_lengths(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model]
             break
     try:
         if len(models) <= DEGREE:
-            raise DiffersError(why)
+            raise DiffersError(fault)
         merge_graphs(models, lengths, span.name)
     except DiffersError as reason:
         raise UnsupportedModelError(
@@ -182,7 +182,7 @@ class _Formulas:
     """Formulas as nodes of a graph, before all others."""
 
     def __init__(self, graph: ir.Graph, source: ir.Value, axis: int) -> None:
-        self.op = Nodes(graph, "rationale/length", before=graph[0])
+        self.op = NodeBuilder(graph, "rationale/length", before=graph[0])
         self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
 
     def emit(self, formula: Formula, longest: ir.Value) -> ir.Value:
@@ -224,7 +224,7 @@ def merge_graphs(models: Sequence[ir.Model], lengths: Sequence[int], name: str) 
     formulas = {values: formula([_array(v) for v in values], lengths) for values in groups}
     source, axis = _open_axis([list(m.graph.inputs) for m in models])
     emitter = _Formulas(graph, source, axis)
-    emitted = {values: emitter.emit(how, values[0]) for values, how in formulas.items() if how is not None}
+    emitted = {values: emitter.emit(f, values[0]) for values, f in formulas.items() if f is not None}
     for (node, i), values in uses.items():
         node.replace_input_with(i, emitted.get(values, values[0]))
     for value in [v for node in graph for v in node.outputs if not v.is_graph_output()]:
@@ -255,5 +255,5 @@ def _open_shape(values: Sequence[ir.Value], lengths: Sequence[int], name: str) -
     if any(v.shape is None for v in values):
         return
     axes = list(zip(*(v.shape for v in values if v.shape is not None), strict=True))
-    opened = {dims: name if dims == tuple(lengths) else None for dims in axes if len(set(dims)) > 1}
-    values[0].shape = ir.Shape([opened.get(dims, dims[0]) for dims in axes])
+    open_dims = {dims: name if dims == tuple(lengths) else None for dims in axes if len(set(dims)) > 1}
+    values[0].shape = ir.Shape([open_dims.get(dims, dims[0]) for dims in axes])

@@ -62,14 +62,14 @@ class _Merging:
             if node.op_type == "Expand":
                 self._expand_to(node, shape, dims, groups)
             node.replace_input_with(i, self._in_shape(node, value, _lengths(shape, groups)))
-        apart = ir.node("Reshape", [output, self._ints(_whole(dims))], name=f"{output.name}/apart")
-        value = apart.outputs[0]
+        split = ir.node("Reshape", [output, self._ints(_shape(dims))], name=f"{output.name}/apart")
+        value = split.outputs[0]
         ir.convenience.replace_all_uses_with(output, value, replace_graph_outputs=True)
-        apart.replace_input_with(0, output)
+        split.replace_input_with(0, output)
         value.name, output.name = output.name, f"{output.name}/merged"
         value.type, value.shape = output.type, output.shape
         output.shape = ir.Shape([None if n < 0 else n for n in _lengths(dims, groups)])
-        self._graph.insert_after(node, apart)
+        self._graph.insert_after(node, split)
         self._merged[value] = output
 
     def _expand_to(self, node: ir.Node, shape: Dims, dims: Dims, groups: Sequence[Sequence[int]]) -> None:
@@ -84,10 +84,12 @@ class _Merging:
                 parts.append(self._ints((max(1, *_lengths(dims, [group])),)))
         node.replace_input_with(1, self._before(node, "Concat", parts, axis=0))
 
-    def _before(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], **how: int) -> ir.Value:
+    def _before(
+        self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], **options: int
+    ) -> ir.Value:
         """Insert a new node in front of `node`."""
         self._made += 1
-        new = ir.node(op_type, inputs, how, name=f"{self._scope}/{op_type}_{self._made}")
+        new = ir.node(op_type, inputs, options, name=f"{self._scope}/{op_type}_{self._made}")
         new.outputs[0].name, new.outputs[0].type = new.name, inputs[0].type if inputs[0] else None
         self._graph.insert_before(node, new)
         return new.outputs[0]
@@ -96,7 +98,7 @@ class _Merging:
         """Return `value` in another shape before `node`, or the value that it was reshaped from."""
         source = self._merged.get(value, value)
         dims = _dims(source)
-        if dims is not None and _whole(dims) == lengths:
+        if dims is not None and _shape(dims) == lengths:
             return source
         if (source, lengths) not in self._shaped:
             self._shaped[source, lengths] = self._reshaped(node, source, lengths)
@@ -164,7 +166,7 @@ def _fixed(dims: Iterable[object]) -> bool:
     return all(isinstance(d, int) for d in dims)
 
 
-def _whole(dims: Dims) -> tuple[int, ...]:
+def _shape(dims: Dims) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else -1 for d in dims)
 
 

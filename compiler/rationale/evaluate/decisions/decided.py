@@ -110,7 +110,7 @@ def decide_file(
             f"{name!r} has no decision profile: compile it with --decision decision.yaml."
         )
     embedded = manifest.decision
-    comparisons = [_open_comparison(repository, each) for each in embedded.comparisons]
+    comparisons = [_open_comparison(repository, comparison) for comparison in embedded.comparisons]
     inputs, further, knock_outs = read_applicants(compiled, file, columns)
     values = [
         {**{column: further[column][i] for column in knock_outs}, **cells}
@@ -130,12 +130,12 @@ def decide_file(
             rows.append(DecidedRow(row, decision.decision, decision))
     by_score = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
     if by_score:
-        chosen = {tensor: array[by_score] for tensor, array in inputs.items()}
+        declined = {tensor: array[by_score] for tensor, array in inputs.items()}
         names = [comparison.name for comparison in embedded.comparisons]
         for number, (name, other) in enumerate(zip(names, comparisons, strict=True), start=1):
             stage = f"{name} ({number} of {len(comparisons)})"
             other = replace(other, manifest=judged_by(other.manifest, embedded))
-            for i, row in zip(by_score, _explain_rows(other, chosen, stage, progress), strict=True):
+            for i, row in zip(by_score, _explain_rows(other, declined, stage, progress), strict=True):
                 codes = (*rows[i].comparison_codes, _codes(embedded, row, name))
                 rows[i] = replace(rows[i], comparison_codes=codes)
     return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))

@@ -159,7 +159,7 @@ def _changes(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> list[FeatureChan
 def _notes(before: DecidedFile, after: DecidedFile, *, comparable: bool) -> list[str]:
     if not comparable:
         return [OTHER_OUTPUTS]
-    a, b = (each.compiled.manifest.digests.references for each in (before, after))
+    a, b = (file.compiled.manifest.digests.references for file in (before, after))
     return [] if a == b else [OTHER_REFERENCES]
 
 

@@ -225,12 +225,12 @@ def _reasons(file: DecidedFile) -> list[ReasonCount]:
         ReasonCount(
             code,
             texts[code],
-            len(each),
-            sum(rank == 0 for rank, _, _ in each),
-            _mean([share for _, share, _ in each if share is not None]),
-            _means([stays for _, _, stays in each if stays]),
+            len(counted),
+            sum(rank == 0 for rank, _, _ in counted),
+            _mean([share for _, share, _ in counted if share is not None]),
+            _means([stays for _, _, stays in counted if stays]),
         )
-        for code, each in occurrences.items()
+        for code, counted in occurrences.items()
     ]
     return sorted(counts, key=lambda count: (-count.declines, count.code))
 
@@ -239,8 +239,8 @@ def _mean(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
 
 
-def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: mean(shares[name] for shares in each) for name in each[0]} if each else {}
+def _means(survivals: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: mean(shares[name] for shares in survivals) for name in survivals[0]} if survivals else {}
 
 
 def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agreement]:
@@ -250,7 +250,7 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
     kinds = [comparison.kind for comparison in file.comparisons]
     sets = np.array([[{*row.codes} == {*codes} for codes in row.comparison_codes] for row in declines], bool)
     orders = np.array([[row.codes == codes for codes in row.comparison_codes] for row in declines], bool)
-    alone = [(c.name, [j]) for j, c in enumerate(file.comparisons) if c.kind == "baseline"]
+    baselines = [(c.name, [j]) for j, c in enumerate(file.comparisons) if c.kind == "baseline"]
     drawn = [j for j, kind in enumerate(kinds) if kind == "draw"]
     return [
         Agreement(
@@ -259,7 +259,7 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
             float(orders[:, columns].mean()),
             float((~sets[:, columns]).any(axis=1).mean()),
         )
-        for name, columns in [*alone, *([(DRAWS, drawn)] if drawn else [])]
+        for name, columns in [*baselines, *([(DRAWS, drawn)] if drawn else [])]
     ]
 
 

@@ -68,15 +68,15 @@ def measure_movement(
             continue
         size = min(len(named), len(unnamed))
         orders = (random.permutation(len(unnamed))[:size] for _ in range(DRAWS))
-        chosen = [named, *([unnamed[j] for j in order] for order in orders)]
+        moved_keys = [named, *([unnamed[j] for j in order] for order in orders)]
         drawn = random.choice(len(references.shares), EACH, p=references.shares)
         row = {tensor: array[i : i + 1] for tensor, array in file.inputs.items()}
         rows = [
             _move_features(row, references, drawn, [p for key in keys for p in positions[key]])
-            for keys in chosen
+            for keys in moved_keys
         ]
         _, scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
-        of_keys = scores.reshape(len(chosen), EACH)
+        of_keys = scores.reshape(len(moved_keys), EACH)
         gains = sign * (file.rows[i].explained.score - of_keys.mean(axis=1))
         outcomes = np.reshape([outcome_of(profile, value) for value in scores.tolist()], of_keys.shape)
         passes = (outcomes != "decline").mean(axis=1)

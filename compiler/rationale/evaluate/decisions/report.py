@@ -95,12 +95,12 @@ def _agreements(report: DecisionReport) -> Table:
     return table
 
 
-def _moved(moved: ScoreMovement) -> Table:
-    title = f"Features moved to {moved.references} references' values: {moved.declines} declines"
+def _moved(movement: ScoreMovement) -> Table:
+    title = f"Features moved to {movement.references} references' values: {movement.declines} declines"
     table = _table(title, "which", "score moves by", "passes after it")
-    table.add_row("the named reasons", f"{moved.named:.4g}", _percent(moved.passing))
-    table.add_row("as many others, at random", f"{moved.others:.4g}", _percent(moved.passing_others))
-    table.add_row("named further than others", _percent(moved.larger), "")
+    table.add_row("the named reasons", f"{movement.named:.4g}", _percent(movement.passing))
+    table.add_row("as many others, at random", f"{movement.others:.4g}", _percent(movement.passing_others))
+    table.add_row("named further than others", _percent(movement.larger), "")
     return table
 
 
@@ -157,8 +157,8 @@ def _page_elements(report: DecisionReport) -> Iterator[Element]:
         shares = [(f"{r.code} {r.text}", 100 * r.declines / declines) for r in report.reasons[:SHOWN]]
         yield levels("Principal reasons", f"% of {declines} declines", shares)
     if report.agreements:
-        same = [(agreement.name, 100 * agreement.same_set) for agreement in report.agreements]
-        yield levels("The same reasons by other references", f"% of {report.by_score} declines", same)
+        shares = [(agreement.name, 100 * agreement.same_set) for agreement in report.agreements]
+        yield levels("The same reasons by other references", f"% of {report.by_score} declines", shares)
     if report.groups:
         approved = [(f"{g.column} = {cell_text(g.value)}", 100 * g.approved) for g in report.groups]
         yield levels("Approvals by protected group", "% of each group's rows", approved)
@@ -166,13 +166,13 @@ def _page_elements(report: DecisionReport) -> Iterator[Element]:
         head = element("tr", *(element("th", str(column.header), scope="col") for column in table.columns))
         cells = zip(*(column.cells for column in table.columns), strict=True)
         rows = (element("tr", *(element("td", str(cell)) for cell in row)) for row in cells)
-        whole = element("table", element("thead", head), element("tbody", *rows))
-        yield element("figure", element("figcaption", str(table.title)), whole)
+        table_element = element("table", element("thead", head), element("tbody", *rows))
+        yield element("figure", element("figcaption", str(table.title)), table_element)
 
 
 def _json(report: DecisionReport, data: Path, seed: int) -> bytes:
     manifest, embedded = report.manifest, profile_of(report.manifest)
-    moved = None if isinstance(report.moved, str) else asdict(report.moved)
+    movement = None if isinstance(report.moved, str) else asdict(report.moved)
     content = {
         "version": 1,
         "entry": report.name,
@@ -189,7 +189,7 @@ def _json(report: DecisionReport, data: Path, seed: int) -> bytes:
         "reasons": [asdict(reason) for reason in report.reasons],
         "comparisons": [comparison.model_dump() for comparison in report.file.comparisons],
         "agreements": [asdict(agreement) for agreement in report.agreements],
-        "moved": moved,
+        "moved": movement,
         "groups": [asdict(group) for group in report.groups],
         "label": None if report.label is None else asdict(report.label),
         "gaps": asdict(report.gaps),

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.nodes import constant_nodes, frontier, nodes_behind, reads
+from rationale.graph.nodes import constant_nodes, frontier, nodes_behind, values_read
 from rationale.graph.runtime.session import MAPPED_BYTES
 from rationale.graph.shapes import Spec, infer_graph
 from rationale.graph.tensor import DOMAIN, Axis, Chunks
@@ -36,15 +36,15 @@ class Region:
     sums: list[ir.Node] = field(default_factory=list)
 
     @property
-    def made(self) -> set[ir.Value]:
+    def precomputed_values(self) -> set[ir.Value]:
         """The values that can be precomputed, and the chunks that enter the region."""
         return {v for n in self.precomputed for v in n.outputs}
 
     @property
-    def demanded(self) -> list[ir.Value]:
+    def values_for_body(self) -> list[ir.Value]:
         """The precomputed values that the body reads, each once."""
-        made = self.made
-        return list(dict.fromkeys(v for n in (*self.body, *self.sums) for v in n.inputs if v in made))
+        available = self.precomputed_values
+        return list(dict.fromkeys(v for n in (*self.body, *self.sums) for v in n.inputs if v in available))
 
     def add(self, node: ir.Node, runs: bool) -> None:
         if is_pseudo(node, "Sum", "Moments"):
@@ -57,31 +57,31 @@ def is_pseudo(node: ir.Node, *op_types: str) -> bool:
     return node.domain == DOMAIN and (not op_types or node.op_type in op_types)
 
 
-def entries(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+def values_of_chunks(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     """Return the outputs of the Chunk nodes among some nodes."""
     return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
 
 
-def regions(graph: ir.Graph) -> list[Region]:
+def find_regions(graph: ir.Graph) -> list[Region]:
     """Return the regions of a sorted graph."""
-    inside: dict[ir.Value, str] = {}
-    live = set(graph.inputs)  # values that depend on the explained row
-    found: dict[str, Region] = {}
+    axis_of: dict[ir.Value, str] = {}
+    row_dependent = set(graph.inputs)  # values that depend on the explained row
+    region_of: dict[str, Region] = {}
     for node in graph:
-        inputs = reads(node)
-        axes = {inside[v] for v in inputs if v in inside}
+        inputs = values_read(node)
+        axes = {axis_of[v] for v in inputs if v in axis_of}
         if is_pseudo(node, "Chunk"):
             axes = {node.attributes["axis"].as_string()}
-        runs = any(v in live for v in inputs)
-        if runs:
-            live.update(node.outputs)
+        depends_on_row = any(v in row_dependent for v in inputs)
+        if depends_on_row:
+            row_dependent.update(node.outputs)
         if not axes:
             continue
         (axis,) = axes  # the compiler never chunks two axes of one walk
-        found.setdefault(axis, Region(axis)).add(node, runs)
+        region_of.setdefault(axis, Region(axis)).add(node, depends_on_row)
         if not is_pseudo(node, "Sum", "Moments"):
-            inside.update(dict.fromkeys(node.outputs, axis))
-    return list(found.values())
+            axis_of.update(dict.fromkeys(node.outputs, axis))
+    return list(region_of.values())
 
 
 _VIEWS = frozenset("Reshape Squeeze Unsqueeze Flatten Identity".split())
@@ -95,22 +95,22 @@ def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
     A tensor without a static shape counts as 0: it is an index or a condition.
     """
     nodes: list[onnx.NodeProto] = []
-    given = {str(value.name): _of_one_row(value) for value in model.graph.inputs}
+    input_specs = {str(value.name): _one_row_spec(value) for value in model.graph.inputs}
     for node in model.graph:
-        made = str(node.outputs[0].name)
+        result_name = str(node.outputs[0].name)
         if is_pseudo(node, "Chunk"):
             _, parts = chunks.parts[node.attributes["part"].as_int()]
-            given[made] = parts.shape[1:], ir.DataType.from_numpy(parts.dtype)
+            input_specs[result_name] = parts.shape[1:], ir.DataType.from_numpy(parts.dtype)
         elif is_pseudo(node):
             assert node.inputs[0] is not None
-            nodes.append(onnx.helper.make_node("Identity", [str(node.inputs[0].name)], [made]))
+            nodes.append(onnx.helper.make_node("Identity", [str(node.inputs[0].name)], [result_name]))
         else:
             nodes.append(ir.serde.serialize_node(node))
-    known = infer_graph(nodes, given, model.graph.initializers.values(), model.graph.opset_imports)
-    return {v: _bytes(known.get(str(v.name))) for n in model.graph for v in n.outputs}
+    specs = infer_graph(nodes, input_specs, model.graph.initializers.values(), model.graph.opset_imports)
+    return {v: _bytes(specs.get(str(v.name))) for n in model.graph for v in n.outputs}
 
 
-def _of_one_row(value: ir.Value) -> Spec:
+def _one_row_spec(value: ir.Value) -> Spec:
     assert value.dtype is not None
     assert value.shape is not None
     return tuple(d if isinstance(d, int) else 1 for d in value.shape), value.dtype
@@ -130,19 +130,19 @@ def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | No
     Args:
         counted: the values that count; None for all outputs of the nodes.
     """
-    made = {v for n in nodes for v in n.outputs}
-    counts = made if counted is None else made & set(counted)
+    results = {v for n in nodes for v in n.outputs}
+    counted_values = results if counted is None else results & set(counted)
     viewed = _viewed_values(nodes)
-    last = {viewed.get(v, v): i for i, n in enumerate(nodes) for v in (*reads(n), *n.outputs)}
+    last = {viewed.get(v, v): i for i, n in enumerate(nodes) for v in (*values_read(n), *n.outputs)}
     ending: dict[int, list[ir.Value]] = {}
     for value, i in last.items():
         ending.setdefault(i, []).append(value)
-    now = most = 0
+    current = highest = 0
     for i, node in enumerate(nodes):
-        now += sum(size.get(v, 0) for v in node.outputs if v in counts and v not in viewed)
-        most = max(most, now)
-        now -= sum(size.get(v, 0) for v in ending.get(i, ()) if v in counts)
-    return most
+        current += sum(size.get(v, 0) for v in node.outputs if v in counted_values and v not in viewed)
+        highest = max(highest, current)
+        current -= sum(size.get(v, 0) for v in ending.get(i, ()) if v in counted_values)
+    return highest
 
 
 def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
@@ -191,7 +191,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Row:
+class RowNeed:
     """The memory that one row of an axis adds to a graph that walks it as a whole."""
 
     count: int
@@ -199,10 +199,10 @@ class Row:
     folding: float
 
 
-def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tuple[Need, dict[str, Row]]:
+def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tuple[Need, dict[str, RowNeed]]:
     """Return the need of a graph without chunks, and the share of each row of `axes`, by axis name."""
     graph, size = model.graph, sizes(model, chunks)
-    along = {axis: _along(graph, [v for v, a in chunks.whole.items() if a == axis]) for axis in axes}
+    along = {axis: _values_along(graph, [v for v, a in chunks.whole.items() if a == axis]) for axis in axes}
     constant = constant_nodes(graph)
     folded = set(constant)
     running = [n for n in graph if n not in folded]
@@ -212,7 +212,7 @@ def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tupl
     baked = sum(n for v, n in bytes_of.items() if v in runs_along)
     need = Need(sum(bytes_of.values()) - baked, baked, peak(running, size), peak(constant, size))
     rows = {
-        axis: Row(
+        axis: RowNeed(
             axes[axis],
             peak(running, size, values) / axes[axis],
             peak(constant, size, values) / axes[axis],
@@ -222,15 +222,15 @@ def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tupl
     return need, rows
 
 
-def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
-    found = set(starts)
+def _values_along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
+    along = set(starts)
     for node in graph:
-        if any(v in found for v in node.inputs):
-            found.update(node.outputs)
-    return found
+        if any(v in along for v in node.inputs):
+            along.update(node.outputs)
+    return along
 
 
-def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, Axis]:
+def choose_axes(need: Need, rows: Mapping[str, RowNeed], budget: int) -> dict[str, Axis]:
     """Return the number of rows of each axis to walk at a time."""
     work = max(need.work - sum(int(r.work * r.count) for r in rows.values()), 0)
     fixed = replace(need, work=work, folding=0, chunked=True).total - need.baked
@@ -238,7 +238,7 @@ def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, A
     return {name: _axis(row, room) for name, row in rows.items()}
 
 
-def _axis(row: Row, room: float) -> Axis:
+def _axis(row: RowNeed, room: float) -> Axis:
     """Return the smallest size about as quick as the room allows: few chunks with few padding rows."""
     work = max(row.work, row.folding, 1)
     most = max(1, min(row.count, int(room / work)))
@@ -253,11 +253,11 @@ class Precomputed:
     """The values of a region's precomputed part that the graph stores.
 
     Attributes:
-        kept: values that are computed at compile time; each chunk recomputes the others.
+        values: those that are computed at compile time; each chunk recomputes the others.
         recomputed: the share of the precomputed part's operations that each run repeats.
     """
 
-    kept: tuple[ir.Value, ...]
+    values: tuple[ir.Value, ...]
     recomputed: float
 
 
@@ -269,17 +269,19 @@ def choose_precomputed(region: Region, size: Sizes, stored_size: Sizes, room: fl
     that the walk goes on from them. The chosen cut leaves the fewest operations to repeat.
     """
     nodes = _by_depth([n for n in region.precomputed if not is_pseudo(n)])
-    demanded = region.demanded
-    entered = entries(region.precomputed)
+    values_for_body = region.values_for_body
+    entered = values_of_chunks(region.precomputed)
     cost = {n: _cost(n, size) for n in nodes}
-    whole = sum(cost[n] for n in nodes_behind(nodes, demanded, entered)) or 1.0
-    best = Precomputed(tuple(v for v in demanded if v in entered), 1.0)
-    for kept in _cuts(nodes, demanded, entered):
-        if sum(stored_size[v] for v in kept if v not in entered) > room:
+    total_cost = sum(cost[n] for n in nodes_behind(nodes, values_for_body, entered)) or 1.0
+    best = Precomputed(tuple(v for v in values_for_body if v in entered), 1.0)
+    for stored in _cuts(nodes, values_for_body, entered):
+        if sum(stored_size[v] for v in stored if v not in entered) > room:
             continue
-        left = sum(cost[n] for n in nodes_behind(nodes, demanded, {*kept, *entered})) / whole
-        if left < best.recomputed:
-            best = Precomputed(tuple(kept), left)
+        remaining = (
+            sum(cost[n] for n in nodes_behind(nodes, values_for_body, {*stored, *entered})) / total_cost
+        )
+        if remaining < best.recomputed:
+            best = Precomputed(tuple(stored), remaining)
     return best
 
 
@@ -287,22 +289,24 @@ def _by_depth(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """Sort nodes by depth, so that a layer and the step back that reads it stand together."""
     depth: dict[ir.Value, int] = {}
     for node in nodes:
-        depth.update(dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in reads(node)), default=0)))
+        depth.update(
+            dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in values_read(node)), default=0))
+        )
     return sorted(nodes, key=lambda n: depth[n.outputs[0]])
 
 
 def _cuts(
-    nodes: Sequence[ir.Node], demanded: Sequence[ir.Value], entered: Collection[ir.Value]
+    nodes: Sequence[ir.Node], values_for_body: Sequence[ir.Value], entered: Collection[ir.Value]
 ) -> Iterable[list[ir.Value]]:
     """Yield all demanded values, then the values that each cut stores."""
     depth = {v: i for i, n in enumerate(nodes) for v in n.outputs}
-    yield list(demanded)
+    yield list(values_for_body)
     for cut in range(1, len(nodes)):
-        yield [v for v in demanded if depth.get(v, cut) >= cut]
+        yield [v for v in values_for_body if depth.get(v, cut) >= cut]
         early = {v for n in nodes[:cut] for v in n.outputs}
-        late = nodes_behind(nodes[cut:], [v for v in demanded if v not in early], entered)
+        late = nodes_behind(nodes[cut:], [v for v in values_for_body if v not in early], entered)
         crossing = {v for n in late for v in n.inputs if v in early}
-        yield [v for n in nodes[:cut] for v in n.outputs if v in crossing or v in demanded]
+        yield [v for n in nodes[:cut] for v in n.outputs if v in crossing or v in values_for_body]
 
 
 def _cost(node: ir.Node, size: Sizes) -> float:
@@ -327,41 +331,41 @@ def _products(node: ir.Node) -> int:
 def need_chunked(
     model: ir.Model,
     chunks: Chunks,
-    found: Sequence[Region],
-    kept: Collection[ir.Value],
+    regions: Sequence[Region],
+    precomputed: Collection[ir.Value],
     size: Sizes,
     stored_size: Sizes,
 ) -> Need:
-    """Return the need of a graph that walks axes in chunks, with the values `kept` precomputed."""
+    """Return the need of a graph that walks axes in chunks, with the values `precomputed` precomputed."""
     graph = model.graph
-    walked = {n for w in found for n in (*w.precomputed, *w.body, *w.precomputed_sums, *w.sums)}
+    walked = {n for w in regions for n in (*w.precomputed, *w.body, *w.precomputed_sums, *w.sums)}
     constant = constant_nodes(graph)
     folded = set(constant)
     outer = [n for n in graph if n not in folded and n not in walked]
-    bodies = {w.axis: _body(w, kept) for w in found}
+    bodies = {w.axis: _body_nodes(w, precomputed) for w in regions}
     inside = sum(_constants(b) for b in bodies.values())
     weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
-    each = {w.axis: chunks.axes[w.axis].chunks for w in found}
-    computed = {v: w.axis for w in found for v in w.made - entries(w.precomputed)}
-    baked = sum(stored_size[v] * each[computed[v]] for v in kept if v in computed)
+    chunk_counts = {w.axis: chunks.axes[w.axis].chunks for w in regions}
+    computed = {v: w.axis for w in regions for v in w.precomputed_values - values_of_chunks(w.precomputed)}
+    baked = sum(stored_size[v] * chunk_counts[computed[v]] for v in precomputed if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
-    folding = max((peak(w.precomputed, size) for w in found), default=0)
+    folding = max((peak(w.precomputed, size) for w in regions), default=0)
     return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
 
 
-def _body(region: Region, kept: Collection[ir.Value]) -> list[ir.Node]:
-    known = {*kept, *entries(region.precomputed)}
+def _body_nodes(region: Region, precomputed: Collection[ir.Value]) -> list[ir.Node]:
+    available = {*precomputed, *values_of_chunks(region.precomputed)}
     read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
-    again = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, known)
-    return [*again, *region.body, *region.sums]
+    recomputed = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, available)
+    return [*recomputed, *region.body, *region.sums]
 
 
 def _constants(nodes: Sequence[ir.Node]) -> int:
     return constant_bytes(v for n in nodes for v in n.inputs if v is not None)
 
 
-def refuse(need: Need, budget: int) -> None:
+def check_budget(need: Need, budget: int) -> None:
     """Raise InvalidOptionError if not even the smallest chunks fit."""
     if need.total > budget:
         raise InvalidOptionError(
@@ -377,7 +381,7 @@ def rows_that_fit(memory: Memory, most: int = MAX_BATCH) -> int:
     return max(1, min(most, int((memory.budget - fixed) / max(each, 1))))
 
 
-def beyond_budget(memory: Memory) -> tuple[str, ...]:
+def budget_warnings(memory: Memory) -> tuple[str, ...]:
     """Return a warning if the graph exceeds its budget and has nothing to chunk."""
     if memory.needed <= memory.budget:
         return ()

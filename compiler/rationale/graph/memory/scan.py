@@ -51,21 +51,21 @@ def precompute_sums(
     return {n: totals[v] for n, v in zip(nodes, leaving, strict=True)}
 
 
-def in_half(array: np.ndarray) -> np.ndarray:
+def to_float16(array: np.ndarray) -> np.ndarray:
     """Return [chunks, …] in float16, or unchanged if float16 would lose too much."""
     if array.dtype != np.float32:
         return array
-    halves, lost, whole = np.empty(array.shape, np.float16), 0.0, 0.0
-    for half, part in zip(halves, array, strict=True):
+    halves, error, norm = np.empty(array.shape, np.float16), 0.0, 0.0
+    for half, chunk in zip(halves, array, strict=True):
         with np.errstate(over="ignore"):
-            half[...] = part
-        lost += float(np.square(half - part, dtype=np.float64).sum())
-        whole += float(np.square(part, dtype=np.float64).sum())
-    return halves if lost <= HALF_LOSS**2 * whole else array
+            half[...] = chunk
+        error += float(np.square(half - chunk, dtype=np.float64).sum())
+        norm += float(np.square(chunk, dtype=np.float64).sum())
+    return halves if error <= HALF_LOSS**2 * norm else array
 
 
 @dataclass
-class _Body:
+class _ScanBody:
     """The body of a Scan under construction; the Scan's inputs are `initials` and `operands`."""
 
     nodes: list[ir.Node]
@@ -109,18 +109,18 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
     recomputed = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, arrays)
     inside = [*recomputed, *region.body]
     graph.remove(inside)
-    body = _Body([])
-    _hand_over(graph, body, [*inside, *region.sums], arrays)
+    body = _ScanBody([])
+    _add_chunk_inputs(graph, body, [*inside, *region.sums], arrays)
     body.nodes += inside
     for node in region.sums:
         _ACCUMULATE[node.op_type](body, node)
-    _copy_constants(body)
-    _append(graph, body, region.axis)
+    _copy_constants_into(body)
+    _append_scan(graph, body, region.axis)
     graph.remove(region.sums, safe=True)
 
 
-def _hand_over(
-    graph: ir.Graph, body: _Body, nodes: Sequence[ir.Node], arrays: Mapping[ir.Value, np.ndarray]
+def _add_chunk_inputs(
+    graph: ir.Graph, body: _ScanBody, nodes: Sequence[ir.Node], arrays: Mapping[ir.Value, np.ndarray]
 ) -> None:
     """Make values of `arrays` that the nodes read inputs of the body; float16 is cast back inside it."""
     read = {v for n in nodes for v in n.inputs}
@@ -129,24 +129,28 @@ def _hand_over(
         if value not in read:
             continue
         body.operands.append(new_constant(graph, f"{value.name}/chunks", array))
-        kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-        part = ir.Value(name=f"{value.name}/chunk", type=kind, shape=ir.Shape(array.shape[1:]))
-        body.slices.append(part)
+        chunk_type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        chunk_value = ir.Value(name=f"{value.name}/chunk", type=chunk_type, shape=ir.Shape(array.shape[1:]))
+        body.slices.append(chunk_value)
         assert value.dtype is not None
-        inner[value] = part if value.dtype == part.dtype else body.add("Cast", part, to=int(value.dtype))
+        inner[value] = (
+            chunk_value
+            if value.dtype == chunk_value.dtype
+            else body.add("Cast", chunk_value, to=int(value.dtype))
+        )
         inner[value].type = value.type
     for node in nodes:
-        for i, read_ in enumerate(node.inputs):
-            if read_ in inner:
-                node.replace_input_with(i, inner[read_])
+        for i, operand in enumerate(node.inputs):
+            if operand in inner:
+                node.replace_input_with(i, inner[operand])
 
 
-def _accumulate_sum(body: _Body, node: ir.Node) -> None:
+def _accumulate_sum(body: _ScanBody, node: ir.Node) -> None:
     partial, zeros = _operands(node)
     body.after.append(body.add("Add", body.state(zeros, partial, node.outputs[0]), partial))
 
 
-def _accumulate_moments(body: _Body, node: ir.Node) -> None:
+def _accumulate_moments(body: _ScanBody, node: ir.Node) -> None:
     """Merge moments: δ = mean_c − mean; W + w_c; mean + δ·w_c/W; squares + squares_c + δ²·W₋·w_c/W.
 
     W₋ is the weight before, W the weight after.
@@ -170,7 +174,7 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 _ACCUMULATE = {"Sum": _accumulate_sum, "Moments": _accumulate_moments}
 
 
-def _copy_constants(body: _Body) -> None:
+def _copy_constants_into(body: _ScanBody) -> None:
     """Copy the constants that the body reads: ONNX Runtime rearranges a graph's own constants."""
     copies: dict[ir.Value, ir.Value] = {}
     for node in body.nodes:
@@ -191,7 +195,7 @@ def _constant(name: str, array: np.ndarray) -> ir.Value:
     )
 
 
-def _append(graph: ir.Graph, body: _Body, axis: str) -> None:
+def _append_scan(graph: ir.Graph, body: _ScanBody, axis: str) -> None:
     inner = ir.Graph(
         [*body.before, *body.slices],
         body.after,

@@ -16,7 +16,7 @@ def load_kernels(options: ort.SessionOptions, library: Path) -> None:
     options.register_custom_ops_library(str(library))
 
 
-def found(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
+def library_paths(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
     """Return absolute paths.
 
     Raises:
@@ -30,7 +30,7 @@ def found(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
             raise InvalidOptionError(f"--custom-ops {path}: there is no such file.")
     if len({path.name for path in paths}) < len(paths):
         raise InvalidOptionError(
-            f"--custom-ops: libraries that stand in one folder need names that differ: {[*map(str, paths)]}."
+            f"--custom-ops: two libraries have the same file name: {[*map(str, paths)]}."
         )
     return paths
 

@@ -60,7 +60,7 @@ class Runner:
     """A loaded model: `runner(inputs)` returns its outputs by name.
 
     Args:
-        given: whether this is the user's model rather than a graph that the compiler made.
+        users_model: whether this is the user's model rather than a graph that the compiler made.
         fuse_integers: whether layers between DequantizeLinear and QuantizeLinear may run on integers.
 
     Raises:
@@ -74,11 +74,11 @@ class Runner:
         *,
         optimise: bool = True,
         threads: int | None = None,
-        given: bool = False,
+        users_model: bool = False,
         fuse_integers: bool = True,
     ) -> None:
         self._run: Callable[..., Any]
-        self._given = given
+        self._users_model = users_model
         self._faults: tuple[type[Exception], ...] = LOAD_ERRORS
         try:
             session = _session(model, optimise, threads, fuse_integers)
@@ -113,7 +113,7 @@ class Runner:
 
     def _fault(self, verb: str, error: Exception) -> RationaleError:
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        if self._given:
+        if self._users_model:
             advice = _NO_LIBRARY if _UNKNOWN in reason else ""
             whole = locale_advice(reason) or f"{reason}{advice}"
             return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {whole}")
@@ -125,8 +125,8 @@ def _run_bfloat16(
     session: ort.InferenceSession, names: list[str], inputs: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
     """Call `session.run` for bfloat16 tensors, with arrays passed as 16-bit integers for numpy."""
-    given = {name: _ort_value(array) for name, array in inputs.items()}
-    return [_array(value) for value in session.run_with_ort_values(names, given)]
+    ort_values = {name: _ort_value(array) for name, array in inputs.items()}
+    return [_array(value) for value in session.run_with_ort_values(names, ort_values)]
 
 
 def _ort_value(array: np.ndarray) -> ort.OrtValue:
@@ -297,19 +297,19 @@ def register(options: ort.SessionOptions) -> None:
 # explained: the explanation of the others is zeros.
 
 
-def asking(inputs: Arrays, answer: bool | np.ndarray = True) -> dict[str, np.ndarray]:
+def with_gate(inputs: Arrays, answer: bool | np.ndarray = True) -> dict[str, np.ndarray]:
     """Return `inputs` with the gate beside them: `answer` for every row, or [N] answers."""
     rows = max((len(a) for a in inputs.values() if a.ndim), default=1)
     return {**inputs, EXPLAIN: np.broadcast_to(np.reshape(answer, (-1, 1)), (rows, 1)).copy()}
 
 
-def explaining(run: Run, model: onnx.ModelProto) -> Run:
+def with_open_gate(run: Run, model: onnx.ModelProto) -> Run:
     """Return `run` of a combined model; for a one-shot model, it opens the gate unless inputs set it."""
     if EXPLAIN not in {v.name for v in model.graph.input}:
         return run
 
     def run_explaining(inputs: Arrays, outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        return run(inputs if EXPLAIN in inputs else asking(inputs), outputs)
+        return run(inputs if EXPLAIN in inputs else with_gate(inputs), outputs)
 
     return run_explaining
 

@@ -52,14 +52,14 @@ def _span(value: ir.Value | None, spans: dict[ir.Value, Span], depth: int) -> Sp
         return ANY
     if value in spans:
         return spans[value]
-    whole, node = _of_type(value.dtype), value.producer()
+    type_span, node = _of_type(value.dtype), value.producer()
     if value.const_value is not None and value.dtype is not None and value.dtype != ir.DataType.STRING:
         array = value.const_value.numpy()
-        return (array.min().item(), array.max().item()) if array.size else whole
-    result = whole
+        return (array.min().item(), array.max().item()) if array.size else type_span
+    result = type_span
     if node is not None and not node.domain and node.op_type in _SPANS and depth:
         low, high = _SPANS[node.op_type](node, [_span(v, spans, depth - 1) for v in node.inputs])
-        result = (low, high) if whole[0] <= low <= high <= whole[1] else whole
+        result = (low, high) if type_span[0] <= low <= high <= type_span[1] else type_span
     spans[value] = result
     return result
 

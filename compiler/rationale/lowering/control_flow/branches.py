@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.nodes import names_read, stand_for
+from rationale.graph.nodes import names_read, take_place_of
 from rationale.lowering.batch import dependent_on_batch
 from rationale.lowering.bodies import detach_bodies, name_outputs, remove_identities
 from rationale.lowering.control_flow.bounds import positions_read, span
@@ -133,7 +133,7 @@ class _Inliner:
             is_new = new.producer() in op.emitted and new not in used
             value = new if is_new else op.Identity(new)
             used.add(value)
-            stand_for(old, value)
+            take_place_of(old, value)
         graph.remove(node, safe=True)
         detach_bodies(node)
         return True
@@ -141,9 +141,9 @@ class _Inliner:
     def check_shapes(self) -> None:
         """Raise UnsupportedModelError if a condition chooses between values of different shapes."""
         unknown = any(v.shape is None for _, *pair in self.alternatives for v in pair)
-        alone = infer(self.model, 1) if unknown else {}  # a Where of two shapes stops the other inference
+        inferred = infer(self.model, 1) if unknown else {}  # a Where of two shapes stops the other inference
         for name, *pair in self.alternatives:
-            a, b = (alone.get(str(v.name), (None,))[0] if v.shape is None else v.shape for v in pair)
+            a, b = (inferred.get(str(v.name), (None,))[0] if v.shape is None else v.shape for v in pair)
             if a is None or b is None:
                 continue
             if len(a) != len(b) or any(map(_differ, a, b)):
@@ -164,7 +164,7 @@ class _Inliner:
             raise _KeepNodeError("its condition is not known before the model runs")
         _refuse_sequences(node)
         yes, no = self._splice(op, then, []), self._splice(op, other, [])
-        return self._chosen(op, node, _scalar(op, condition), yes, no)
+        return self._choose(op, node, _scalar(op, condition), yes, no)
 
     def _loop(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         body = node.attributes["body"].as_graph()
@@ -189,7 +189,7 @@ class _Inliner:
             for values, value in zip(collected, parts, strict=True):
                 values.append(value)
             if state.mask is not None:
-                states = self._chosen(op, node, state.mask, states, carried)
+                states = self._choose(op, node, state.mask, states, carried)
             carried = state.advance(going, states)
             t += 1
         outputs = body.outputs[1 + len(carried) :]
@@ -239,9 +239,9 @@ class _Inliner:
             for values, value in zip(collected, new[len(states) :], strict=True):
                 values.append(value)
         directions = _ints(node, "scan_output_directions", len(collected))
-        turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
+        ordered = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
         output_axes = _ints(node, "scan_output_axes", len(collected))
-        return [*states, *(_stack(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
+        return [*states, *(_stack(op, v, axis) for v, axis in zip(ordered, output_axes, strict=True))]
 
     # -- shared by the operators -----------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class _Inliner:
         op.insert(nodes)
         return outputs
 
-    def _chosen(
+    def _choose(
         self,
         op: Rewriting,
         node: ir.Node,
@@ -298,8 +298,8 @@ class _LoopState:
         """Take the next condition; return the states, as constants if they are constant."""
         constant, *constants = constants_of(self.model, [condition, *states])
         if constant is None:
-            here = _scalar(self.op, condition)
-            self.mask = here if self.mask is None else self.op.And(self.mask, here)
+            current = _scalar(self.op, condition)
+            self.mask = current if self.mask is None else self.op.And(self.mask, current)
         else:
             self.can_run = bool(constant.all())
         return [

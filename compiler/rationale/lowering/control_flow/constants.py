@@ -20,9 +20,9 @@ def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray
     arrays = {}
     if computed:
         nodes = list(dict.fromkeys(n for group in behind for n in group or ()))
-        alone = extract(model, nodes, (), list(computed))
-        fold_weights(alone)
-        arrays = {str(v.name): _array_of(v) for v in alone.graph.outputs}
+        extracted = extract(model, nodes, (), list(computed))
+        fold_weights(extracted)
+        arrays = {str(v.name): _array_of(v) for v in extracted.graph.outputs}
     return [
         None if nodes is None else arrays[str(v.name)] if nodes else _array_of(v)
         for v, nodes in zip(values, behind, strict=True)

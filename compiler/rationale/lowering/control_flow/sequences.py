@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.nodes import stand_for
+from rationale.graph.nodes import take_place_of
 from rationale.lowering.inference import note_shapes
 from rationale.lowering.rewrites.engine import Rewriting
 
@@ -39,7 +39,7 @@ def resolve_sequences(model: ir.Model) -> None:
         elif result is not None:
             old = node.outputs[0]
             is_new = result.producer() in op.emitted and not old.is_graph_output()
-            stand_for(old, result if is_new else op.Identity(result))
+            take_place_of(old, result if is_new else op.Identity(result))
             model.graph.remove(node, safe=True)
     RemoveUnusedNodesPass()(model)
 
@@ -118,8 +118,8 @@ def _split(op: Rewriting, node: ir.Node, _: Sequences) -> Result:
         return None
     sizes = sizes_input.const_value.numpy()
     if sizes.ndim == 0:
-        each = int(sizes)
-        sizes = np.asarray([min(each, size - start) for start in range(0, size, each)])
+        length = int(sizes)
+        sizes = np.asarray([min(length, size - start) for start in range(0, size, length)])
     return op.split(x, [int(n) for n in sizes], axis=axis)
 
 

@@ -80,9 +80,9 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     check_inputs(proto, name)
     check_nodes(proto, name)
     proto, replaced = without_zip_maps(proto)
-    nodes = [n for each in all_node_lists(proto) for n in each]
+    nodes = [n for nodes_of_graph in all_node_lists(proto) for n in nodes_of_graph]
     kinds = {n.op_type for n in nodes}
-    proto, turned = (proto, ()) if kinds.isdisjoint(RECURRENT) else without_layout(proto)
+    proto, layout_notes = (proto, ()) if kinds.isdisjoint(RECURRENT) else without_layout(proto)
     proto = without_default_locale(proto) if "StringNormalizer" in kinds else proto
     try:
         proto = without_sparse(proto) if _is_sparse(proto, nodes) else proto
@@ -95,7 +95,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     _check_trees(proto)
     served, older = _loadable(proto, name)
     loaded = loaded if served is proto else ir.from_proto(served)
-    return Loaded(loaded, served, digest, (*replaced, *turned, *older))
+    return Loaded(loaded, served, digest, (*replaced, *layout_notes, *older))
 
 
 def _path(model: object) -> Path:
@@ -231,10 +231,10 @@ def _check_values(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check(proto: onnx.ModelProto, path: Path | None) -> None:
-    with _own_domains(proto) as moved:
+    with _own_domains(proto) as has_moved:
         if _weight_bytes(proto) < LARGE:
             onnx.checker.check_model(proto)
-        elif path is not None and not moved:
+        elif path is not None and not has_moved:
             onnx.checker.check_model(str(path))
 
 
@@ -271,7 +271,7 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
     An unknown operator is accepted: the compiler lists it with all others without a rule. So is an operator
     that has only GPU kernels and that the compiler rewrites.
     """
-    run = partial(Runner, optimise=False, given=True)
+    run = partial(Runner, optimise=False, users_model=True)
     try:
         run(proto)
     except InvalidModelError as error:

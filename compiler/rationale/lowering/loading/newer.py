@@ -157,13 +157,13 @@ def _with_steps_first(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     inputs, outputs = list(node.input), list(node.output)
     for i, perm in _ROWS_IN.items():
         if i < len(inputs) and inputs[i]:
-            moved = f"{stem}/layout_0/input_{i}"
-            yield helper.make_node("Transpose", [inputs[i]], [moved], moved, perm=perm)
-            inputs[i] = moved
+            name = f"{stem}/layout_0/input_{i}"
+            yield helper.make_node("Transpose", [inputs[i]], [name], name, perm=perm)
+            inputs[i] = name
     answers = [f"{stem}/layout_0/output_{i}" if name else "" for i, name in enumerate(outputs)]
-    turned = helper.make_node(node.op_type, inputs, answers, node.name, domain=node.domain)
-    turned.attribute.extend(attributes)
-    yield turned
+    changed = helper.make_node(node.op_type, inputs, answers, node.name, domain=node.domain)
+    changed.attribute.extend(attributes)
+    yield changed
     for name, answer, perm in zip(outputs, answers, _ROWS_OUT, strict=False):
         if name:
             yield helper.make_node("Transpose", [answer], [name], f"{answer}/rows", perm=perm)

@@ -5,7 +5,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.nodes import stand_for
+from rationale.graph.nodes import take_place_of
 
 _CHANGED = frozenset({"BatchNormalization", "Upsample"})  # operators that opset 9 changed
 
@@ -53,5 +53,5 @@ def _replace(graph: ir.Graph, node: ir.Node) -> None:
     )
     graph.insert_before(node, outer)
     for old, new in zip(node.outputs, outer.outputs, strict=True):
-        stand_for(old, new)
+        take_place_of(old, new)
     graph.remove(node, safe=True)

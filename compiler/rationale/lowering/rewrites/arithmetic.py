@@ -140,9 +140,9 @@ def lp_pool(
     if ceil_mode and auto_pad == "NOTSET":
         for i, size in enumerate(sizes_of(x, 2)):
             span = size + pads[i] + pads[n + i] - ((kernel_shape[i] - 1) * dilations[i] + 1)
-            more = -span % strides[i]
-            if span + more < size + pads[i]:  # no window begins behind the last value
-                pads[n + i] += more
+            extra = -span % strides[i]
+            if span + extra < size + pads[i]:  # no window begins behind the last value
+                pads[n + i] += extra
     attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": channels}
     attributes |= {"pads": pads} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
     total = op.Conv(_power(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)
@@ -192,8 +192,8 @@ def power(op: Any, x: ir.Value, n: ir.Value) -> Any:
     """Compute e^(n·ln x), for positive x, if the exponent is computed."""
     if is_constant(n):
         return None
-    same = n if n.dtype == x.dtype else op.Cast(n, to=int(dtype_of(x)))
-    return op.Exp(op.Mul(same, op.Log(x)))
+    exponent = n if n.dtype == x.dtype else op.Cast(n, to=int(dtype_of(x)))
+    return op.Exp(op.Mul(exponent, op.Log(x)))
 
 
 @rewrites("Einsum")
@@ -223,8 +223,8 @@ def layer_normalization(
     **_: Any,
 ) -> Any:
     """Compute γ·z + β with z standardised if γ or β is computed, or mean or deviation is an output."""
-    read = [v for v in op.before.outputs[1:] if v.uses() or v.is_graph_output()]
-    if not read and is_constant(scale) and is_constant(bias):
+    used_outputs = [v for v in op.before.outputs[1:] if v.uses() or v.is_graph_output()]
+    if not used_outputs and is_constant(scale) and is_constant(bias):
         return None
     axes = list(range(axis % rank_of(x), rank_of(x)))
     deviation = op.Sub(x, mean := op.ReduceMean(x, axes, keepdims=1))

@@ -31,9 +31,9 @@ def _without_cache(op: Rewriting, *past: ir.Value | None) -> None:
 # -- heads -------------------------------------------------------------------------------------------------
 
 
-def _heads(op: Rewriting, x: ir.Value, count: int, *, apart: bool = False) -> ir.Value:
-    """Return [N, S, h·d], or [N, S, h, d] if heads are `apart`, as [N, h, S, d]."""
-    return op.Transpose(x if apart else op.Reshape(x, [0, 0, count, -1]), perm=[0, 2, 1, 3])
+def _heads(op: Rewriting, x: ir.Value, count: int, *, split: bool = False) -> ir.Value:
+    """Return [N, S, h·d], or [N, S, h, d] if heads are `split`, as [N, h, S, d]."""
+    return op.Transpose(x if split else op.Reshape(x, [0, 0, count, -1]), perm=[0, 2, 1, 3])
 
 
 def _join_heads(op: Rewriting, heads: ir.Value) -> ir.Value:
@@ -235,13 +235,13 @@ def _three_heads(
         parts = [query, key, value]
     heads = []
     for x, bias in zip(parts, biases, strict=True):
-        apart = x not in (query, key, value)
-        if x is not query and not apart and rank_of(x) == 4:  # already heads, of another sequence
+        is_split = x not in (query, key, value)
+        if x is not query and not is_split and rank_of(x) == 4:  # already heads, of another sequence
             _refuse(op, "a bias beside K and V in heads", bias is not None)
             heads.append(x)
             continue
-        head_bias = op.Reshape(bias, [count, -1]) if apart and bias is not None else bias
-        heads.append(_heads(op, op.plus(x, head_bias), count, apart=apart))
+        head_bias = op.Reshape(bias, [count, -1]) if is_split and bias is not None else bias
+        heads.append(_heads(op, op.plus(x, head_bias), count, split=is_split))
     return heads
 
 
@@ -264,7 +264,7 @@ def group_query_attention(
     sin: ir.Value | None = None,
     position_ids: ir.Value | None = None,
     attention_bias: ir.Value | None = None,
-    *more: ir.Value | None,
+    *further_inputs: ir.Value | None,
     num_heads: int,
     kv_num_heads: int,
     do_rotary: int = 0,
@@ -284,9 +284,9 @@ def group_query_attention(
     _refuse(op, "smooth_softmax", smooth_softmax)
     _refuse(op, "an output of its products", qk_output)
     _refuse(op, "an input position_ids", position_ids is not None)
-    _refuse(op, "an input behind attention_bias", any(v is not None for v in more))
-    every = num_heads + 2 * kv_num_heads if key is None else num_heads
-    size = length_of(query, -1) // every
+    _refuse(op, "an input behind attention_bias", any(v is not None for v in further_inputs))
+    heads = num_heads + 2 * kv_num_heads if key is None else num_heads
+    size = length_of(query, -1) // heads
     parts = [query, key, value]
     if key is None:
         parts = list(op.split(query, [n * size for n in (num_heads, kv_num_heads, kv_num_heads)], axis=-1))
@@ -301,8 +301,8 @@ def group_query_attention(
     if lengths is not None:
         inside = op.Less(_positions(op, k, 2), op.Add(_per_row(op, lengths), np.asarray(1)))
         mask = op.Where(inside, mask, _lowest(query))
-    wide = [_repeat_heads(op, x, num_heads // kv_num_heads, num_heads, size) for x in (k, v)]
-    y = _attend(op, q, wide[0], wide[1], _scale(scale, size, query), [attention_bias, mask], softcap)
+    repeated = [_repeat_heads(op, x, num_heads // kv_num_heads, num_heads, size) for x in (k, v)]
+    y = _attend(op, q, repeated[0], repeated[1], _scale(scale, size, query), [attention_bias, mask], softcap)
     return y, k, v
 
 
@@ -310,8 +310,8 @@ def _repeat_heads(op: Rewriting, x: ir.Value, times: int, count: int, size: int)
     """Repeat each head [N, h, S, d] `times` times, one after the other."""
     if times == 1:
         return x
-    wide = op.Expand(op.Unsqueeze(x, [2]), [1, 1, times, 1, 1])
-    return op.Reshape(wide, [0, count, -1, size])
+    expanded = op.Expand(op.Unsqueeze(x, [2]), [1, 1, times, 1, 1])
+    return op.Reshape(expanded, [0, count, -1, size])
 
 
 # -- rotary positions --------------------------------------------------------------------------------------
@@ -359,12 +359,12 @@ def _rotate(
     op: Rewriting, x: ir.Value, cos: ir.Value, sin: ir.Value, size: int, half: int, interleaved: int
 ) -> ir.Value:
     """Rotate the first 2·half of the last axis; leave the rest unchanged."""
-    whole = size == 2 * half
-    turned, *unrotated = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
+    is_full = size == 2 * half
+    rotary, *unrotated = [x] if is_full else op.split(x, [2 * half, size - 2 * half], axis=-1)
     if interleaved:
-        a, b = (op.Slice(turned, [i], [2 * half], [-1], [2]) for i in (0, 1))
+        a, b = (op.Slice(rotary, [i], [2 * half], [-1], [2]) for i in (0, 1))
     else:
-        a, b = op.split(turned, [half, half], axis=-1)
+        a, b = op.split(rotary, [half, half], axis=-1)
     new = [op.Sub(op.Mul(a, cos), op.Mul(b, sin)), op.Add(op.Mul(b, cos), op.Mul(a, sin))]
     if interleaved:
         pairs = op.Concat(*(op.Unsqueeze(v, [-1]) for v in new), axis=-1)

@@ -38,8 +38,8 @@ def scaler(op: Any, x: ir.Value, *, offset: Sequence[float], scale: Sequence[flo
     """Compute (x − offset) · scale, per feature; doubles are rounded last."""
     double = _kind(x) == ir.DataType.DOUBLE
     kind = np.float64 if double else np.float32
-    moved = op.Sub(x if double else _floats(op, x), np.asarray(offset, np.float32).astype(kind))
-    scaled = op.Mul(moved, np.asarray(scale, np.float32).astype(kind))
+    centred = op.Sub(x if double else _floats(op, x), np.asarray(offset, np.float32).astype(kind))
+    scaled = op.Mul(centred, np.asarray(scale, np.float32).astype(kind))
     return op.Cast(scaled, to=_FLOAT) if double else scaled
 
 

@@ -67,8 +67,8 @@ def _per_slice(
         repeated = op.Unsqueeze(parameter, [axis % rank + 1])
         ones = [1] * (rank + 1)
         ones[axis % rank + 1] = block_size
-        whole = op.Tile(repeated, ones)
-        return op.Reshape(whole, op.Shape(x))
+        tiled = op.Tile(repeated, ones)
+        return op.Reshape(tiled, op.Shape(x))
     if rank_of(like or parameter) != 1 or rank == 1:
         return parameter
     return op.Unsqueeze(parameter, [i for i in range(rank) if i != axis % rank])
@@ -119,12 +119,12 @@ def dequantize_linear(
     x: ir.Value,
     scale: ir.Value,
     zero_point: ir.Value | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Any:
     """Compute (x − zero point)·scale if these are computed, or in blocks."""
-    if is_constant(scale) and is_constant(zero_point) and not how.get("block_size"):
+    if is_constant(scale) and is_constant(zero_point) and not options.get("block_size"):
         return None
-    return _dequantised(op, x, scale, zero_point, **how)
+    return _dequantised(op, x, scale, zero_point, **options)
 
 
 def spell_out_dequantising(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.nodes import Nodes, stand_for
+from rationale.graph.nodes import NodeBuilder, take_place_of
 from rationale.lowering.bodies import detach_bodies
 from rationale.lowering.inference import note_shapes
 
@@ -27,15 +27,15 @@ UNCHANGED = "unchanged"  # y is x in another code: all relevance goes to the fir
 HELD = "held"  # a scale or zero point computed from a row's values: relevance propagation holds it constant
 
 
-def mark(x: ir.Value, how: str) -> ir.Value:
+def mark(x: ir.Value, reading: str) -> ir.Value:
     """Mark the node that computes a value for relevance propagation; return the value."""
     node = x.producer()
     assert node is not None
-    node.metadata_props[RELEVANCE] = how
+    node.metadata_props[RELEVANCE] = reading
     return x
 
 
-class Rewriting(Nodes):
+class Rewriting(NodeBuilder):
     """A builder of the nodes that replace one node; numbers among operands get its result's type."""
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
@@ -89,8 +89,9 @@ class Rewriting(Nodes):
         return self.result.dtype or _usual_dtype(self.graph)
 
     def constant(self, operand: Any) -> ir.Value:
-        whole = isinstance(operand, list | np.ndarray)
-        self.constants.append(super().constant(operand if whole else np.asarray(operand, self.dtype.numpy())))
+        if not isinstance(operand, list | np.ndarray):
+            operand = np.asarray(operand, self.dtype.numpy())
+        self.constants.append(super().constant(operand))
         return self.constants[-1]
 
     def withdraw(self) -> None:
@@ -148,11 +149,11 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
     for _ in range(DEEPEST if nodes else 0):
         note_shapes(model)
         before = set(model.graph)
-        late = [node for node in nodes if not _rewrite(model.graph, node)]
+        postponed = [node for node in nodes if not _rewrite(model.graph, node)]
         emitted = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
-        if late and before == set(model.graph):
-            _rewrite(model.graph, late[0], last=True)
-        nodes = [*late, *emitted]
+        if postponed and before == set(model.graph):
+            _rewrite(model.graph, postponed[0], last=True)
+        nodes = [*postponed, *emitted]
         if not nodes:
             return
     for node in nodes:
@@ -168,10 +169,10 @@ def rewrite_domain(model: ir.Model, domain: str) -> None:
     nodes = [n for n in model.graph if n.domain == domain and is_rewritten(n.op_type, domain)]
     while nodes:
         note_shapes(model)
-        late = [node for node in nodes if not _rewrite(model.graph, node)]
-        if len(late) == len(nodes):
-            _rewrite(model.graph, late[0], last=True)
-        nodes = late
+        postponed = [node for node in nodes if not _rewrite(model.graph, node)]
+        if len(postponed) == len(nodes):
+            _rewrite(model.graph, postponed[0], last=True)
+        nodes = postponed
 
 
 def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
@@ -205,11 +206,30 @@ def replace_node(
     results = result if isinstance(result, tuple) else (result,)
     for old, new in zip(node.outputs, results, strict=False):
         if new is not None and old.name:
-            stand_for(old, new if new.producer() in op.emitted else op.Identity(new))
+            take_place_of(old, new if new.producer() in op.emitted else op.Identity(new))
             old.name = f"{new.name}/unread"
     if not any(v.uses() or v.is_graph_output() for v in node.outputs):
         graph.remove(node, safe=True)
     return True
+
+
+def share_prefixes(model: ir.Model) -> None:
+    """Replace Concat(a, b, c) by Concat(Concat(a, b), c) if Concat(a, b) exists already.
+
+    Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
+    once per layer, rather than once per layer and part.
+    """
+    concats: dict[tuple[Any, ...], ir.Value] = {}
+    for node in [n for n in model.graph if n.op_type == "Concat"]:
+        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
+        lengths = range(len(inputs) - 1, 1, -1)
+        prefix = next((n for n in lengths if (axis, *inputs[:n]) in concats), None)
+        concats.setdefault((axis, *inputs), node.outputs[0])
+        if prefix is not None:
+            nested = [concats[axis, *inputs[:prefix]], *inputs[prefix:]]
+            node.resize_inputs(len(nested))
+            for i, value in enumerate(nested):
+                node.replace_input_with(i, value)
 
 
 # -- facts about operands ---------------------------------------------------------------------------------

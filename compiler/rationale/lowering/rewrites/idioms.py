@@ -36,8 +36,8 @@ def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = No
         or gather.attributes.get_int("batch_dims")
     ):
         return None
-    moved, indices = gather.inputs
-    before = moved.producer() if moved is not None else None
+    transposed, indices = gather.inputs
+    before = transposed.producer() if transposed is not None else None
     constant = indices.const_value if indices is not None else None
     if before is None or before.op_type != "Transpose" or "perm" not in before.attributes or constant is None:
         return None
@@ -66,25 +66,6 @@ def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
     if node is None or node.op_type != op_type:
         return []
     return [v for v in node.inputs if v is not None]
-
-
-def share_prefixes(model: ir.Model) -> None:
-    """Replace Concat(a, b, c) by Concat(Concat(a, b), c) if Concat(a, b) exists already.
-
-    Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
-    once per layer, rather than once per layer and part.
-    """
-    concats: dict[tuple[Any, ...], ir.Value] = {}
-    for node in [n for n in model.graph if n.op_type == "Concat"]:
-        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
-        lengths = range(len(inputs) - 1, 1, -1)
-        prefix = next((n for n in lengths if (axis, *inputs[:n]) in concats), None)
-        concats.setdefault((axis, *inputs), node.outputs[0])
-        if prefix is not None:
-            nested = [concats[axis, *inputs[:prefix]], *inputs[prefix:]]
-            node.resize_inputs(len(nested))
-            for i, value in enumerate(nested):
-                node.replace_input_with(i, value)
 
 
 @idiom("Where")

@@ -17,11 +17,11 @@ WITHOUT_CPU_KERNEL = frozenset({"BiasAdd", "BiasSoftmax", "BiasSplitGelu"})
 fused = partial(rewrites, domain=DOMAIN)
 
 
-def rewrite_error(op: Rewriting, why: str, advice: str) -> UnsupportedModelError:
+def rewrite_error(op: Rewriting, fault: str, advice: str) -> UnsupportedModelError:
     """Return an error that names the rewritten node."""
     node = op.result.producer()
     assert node is not None
-    return UnsupportedModelError(f"{node.op_type} node {node.name or op.result.name!r}: {why}. {advice}")
+    return UnsupportedModelError(f"{node.op_type} node {node.name or op.result.name!r}: {fault}. {advice}")
 
 
 def needs_gpu(node: ir.Node) -> bool:

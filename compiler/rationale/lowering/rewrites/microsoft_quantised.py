@@ -41,9 +41,9 @@ def qgemm(
     transB: int = 0,
 ) -> Any:
     """Compute Gemm(a − zero of a, b − zero of b, bias)·α·scale of a·scale of b: floats, or requantised."""
-    whole = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
+    float_bias = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
     factor_a, factor_b = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
-    steps = op.Gemm(factor_a, factor_b, whole, transA=transA, transB=transB)
+    steps = op.Gemm(factor_a, factor_b, float_bias, transA=transA, transB=transB)
     scale = op.Mul(op.Mul(a_scale, np.asarray(alpha, np.float32)), b_scale)
     if y_scale is None or y_zero is None:
         return op.Mul(steps, scale)
@@ -162,8 +162,8 @@ def dynamic_quantize_matmul(
     bias: ir.Value | None = None,
 ) -> Any:
     """Compute MatMulIntegerToFloat of DynamicQuantizeLinear(a)."""
-    whole, scale, zero = dynamic_quantize_linear(op, a)
-    return matmul_integer_to_float(op, whole, b, scale, b_scale, zero, b_zero, bias)
+    quantised, scale, zero = dynamic_quantize_linear(op, a)
+    return matmul_integer_to_float(op, quantised, b, scale, b_scale, zero, b_zero, bias)
 
 
 @fused("MatMulNBits")
@@ -193,8 +193,8 @@ def matmul_nbits(
     zeros: Any = 2 ** (bits - 1)
     if zero_points is not None:
         packed = _array(zero_points)
-        whole = _unpack(packed.reshape(N, -1), bits)[:, :blocks] if packed.dtype == np.uint8 else packed
-        zeros = whole.reshape(N, blocks, 1).astype(np.float32)
+        unpacked = _unpack(packed.reshape(N, -1), bits)[:, :blocks] if packed.dtype == np.uint8 else packed
+        zeros = unpacked.reshape(N, blocks, 1).astype(np.float32)
     weights = (steps - zeros) * _array(scales).reshape(N, blocks, 1).astype(np.float32)
     return op.plus(op.MatMul(a, weights.reshape(N, -1)[:, :K].T.astype(kind)), bias)
 

@@ -42,12 +42,12 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
 def gather_turned(op: Any, table: ir.Value, ids: ir.Value, *, axis: int = 0) -> Any:
     """Swap the lookup of rows and the Transpose of their ids, so that the batch stays on axis 0."""
     turn = ids.producer()
-    turned = turn.inputs[0] if turn is not None and turn.op_type == "Transpose" else None
-    if turn is None or turned is None or axis or table.const_value is None or ids.shape is None:
+    original_ids = turn.inputs[0] if turn is not None and turn.op_type == "Transpose" else None
+    if turn is None or original_ids is None or axis or table.const_value is None or ids.shape is None:
         return None
     count, width = rank_of(ids), rank_of(table) - 1
     order = turn.attributes["perm"].as_ints() if "perm" in turn.attributes else range(count)[::-1]
-    return op.Transpose(op.Gather(table, turned, axis=0), perm=[*order, *range(count, count + width)])
+    return op.Transpose(op.Gather(table, original_ids, axis=0), perm=[*order, *range(count, count + width)])
 
 
 @rewrites("GatherND")
@@ -66,15 +66,15 @@ def one_hot(op: Any, indices: ir.Value, depth: ir.Value, values: ir.Value, *, ax
         raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
     rank = rank_of(indices)
     along = axis % (rank + 1)
-    every = np.arange(int(count.numpy().item())).reshape([-1, *(1 for _ in range(rank - along))])
+    places = np.arange(int(count.numpy().item())).reshape([-1, *(1 for _ in range(rank - along))])
     off, on = (op.Gather(values, [i], axis=0) for i in (0, 1))
     spread = op.Unsqueeze(indices, [along])
     if indices.dtype is None or not indices.dtype.is_floating_point():
         spread = op.Cast(spread, to=int(ir.DataType.INT64))
-        here = op.Or(op.Equal(spread, every), op.Equal(spread, every - len(every)))
-        return op.Where(here, on, off)
-    every = every.astype(indices.dtype.numpy())
-    near = [op.Sub(1.0, op.Abs(op.Sign(op.Sub(spread, v)))) for v in (every, every - len(every))]
+        is_hit = op.Or(op.Equal(spread, places), op.Equal(spread, places - len(places)))
+        return op.Where(is_hit, on, off)
+    places = places.astype(indices.dtype.numpy())
+    near = [op.Sub(1.0, op.Abs(op.Sign(op.Sub(spread, v)))) for v in (places, places - len(places))]
     return op.Add(off, op.Mul(op.Add(*near), op.Sub(on, off)))
 
 

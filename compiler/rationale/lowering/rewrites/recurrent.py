@@ -188,12 +188,12 @@ def _unroll(
     cells = _cells(op, parameters, names, len(backwards), attributes)
     starts = [_starts(op, value, len(backwards)) for value in initial]
     masks = _masks(op, lengths, count)
-    ran = [
+    runs = [
         _run(step, cell, rows, count, tuple(start[d] for start in starts), masks, back)
         for d, (cell, back) in enumerate(zip(cells, backwards, strict=True))
     ]
-    stacked = op.concat([op.Unsqueeze(states, [2]) for states, _ in ran], axis=2)  # [N, S, D, H]
-    last = [op.concat([ends[i] for _, ends in ran], axis=1) for i in range(len(initial))]  # [N, D, H]
+    stacked = op.concat([op.Unsqueeze(states, [2]) for states, _ in runs], axis=2)  # [N, S, D, H]
+    last = [op.concat([ends[i] for _, ends in runs], axis=1) for i in range(len(initial))]  # [N, D, H]
     return op.Transpose(stacked, perm=[1, 2, 0, 3]), *(op.Transpose(v, perm=[1, 0, 2]) for v in last)
 
 

@@ -67,16 +67,16 @@ def deform_conv(
     out = [length_of(offset, axis) for axis in (2, 3)]
     taps, count = kernel[0] * kernel[1], out[0] * out[1]
     base = _tap_positions(kernel, out, strides or [1, 1], dilations or [1, 1], pads or [0] * 4)
-    moved = op.Reshape(offset, [-1, taps, 2, *out])
-    moved = op.Add(op.Transpose(moved, perm=[0, 1, 3, 4, 2]), base.astype(dtype_of(x).numpy()))
-    rows, columns = (op.Gather(moved, [i], axis=4) for i in (0, 1))
+    positions = op.Reshape(offset, [-1, taps, 2, *out])
+    positions = op.Add(op.Transpose(positions, perm=[0, 1, 3, 4, 2]), base.astype(dtype_of(x).numpy()))
+    rows, columns = (op.Gather(positions, [i], axis=4) for i in (0, 1))
     grid = op.Concat(_as_grid(op, columns, width), _as_grid(op, rows, height), axis=4)
     plane = op.Reshape(x, [-1, channels // offset_group, height, width])
-    read = op.GridSample(plane, op.Reshape(grid, [-1, taps * out[0], out[1], 2]), align_corners=0)
+    samples = op.GridSample(plane, op.Reshape(grid, [-1, taps * out[0], out[1], 2]), align_corners=0)
     if mask is not None:
-        read = op.Mul(read, op.Reshape(mask, [-1, 1, taps * out[0], out[1]]))
+        samples = op.Mul(samples, op.Reshape(mask, [-1, 1, taps * out[0], out[1]]))
     depth = channels // group * taps
-    blocks = op.Reshape(read, [-1, group, depth, count])
+    blocks = op.Reshape(samples, [-1, group, depth, count])
     y = op.MatMul(op.Reshape(w, [group, filters // group, depth]), blocks)
     y = op.Reshape(y, [-1, filters, *out])
     return y if b is None else op.Add(y, op.Reshape(b, [-1, 1, 1]))
@@ -153,8 +153,8 @@ def _read(op: Any, plane: ir.Value, axes: list[Axis], mode: str) -> Any:
 
 
 def _means(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:
-    read = op.Mul(_read(op, plane, axes, "linear"), _inside(op, axes))
-    return op.AveragePool(read, kernel_shape=[samples] * 2, strides=[samples] * 2)
+    samples_read = op.Mul(_read(op, plane, axes, "linear"), _inside(op, axes))
+    return op.AveragePool(samples_read, kernel_shape=[samples] * 2, strides=[samples] * 2)
 
 
 def _largest(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:

@@ -14,23 +14,14 @@ import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.memory.budget import peak, sizes
-from rationale.graph.nodes import Nodes, reads
+from rationale.graph.nodes import NodeBuilder, values_read
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks, Tensor
 from rationale.methods.coalitions.method import CoalitionMethod, Coalitions, Game
-from rationale.methods.engine import Canvas, Selection
-from rationale.methods.outputs import (
-    STANDARD_ERROR,
-    Outputs,
-    Seed,
-    emit_values,
-    in_two,
-    players_by_output,
-    seed_of,
-    total_of,
-)
+from rationale.methods.engine import Canvas, Results, Selection
+from rationale.methods.outputs import STANDARD_ERROR, Seed, make_seed, players_by_output, split_rounding
 from rationale.methods.players import CoalitionGame
-from rationale.methods.target import Target, made_by, reach_backward
+from rationale.methods.target import Target, computes, reach_backward
 from rationale.references.reference_set import ReferenceSet
 from rationale.schema.machine import Deployment, in_words
 from rationale.schema.manifest import ends_of
@@ -39,12 +30,12 @@ MOST_MIXED = 50_000_000  # model rows per explained row: hours for a small netwo
 AT_ONCE = 1024  # mixed rows per call: larger calls are slower, since they do not fit the caches
 SHARE = 8  # the model may take 1/SHARE of the memory budget for the rows of one call
 
-_CHOSEN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
+_WHERE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
 """Types that ONNX Runtime's Where takes; inputs of other number types hold integers."""
 
 
 @dataclass(frozen=True)
-class Mixing:
+class GamePlan:
     """The game, and the model that plays it.
 
     Attributes:
@@ -60,35 +51,35 @@ class Mixing:
     size: int
 
     @property
-    def mixed(self) -> int:
+    def mixed_rows(self) -> int:
         """The number of mixed rows. The coalition of all players is the row itself and needs no call."""
         return (len(self.coalitions.masks) - 1) * self.references.count
 
 
-def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployment) -> Mixing:
+def _plan_game(
+    selection: Selection[CoalitionMethod, Game], references: ReferenceSet, deployment: Deployment
+) -> GamePlan:
     """Return the game; call this before the graph is changed.
 
     Raises:
         InvalidOptionError: if there are too many players or model calls.
     """
-    target, lowered = selection.target, selection.lowered
-    assert isinstance(selection.part, Game)
-    game = selection.part.game
-    method: Any = selection.method
+    target, lowered, method = selection.target, selection.lowered, selection.method
+    game = selection.choice.game
     coalitions = method.coalitions(game.players)
-    mixed = (len(coalitions.masks) - 1) * references.count
-    if mixed > MOST_MIXED:
+    mixed_rows = (len(coalitions.masks) - 1) * references.count
+    if mixed_rows > MOST_MIXED:
         raise InvalidOptionError(
             f"{method.name}: {len(coalitions.masks)} coalitions of {game.players} players and "
-            f"{references.count} references are {mixed} rows of the model for one row to explain, and "
+            f"{references.count} references are {mixed_rows} rows of the model for one row to explain, and "
             f"{MOST_MIXED} are the most. Give fewer references (rationale references), or fewer permutations."
         )
     model = lowered.model.clone()
-    size = 1 if lowered.single_row_only else _rows_at_once(model, target, mixed, deployment)
-    return Mixing(model, target, game, coalitions, references, size)
+    size = 1 if lowered.single_row_only else _rows_at_once(model, target, mixed_rows, deployment)
+    return GamePlan(model, target, game, coalitions, references, size)
 
 
-def _rows_at_once(model: ir.Model, target: Target, mixed: int, deployment: Deployment) -> int:
+def _rows_at_once(model: ir.Model, target: Target, mixed_rows: int, deployment: Deployment) -> int:
     needed = reach_backward(model.graph, target.output, target.tensors)
     nodes = [n for n in model.graph if any(v.name in needed for v in n.outputs)]
     each = max(peak(nodes, sizes(model, Chunks())), 1)
@@ -98,31 +89,29 @@ def _rows_at_once(model: ir.Model, target: Target, mixed: int, deployment: Deplo
             f"the memory budget of {in_words(deployment.memory_budget)} is too small: the model takes "
             f"{in_words(each)} for a row. Raise --memory-budget."
         )
-    return int(min(room // each, AT_ONCE, mixed))
+    return int(min(room // each, AT_ONCE, mixed_rows))
 
 
-def emit(canvas: Canvas, outputs: Outputs) -> None:
-    """Add the attributions, base value, explained value and gap to the graph's outputs."""
+def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
+    """Call the model for coalitions, and add the outputs to the graph's."""
     op, selection, target = canvas.op, canvas.selection, canvas.selection.target
-    method: Any = selection.method
     if not selection.lowered.single_row_only:  # the model's own answers are read without reshaping
         canvas = replace(canvas, flat=canvas.flat | {target.output})
     at_x = canvas.at_x()
     assert canvas.references is not None
-    mixing = _mixing(selection, canvas.references, op.variants.deployment)
+    plan = _plan_game(selection, canvas.references, op.variants.deployment)
     at_x.lift_outputs()
-    seed = seed_of(
-        op, target, at_x.at(target.output), None, selection.lowered.narrow.edges.get(target.output)
+    seed = make_seed(
+        op, target, at_x.tensor(target.output), None, selection.lowered.narrow.edges.get(target.output)
     )
     op.scope = "coalitions"
-    operands = [op.flat(at_x.at(name)).value for name in _rows_read(mixing)]
-    body = _Row(op, mixing, method).graph(seed)
-    given = [*operands, op.flat(seed.explained).value]
+    operands = [op.flat(at_x.tensor(name)).value for name in _row_inputs(plan)]
+    body = _RowBody(op, plan, selection.method).graph(seed)
+    scan_inputs = [*operands, op.flat(seed.explained).value]
     if target.elements == "predicted":
-        given.append(op.flat(seed.multiplier).value)
-    scan = ir.node(
-        "Scan", given, {"body": body, "num_scan_inputs": len(given)}, num_outputs=len(body.outputs)
-    )
+        scan_inputs.append(op.flat(seed.multiplier).value)
+    attributes: dict[str, Any] = {"body": body, "num_scan_inputs": len(scan_inputs)}
+    scan = ir.node("Scan", scan_inputs, attributes, num_outputs=len(body.outputs))
     scan.name = op._fresh("Scan")
     for i, (value, inside) in enumerate(zip(scan.outputs, body.outputs, strict=True)):
         value.name, value.type = f"{scan.name}.{i}", inside.type
@@ -130,57 +119,67 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     op.graph.append(scan)
     double = ir.DataType.DOUBLE
     base = Tensor(scan.outputs[0], seed.explained.shape, double, frozenset("N"), rows=True)
-    answered, *rest = in_two(op, base, seed.explained.dtype)
-    found = _each(op, mixing, scan.outputs[1])
-    answered_values = {
-        name: op.attributions_output(v, outputs.attributions[name]) for name, v in found.items()
-    }
-    totals = [total_of(op, answered_values[name], value) for name, value in found.items()]
-    own = list(answered_values.values())
-    if method.standard_error:
-        errors = _each(op, mixing, scan.outputs[2])
-        own += [
-            op.attributions_output(v, outputs.of_kind(STANDARD_ERROR)[name]) for name, v in errors.items()
-        ]
-    seed = replace(seed, base=answered, rest=rest[0] if rest else None)
-    op.graph.outputs.extend([*own, *emit_values(op, seed, totals, gap=True)])
+    seed = Seed(seed.multiplier, seed.explained, *split_rounding(op, base, seed.explained.dtype))
+    attributions = _by_output(op, plan, scan.outputs[1])
+    errors = {STANDARD_ERROR: lambda: _by_output(op, plan, scan.outputs[2])}
+    canvas.emit_outputs(Results(op, seed), attributions.items(), errors)
 
 
-def _each(op: Ops, mixing: Mixing, found: ir.Value) -> dict[str, Tensor]:
+def _by_output(op: Ops, plan: GamePlan, per_player: ir.Value) -> dict[str, Tensor]:
     """Return each explained tensor's share of [N, T, players]: per element, or per group of elements."""
-    own = players_by_output(mixing.target, mixing.game.of)
-    return {tensor: _of(op, mixing, found, players) for tensor, players in own.items()}
+    players_of_output = players_by_output(plan.target, plan.game.player_of)
+    return {
+        tensor: _entries_of_players(op, plan, per_player, players)
+        for tensor, players in players_of_output.items()
+    }
 
 
-def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
-    """Return the entries of [N, T, players] that belong to the players `of`: row shape [1, *of.shape]."""
+def _entries_of_players(op: Ops, plan: GamePlan, per_player: ir.Value, players: np.ndarray) -> Tensor:
+    """Return the entries of [N, T, players] that belong to `players`: row shape [1, *players.shape]."""
     dtype = op.dtype
-    if not np.array_equal(of.reshape(-1), np.arange(mixing.game.players)):
-        indices = op.constant(of.reshape(-1).astype(np.int64)).value
-        found = op._node("Gather", [found, indices], {"axis": 2})[0]
+    if not np.array_equal(players.reshape(-1), np.arange(plan.game.players)):
+        indices = op.constant(players.reshape(-1).astype(np.int64)).value
+        per_player = op._node("Gather", [per_player, indices], {"axis": 2})[0]
     axes = ("N", "T") if op.sizes["T"] > 1 else ("N",)
-    shaped = op._node("Reshape", [found, op._ints([-1, op.sizes["T"], *of.shape])], {})[0]
-    return Tensor(shaped, (1, *of.shape), dtype, frozenset(axes), rows=True, split=axes)
+    entries = op._node("Reshape", [per_player, op._ints([-1, op.sizes["T"], *players.shape])], {})[0]
+    return Tensor(entries, (1, *players.shape), dtype, frozenset(axes), rows=True, split=axes)
 
 
-def _rows_read(mixing: Mixing) -> list[str]:
+def _row_inputs(plan: GamePlan) -> list[str]:
     """Return the values that the body reads per row: explained tensors, and the inputs they need.
 
     The body reads inputs without rows directly, since they are the same for all.
     """
-    ends, graph = mixing.target.tensors, mixing.model.graph
-    needed = reach_backward(graph, mixing.target.output, ends) - set(ends)
+    ends, graph = plan.target.tensors, plan.model.graph
+    needed = reach_backward(graph, plan.target.output, ends) - set(ends)
     accompanying = [v for v in graph.inputs if v.name in needed and v.shape is not None and v.shape.rank()]
     return [*ends, *(str(v.name) for v in accompanying)]
 
 
-class _Row:
+class _BodyBuilder:
+    """The body of a Scan under construction."""
+
+    def __init__(self, op: Ops, plan: GamePlan, name: str) -> None:
+        self.op, self.plan = op, plan
+        self.body = ir.Graph([], [], nodes=[], opset_imports=op.graph.opset_imports, name=name)
+        self.nodes = NodeBuilder(self.body, name)
+
+    def _add_input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
+        value = ir.Value(name=f"{self.body.name}/{name}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self.body.inputs.append(value)
+        return value
+
+    def _constant(self, array: np.ndarray) -> ir.Value:
+        """Return a constant of the main graph; bodies can read it."""
+        return self.op.constant(array).value
+
+
+class _RowBody(_BodyBuilder):
     """The body of the Scan over rows of the batch."""
 
-    def __init__(self, op: Ops, mixing: Mixing, method: CoalitionMethod) -> None:
-        self.op, self.mixing, self.method = op, mixing, method
-        self.body = ir.Graph([], [], nodes=[], opset_imports=op.graph.opset_imports, name="coalitions/row")
-        self.nodes = Nodes(self.body, "coalitions/row")
+    def __init__(self, op: Ops, plan: GamePlan, method: CoalitionMethod) -> None:
+        super().__init__(op, plan, "coalitions/row")
+        self.method = method
 
     def graph(self, seed: Seed) -> ir.Graph:
         """Return the body that explains one row.
@@ -190,26 +189,29 @@ class _Row:
         Outputs: base value [T] in float64, attributions [T, players], and their standard errors if these are
         requested.
         """
-        op, mixing, c = self.nodes, self.mixing, self.mixing.coalitions
-        specs = {str(v.name): v for v in _values(mixing.model.graph)}
-        rows = {name: self._input(specs[name], f"x_{i}") for i, name in enumerate(_rows_read(mixing))}
-        explained = self._own("explained", seed.explained.shape[1:], seed.explained.dtype)
+        op, plan, coalitions = self.nodes, self.plan, self.plan.coalitions
+        specs = {str(v.name): v for v in _values(plan.model.graph)}
+        rows = {name: self._row_input(specs[name], f"x_{i}") for i, name in enumerate(_row_inputs(plan))}
+        explained = self._add_input("explained", seed.explained.shape[1:], seed.explained.dtype)
         winner = None
-        if mixing.target.elements == "predicted":
-            chosen = self._own("predicted", seed.multiplier.shape[1:], seed.multiplier.dtype)
+        if plan.target.elements == "predicted":
+            chosen = self._add_input("predicted", seed.multiplier.shape[1:], seed.multiplier.dtype)
             winner = op.ArgMax(op.Reshape(chosen, [-1]), axis=0, keepdims=1)
-        values = self._values_of(rows, winner, seed.explained.shape[1])
-        whole = op.Cast(op.Unsqueeze(explained, [0]), to=ir.DataType.DOUBLE.value)
-        v = op.Concat(values, whole, axis=0)  # [C, T]
-        gains = op.Sub(op.Gather(v, self._shared(c.joined)), op.Gather(v, self._shared(c.before)))
-        weighted = op.Mul(gains, self._shared(c.weights[..., None]))  # [D, P, T]
-        base = op.Reshape(op.Slice(v, [0], [1], [0]), [-1])
-        found = [base, op.Transpose(op.ReduceSum(weighted, [0], keepdims=0), perm=[1, 0])]
+        mixed_values = self._coalition_values(rows, winner, seed.explained.shape[1])
+        row_value = op.Cast(op.Unsqueeze(explained, [0]), to=ir.DataType.DOUBLE.value)
+        values = op.Concat(mixed_values, row_value, axis=0)  # [C, T]
+        joined, before = (
+            op.Gather(values, self._constant(c)) for c in (coalitions.joined, coalitions.before)
+        )
+        gains = op.Sub(joined, before)
+        weighted = op.Mul(gains, self._constant(coalitions.weights[..., None]))  # [D, P, T]
+        base = op.Reshape(op.Slice(values, [0], [1], [0]), [-1])
+        results = [base, op.Transpose(op.ReduceSum(weighted, [0], keepdims=0), perm=[1, 0])]
         if self.method.standard_error:
-            found.append(self._standard_error(weighted, seed.explained.shape[1]))
-        shapes = [[seed.explained.shape[1]], *([seed.explained.shape[1], mixing.game.players],) * 2]
+            results.append(self._standard_error(weighted, seed.explained.shape[1]))
+        shapes = [[seed.explained.shape[1]], *([seed.explained.shape[1], plan.game.players],) * 2]
         dtypes = [ir.DataType.DOUBLE, *(seed.explained.dtype,) * 2]
-        for value, shape, dtype in zip(found, shapes, dtypes, strict=False):
+        for value, shape, dtype in zip(results, shapes, dtypes, strict=False):
             out = op.Cast(value, to=dtype.value)
             out.dtype, out.shape = dtype, ir.Shape(shape)
             self.body.outputs.append(out)
@@ -218,92 +220,82 @@ class _Row:
     def _standard_error(self, weighted: ir.Value, targets: int) -> ir.Value:
         """Return √(Σ (φ_p − φ)² / (n(n − 1))) over the n pairs p of orders."""
         op, n = self.nodes, self.method.pairs
-        split = op.Reshape(weighted, [n, -1, self.mixing.game.players, targets])
-        each = op.Mul(op.ReduceSum(split, [1], keepdims=0), np.asarray(float(n)))  # [n, P, T]
-        off = op.Sub(each, op.ReduceMean(each, [0], keepdims=1))
-        squares = op.ReduceSum(op.Mul(off, off), [0], keepdims=0)
+        by_pair = op.Reshape(weighted, [n, -1, self.plan.game.players, targets])
+        pair_values = op.Mul(op.ReduceSum(by_pair, [1], keepdims=0), np.asarray(float(n)))  # [n, P, T]
+        deviations = op.Sub(pair_values, op.ReduceMean(pair_values, [0], keepdims=1))
+        squares = op.ReduceSum(op.Mul(deviations, deviations), [0], keepdims=0)
         return op.Transpose(op.Sqrt(op.Div(squares, np.asarray(float(n * (n - 1))))), perm=[1, 0])
 
-    def _values_of(self, rows: Mapping[str, ir.Value], winner: ir.Value | None, targets: int) -> ir.Value:
+    def _coalition_values(
+        self, rows: Mapping[str, ir.Value], winner: ir.Value | None, targets: int
+    ) -> ir.Value:
         """Return v [C − 1, T] in float64: the model's answers to mixed rows, averaged over the references."""
-        op, mixing, k = self.nodes, self.mixing, self.mixing.references.count
-        starts = np.arange(0, mixing.mixed, mixing.size)
-        chunk = _Chunk(self.op, mixing, rows).graph(winner)
-        node = ir.node("Scan", [self._shared(starts)], {"body": chunk, "num_scan_inputs": 1}, num_outputs=1)
+        op, plan, k = self.nodes, self.plan, self.plan.references.count
+        starts = np.arange(0, plan.mixed_rows, plan.size)
+        chunk = _MixedRowsBody(self.op, plan, rows).graph(winner)
+        node = ir.node("Scan", [self._constant(starts)], {"body": chunk, "num_scan_inputs": 1}, num_outputs=1)
         node.name = op.fresh("Scan")
         node.outputs[0].name = node.name
         op.insert([node])
         answers = op.Reshape(node.outputs[0], [-1, targets])
-        if len(starts) * mixing.size > mixing.mixed:
-            answers = op.Slice(answers, [0], [mixing.mixed], [0])
+        if len(starts) * plan.size > plan.mixed_rows:
+            answers = op.Slice(answers, [0], [plan.mixed_rows], [0])
         answers = op.Cast(op.Reshape(answers, [-1, k, targets]), to=ir.DataType.DOUBLE.value)
-        weights = mixing.references.weights
+        weights = plan.references.weights
         if weights is None:
             return op.ReduceMean(answers, [1], keepdims=0)
-        return op.ReduceSum(op.Mul(answers, self._shared(weights[:, None])), [1], keepdims=0)
+        return op.ReduceSum(op.Mul(answers, self._constant(weights[:, None])), [1], keepdims=0)
 
-    def _input(self, value: ir.Value, name: str) -> ir.Value:
+    def _row_input(self, value: ir.Value, name: str) -> ir.Value:
         assert value.shape is not None
         assert value.dtype is not None
-        return self._own(name, [d for d in value.shape[1:] if isinstance(d, int)], value.dtype)
-
-    def _own(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
-        made = ir.Value(name=f"coalitions/row/{name}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        self.body.inputs.append(made)
-        return made
-
-    def _shared(self, array: np.ndarray) -> ir.Value:
-        """Return a constant of the main graph; bodies can read it."""
-        return self.op.constant(array).value
+        return self._add_input(name, [d for d in value.shape[1:] if isinstance(d, int)], value.dtype)
 
 
-class _Chunk:
+class _MixedRowsBody(_BodyBuilder):
     """The body of the Scan over mixed rows: a chunk of them, and the model's answers at the targets."""
 
-    def __init__(self, op: Ops, mixing: Mixing, rows: Mapping[str, ir.Value]) -> None:
-        self.op, self.mixing, self.rows = op, mixing, rows
-        start = ir.Value(
-            name="coalitions/mixed/start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])
-        )
-        self.body = ir.Graph(
-            [start], [], nodes=[], opset_imports=op.graph.opset_imports, name="coalitions/mixed"
-        )
-        self.nodes = Nodes(self.body, "coalitions/mixed")
+    def __init__(self, op: Ops, plan: GamePlan, rows: Mapping[str, ir.Value]) -> None:
+        super().__init__(op, plan, "coalitions/mixed")
+        self.rows = rows
+        self._add_input("start", [], ir.DataType.INT64)
 
     def graph(self, winner: ir.Value | None) -> ir.Graph:
         """Return the body of a chunk. Input: the first mixed row's number. Output: [size, T]."""
-        op, mixing, references = self.nodes, self.mixing, self.mixing.references
+        op, plan, references = self.nodes, self.plan, self.plan.references
         count = np.asarray(references.count, np.int64)
-        last = np.asarray(mixing.mixed - 1, np.int64)
-        numbers = op.Min(op.Add(self.body.inputs[0], self._shared(np.arange(mixing.size))), last)
-        k = op.Mod(numbers, count)
-        masks = op.Gather(self._shared(mixing.coalitions.masks), op.Div(numbers, count))  # [size, P]
+        last = np.asarray(plan.mixed_rows - 1, np.int64)
+        numbers = op.Min(op.Add(self.body.inputs[0], self._constant(np.arange(plan.size))), last)
+        reference_numbers = op.Mod(numbers, count)
+        masks = op.Gather(self._constant(plan.coalitions.masks), op.Div(numbers, count))  # [size, P]
         inputs = {}
         for name, row in self.rows.items():
             shape = [d for d in (row.shape or ()) if isinstance(d, int)]
             x = op.Reshape(row, [1, *shape])
-            if name not in mixing.game.of:
-                inputs[name] = op.Expand(x, [mixing.size, *(1 for _ in shape)])
+            if name not in plan.game.player_of:
+                inputs[name] = op.Expand(x, [plan.size, *(1 for _ in shape)])
                 continue
-            inputs[name] = self._mixed(self._mask(masks, mixing.game.of[name]), x, references.arrays[name], k)
+            inputs[name] = self._mix_rows(
+                self._mask(masks, plan.game.player_of[name]), x, references.arrays[name], reference_numbers
+            )
         y = self._evaluate(inputs)
-        answers = self._at_targets(op.Reshape(y, [mixing.size, -1]), winner)
+        answers = self._at_targets(op.Reshape(y, [plan.size, -1]), winner)
         answers.dtype = self.op.dtype
         self.body.outputs.append(answers)
         return self.body
 
-    def _mixed(self, mask: ir.Value, x: ir.Value, references: np.ndarray, k: ir.Value) -> ir.Value:
+    def _mix_rows(self, mask: ir.Value, x: ir.Value, references: np.ndarray, k: ir.Value) -> ir.Value:
         """Return the row's elements if their players are in the coalition, else those of reference k."""
         op, dtype = self.nodes, ir.DataType.from_numpy(references.dtype)
-        if dtype in _CHOSEN:
-            return op.Where(mask, x, op.Gather(self._shared(references), k))
+        if dtype in _WHERE_TYPES:
+            return op.Where(mask, x, op.Gather(self._constant(references), k))
         if references.dtype.kind == "U":
-            return op.Where(mask, x, op.Gather(self._text(references), k))
+            return op.Where(mask, x, op.Gather(self._string_constant(references), k))
         wide = op.Cast(x, to=ir.DataType.INT64.value)
-        r = op.Gather(self._shared(references.astype(np.int64)), k)
+        r = op.Gather(self._constant(references.astype(np.int64)), k)
         return op.Cast(op.Where(mask, wide, r), to=dtype.value)
 
-    def _text(self, array: np.ndarray) -> ir.Value:
+    def _string_constant(self, array: np.ndarray) -> ir.Value:
         """Return a string constant of the main graph."""
         tensor = ir.StringTensor([text.encode() for text in array.reshape(-1)], shape=ir.Shape(array.shape))
         value = ir.Value(name=self.op._fresh("texts"), const_value=tensor)
@@ -314,13 +306,13 @@ class _Chunk:
     def _mask(self, masks: ir.Value, of: np.ndarray) -> ir.Value:
         """Return a mask [size, *row]: true if the element's player is in the coalition."""
         op, players = self.nodes, of.reshape(-1)
-        if not np.array_equal(players, np.arange(self.mixing.game.players)):
+        if not np.array_equal(players, np.arange(self.plan.game.players)):
             masks = op.Gather(masks, players.astype(np.int64), axis=1)
-        return op.Reshape(masks, [self.mixing.size, *of.shape]) if of.ndim != 1 else masks
+        return op.Reshape(masks, [self.plan.size, *of.shape]) if of.ndim != 1 else masks
 
     def _at_targets(self, y: ir.Value, winner: ir.Value | None) -> ir.Value:
         """Return the targets [size, T] from the outputs y [size, elements]."""
-        op, target = self.nodes, self.mixing.target
+        op, target = self.nodes, self.plan.target
         if winner is not None:
             return op.Gather(y, winner, axis=1)
         ends = [ends_of(t) if isinstance(t, str) else (t, None) for t in target.elements]
@@ -334,9 +326,11 @@ class _Chunk:
 
     def _evaluate(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
         """Return the explained output of the mixed rows; a copy of the model's nodes computes it."""
-        graph, ends = self.mixing.model.graph, list(inputs)
-        needed = reach_backward(graph, self.mixing.target.output, ends)
-        nodes = [n for n in graph if any(v.name in needed for v in n.outputs) and not made_by(n, ends)]
+        graph, input_names = self.plan.model.graph, list(inputs)
+        needed = reach_backward(graph, self.plan.target.output, input_names)
+        nodes = [
+            n for n in graph if any(v.name in needed for v in n.outputs) and not computes(n, input_names)
+        ]
         values = {str(v.name): v for v in _values(graph)}
         graph.outputs.clear()
         for name, value in inputs.items():
@@ -345,22 +339,19 @@ class _Chunk:
         for value in [*graph.inputs, *graph.initializers.values()]:
             ir.convenience.replace_all_uses_with(value, outside[str(value.name)])
         graph.remove(nodes)
-        made = {v for n in nodes for v in n.outputs}
+        inner_values = {v for n in nodes for v in n.outputs}
         for node in nodes:
-            missing = [v.name for v in reads(node) if v.graph is graph]
+            missing = [v.name for v in values_read(node) if v.graph is graph]
             if missing:
                 raise UnsupportedModelError(
-                    f"{node.op_type} node {node.name!r} reads {missing}, made by the node that makes "
-                    f"what is explained ({ends}): explain an input instead (--input)."
+                    f"{node.op_type} node {node.name!r} reads {missing}, which the node that computes "
+                    f"the explained tensors ({input_names}) computes too: explain an input instead (--input)."
                 )
             node.name = self.nodes.fresh(f"model/{node.name or node.op_type}")
-        for value in made:
+        for value in inner_values:
             value.name, value.shape = f"coalitions/model/{value.name}" if value.name else None, None
         self.nodes.insert(nodes)
-        return inputs.get(self.mixing.target.output, values[self.mixing.target.output])
-
-    def _shared(self, array: np.ndarray) -> ir.Value:
-        return self.op.constant(array).value
+        return inputs.get(self.plan.target.output, values[self.plan.target.output])
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

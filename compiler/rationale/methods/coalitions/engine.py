@@ -2,27 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rationale.errors import InvalidReferencesError
 from rationale.lowering import Lowered
 from rationale.methods.coalitions.emit import emit
-from rationale.methods.coalitions.method import Game
+from rationale.methods.coalitions.method import CoalitionMethod, Game
 from rationale.methods.coalitions.target import choose_target
-from rationale.methods.engine import Canvas, Engine, Part, Selection, demand_no_layers
-from rationale.methods.feature_names import named
+from rationale.methods.engine import Canvas, Engine, Selection, demand_no_layers
+from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import Leaf, raw_leaves
-from rationale.methods.players import coalition_game
+from rationale.methods.players import NOBODY, coalition_game
 from rationale.schema.request import CompileRequest
 
 
-class CoalitionEngine(Engine):
+class CoalitionEngine(Engine[CoalitionMethod, Game]):
     """An engine that calls the unchanged model and needs no rules."""
 
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(
+        self, lowered: Lowered, method: CoalitionMethod, inputs: Sequence[str] | None
+    ) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
 
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(
+        self, lowered: Lowered, method: CoalitionMethod, request: CompileRequest
+    ) -> Selection[CoalitionMethod, Game]:
         """Choose the players and the explained output.
 
         Raises:
@@ -33,14 +36,14 @@ class CoalitionEngine(Engine):
         if method.reference_set is None:
             raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
         lowered, target = choose_target(lowered, method, request)
-        selection = named(Selection(lowered, target, method, None, Part()), request)
+        selection = with_named_features(Selection(lowered, target, method, None, Game(NOBODY)), request)
         game = coalition_game(lowered, selection.target.leaves, selection.target.players)
         method.coalitions(game.players)
-        return replace(selection, part=Game(game))
+        return replace(selection, choice=Game(game))
 
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[CoalitionMethod, Game]) -> None:
         """Add a Scan over rows that calls the model for coalitions of players."""
-        emit(canvas, self.outputs(canvas.selection))
+        emit(canvas)
 
 
 COALITIONS = CoalitionEngine()

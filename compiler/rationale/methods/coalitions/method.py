@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.methods.engine import Part, Weighted
+from rationale.methods.engine import EngineChoice, WeightedMethod
 from rationale.methods.outputs import STANDARD_ERROR
 from rationale.methods.players import CoalitionGame
 
@@ -28,13 +28,13 @@ class Coalitions:
 
 
 @dataclass(frozen=True, eq=False)
-class Game(Part):
+class Game(EngineChoice):
     """The game whose value is the explained output."""
 
     game: CoalitionGame
 
 
-class CoalitionMethod(Weighted):
+class CoalitionMethod(WeightedMethod):
     """A method that needs no walk and no rules.
 
     It calls the unchanged model, with the features of a coalition from the row and all others from a

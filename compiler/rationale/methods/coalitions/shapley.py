@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.methods.coalitions.engine import COALITIONS
 from rationale.methods.coalitions.method import CoalitionMethod, Coalitions
-from rationale.methods.engine import Engine, References
+from rationale.methods.engine import References
 from rationale.schema.request import whole_number
 
 MOST_PLAYERS, MOST_ENUMERATED = 512, 12
@@ -36,7 +36,7 @@ class ExactShap(CoalitionMethod):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "exactshap"
-    engine: ClassVar[Engine] = COALITIONS
+    engine = COALITIONS
     standard_error: ClassVar[bool] = False
     pairs: ClassVar[int] = 1
 
@@ -91,7 +91,7 @@ class PermutationShap(CoalitionMethod):
     standard_error: bool = False
 
     name: ClassVar[str] = "permutationshap"
-    engine: ClassVar[Engine] = COALITIONS
+    engine = COALITIONS
 
     def __post_init__(self) -> None:
         whole_number("permutations", self.permutations, 1 + self.standard_error, MOST_PERMUTATIONS)
@@ -118,14 +118,18 @@ class PermutationShap(CoalitionMethod):
                 "(groups=, --group), or choose a method that walks back through the model (deepshap)."
             )
         random = np.random.default_rng(self.seed)
-        drawn = [random.permutation(players) for _ in range(self.permutations)]
-        orders = np.asarray([order for one in drawn for order in (one, one[::-1])])
-        turn = np.argsort(orders, axis=1)  # [2 · pairs, P]: when a player joins
-        steps = turn[:, None] < np.arange(players + 1)[:, None]  # [2 · pairs, P + 1, P]: who has joined
+        forward_orders = [random.permutation(players) for _ in range(self.permutations)]
+        orders = np.asarray(
+            [order for permutation in forward_orders for order in (permutation, permutation[::-1])]
+        )
+        positions = np.argsort(orders, axis=1)  # [2 · pairs, P]: when a player joins
+        steps = positions[:, None] < np.arange(players + 1)[:, None]  # [2 · pairs, P + 1, P]: who has joined
         packed = np.packbits(steps.reshape(-1, players), axis=1)
-        _, first, numbers = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-        order = np.argsort(steps.sum(axis=2).reshape(-1)[first], kind="stable")  # by size: nobody first
+        _, first_occurrence, numbers = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(
+            steps.sum(axis=2).reshape(-1)[first_occurrence], kind="stable"
+        )  # by size: nobody first
         numbers = np.argsort(order)[numbers.reshape(-1)].reshape(steps.shape[:2])
-        masks = steps.reshape(-1, players)[first[order]]
-        joined, before = (np.take_along_axis(numbers, turn + by, axis=1) for by in (1, 0))
+        masks = steps.reshape(-1, players)[first_occurrence[order]]
+        joined, before = (np.take_along_axis(numbers, positions + by, axis=1) for by in (1, 0))
         return Coalitions(masks, joined, before, np.full(joined.shape, 1 / len(orders)))

@@ -39,7 +39,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
             f"{method.name} holds its references in the graph: they cannot come with a request. "
             "Give a reference set."
         )
-    leaves = players_leaves(lowered, request.inputs, _names_of(lowered, references))
+    leaves = leaves_of_players(lowered, request.inputs, _names_of(lowered, references))
     ends = tuple(s.tensor for s in leaves)
     check_shapes(lowered, ends)
     graph = lowered.model.graph
@@ -49,7 +49,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
     needed = reach_backward(graph, name, ends)
     leaves = tuple(s for s in leaves if s.tensor in needed)
     if name not in lowered.specs:
-        lowered = _with_spec(lowered, name, references)
+        lowered = _with_row_spec(lowered, name, references)
     if not lowered.specs[name][1].is_floating_point():
         raise UnsupportedModelError(
             f"{name!r} holds {lowered.specs[name][1].name}: explain floats, such as the scores behind it "
@@ -57,7 +57,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
         )
     demand_rows(lowered, name, needed)
     elements = choose_targets(request.targets, name, lowered)
-    return lowered, Target(leaves, name, elements, notes=_kept_note(lowered, leaves, needed))
+    return lowered, Target(leaves, name, elements, notes=_fixed_note(lowered, leaves, needed))
 
 
 def _names_of(lowered: Lowered, references: References | None) -> list[str]:
@@ -68,43 +68,48 @@ def _names_of(lowered: Lowered, references: References | None) -> list[str]:
     return [str(v.name) for v in lowered.model.graph.inputs if frame and v.name in frame.labels]
 
 
-def players_leaves(
+def leaves_of_players(
     lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence[str]
 ) -> tuple[Leaf, ...]:
     values = {str(v.name): v for v in lowered.model.graph.inputs}
-    played = {n: v for n, v in values.items() if v.shape is not None and v.shape.rank() > 0}
+    with_rows = {n: v for n, v in values.items() if v.shape is not None and v.shape.rank() > 0}
     if inputs is not None:
-        own = [name for name in inputs if name in played]
+        model_inputs = [name for name in inputs if name in with_rows]
         if isinstance(inputs, str) or len(set(inputs)) < len(inputs):
             return choose_leaves(lowered, inputs).leaves  # it raises the error
-        others = [name for name in inputs if name not in own]
-        inner = choose_leaves(lowered, others).leaves if others or not own else ()
-        found = {s.name: s for s in (*(Leaf(n, n) for n in own), *inner)}
-        return tuple(found[name] for name in inputs)
-    named = [n for n in values if n in referenced]
-    if named or referenced:
-        return players_leaves(lowered, named + [n for n in referenced if n not in named], ())
-    floats = [n for n, v in played.items() if is_float(lowered, v)]
-    numbers = [n for n, v in played.items() if v.dtype != ir.DataType.STRING]
-    if not played:
+        inner_names = [name for name in inputs if name not in model_inputs]
+        inner = choose_leaves(lowered, inner_names).leaves if inner_names or not model_inputs else ()
+        leaf_of = {s.name: s for s in (*(Leaf(n, n) for n in model_inputs), *inner)}
+        return tuple(leaf_of[name] for name in inputs)
+    known_inputs = [n for n in values if n in referenced]
+    if known_inputs or referenced:
+        return leaves_of_players(lowered, known_inputs + [n for n in referenced if n not in known_inputs], ())
+    floats = [n for n, v in with_rows.items() if is_float(lowered, v)]
+    numbers = [n for n, v in with_rows.items() if v.dtype != ir.DataType.STRING]
+    if not with_rows:
         raise UnsupportedModelError(
             f"none of the model's inputs {list(values)} holds rows that references could replace."
         )
-    return tuple(Leaf(n, n) for n in floats or numbers or played)
+    return tuple(Leaf(n, n) for n in floats or numbers or with_rows)
 
 
-def _kept_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]) -> tuple[str, ...]:
+def _fixed_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]) -> tuple[str, ...]:
     ends = [s.tensor for s in leaves]
-    kept = [str(v.name) for v in lowered.model.graph.inputs if v.name in needed and v.name not in ends]
-    if not kept:
+    fixed_inputs = [
+        str(v.name) for v in lowered.model.graph.inputs if v.name in needed and v.name not in ends
+    ]
+    if not fixed_inputs:
         return ()
-    return (f"as they are in each row, and so no players: {', '.join(kept)} (--input names others)",)
+    return (
+        f"these inputs keep each row's own values and are no players: {', '.join(fixed_inputs)} "
+        "(--input names others)",
+    )
 
 
 # -- an output without a declared shape ---------------------------------------------------------------
 
 
-def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lowered:
+def _with_row_spec(lowered: Lowered, name: str, references: References | None) -> Lowered:
     """Add a tensor's row shape and type, read from the model's answers to a few rows.
 
     ONNX infers no shapes for a Loop or for trees.
@@ -112,18 +117,18 @@ def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lo
     Raises:
         UnsupportedModelError: if the rows have no common shape.
     """
-    answer = _answer(lowered, name, references)
+    answer = _sample_answers(lowered, name, references)
     if answer is None or answer.ndim < 1 or len(answer) != _ROWS or answer.dtype.kind in "OUS":
         shape = "no rows" if answer is None else list(answer.shape)
         raise UnsupportedModelError(
-            f"{name!r} cannot be explained: it answers {_ROWS} rows by {shape}. Name an output of shape "
+            f"{name!r} cannot be explained: {_ROWS} rows give {shape}. Name an output of shape "
             "[N, …] that holds floats (--output)."
         )
     spec = ((1, *answer.shape[1:]), ir.DataType.from_numpy(answer.dtype))
     return replace(lowered, specs={**lowered.specs, name: spec}, batched=lowered.batched | {name})
 
 
-def _answer(lowered: Lowered, name: str, references: References | None) -> np.ndarray | None:
+def _sample_answers(lowered: Lowered, name: str, references: References | None) -> np.ndarray | None:
     """Return the model's answers to its references if they are known, else to random numbers and zeros."""
     model, random, rows = lowered.model.clone(), np.random.default_rng(0), {}
     graph, needed = model.graph, reach_backward(model.graph, name, ())
@@ -131,22 +136,22 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
     graph.inputs[:] = [v for v in graph.inputs if v.name in needed]
     passes.RemoveUnusedNodesPass()(model)
     for value in graph.inputs:
-        own = str(value.name)
-        if own not in lowered.specs:
+        name_of_input = str(value.name)
+        if name_of_input not in lowered.specs:
             return None
-        (_, *row), dtype = (lowered.specs[own][0] or (1,)), lowered.specs[own][1]
-        known = _known(own, len(graph.inputs) == 1, references)
-        if known is not None and list(known.shape[1:]) == row and len(known):
+        (_, *row), dtype = (lowered.specs[name_of_input][0] or (1,)), lowered.specs[name_of_input][1]
+        own_rows = _references_of_input(name_of_input, len(graph.inputs) == 1, references)
+        if own_rows is not None and list(own_rows.shape[1:]) == row and len(own_rows):
             with suppress(ValueError), np.errstate(all="ignore"):  # bad references get an exact error later
-                rows[own] = known[np.arange(_ROWS) % len(known)].astype(dtype.numpy())
-        if own in rows:
+                rows[name_of_input] = own_rows[np.arange(_ROWS) % len(own_rows)].astype(dtype.numpy())
+        if name_of_input in rows:
             continue
         if dtype == ir.DataType.STRING:
-            rows[own] = np.full((_ROWS, *row), "", object)
+            rows[name_of_input] = np.full((_ROWS, *row), "", object)
         else:
-            draw = random.uniform(0.2, 0.8, (_ROWS, *row) if lowered.specs[own][0] else ())
-            rows[own] = np.asarray(draw, dtype.numpy())
-    run = Runner(model, optimise=False, given=True)
+            draw = random.uniform(0.2, 0.8, (_ROWS, *row) if lowered.specs[name_of_input][0] else ())
+            rows[name_of_input] = np.asarray(draw, dtype.numpy())
+    run = Runner(model, optimise=False, users_model=True)
     with suppress(InvalidModelError):
         if not lowered.single_row_only:
             return np.asarray(run(rows)[name])
@@ -155,7 +160,7 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
     return None
 
 
-def _known(name: str, only: bool, references: References | None) -> np.ndarray | None:
+def _references_of_input(name: str, is_only: bool, references: References | None) -> np.ndarray | None:
     """Return the references of one input: an array, the column of that name, or all for an only input."""
     if references is None or isinstance(references, Baseline | OpenReferences):
         return None
@@ -164,5 +169,5 @@ def _known(name: str, only: bool, references: References | None) -> np.ndarray |
     elif (frame := frame_of(references)) and name in frame.labels:
         array = frame[name]
     else:
-        array = np.asarray(references if only else np.empty(()))
+        array = np.asarray(references if is_only else np.empty(()))
     return array[:, None] if array.ndim == 1 else array if array.ndim else None

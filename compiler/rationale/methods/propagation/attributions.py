@@ -5,9 +5,8 @@ explanations through concept relevance propagation", 2023: the multiplier at the
 channel, and the walk goes on from there. The graph's axis C holds the channels; they differ between rows.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 import onnx_ir as ir
@@ -15,50 +14,30 @@ import onnx_ir as ir
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Selection
-from rationale.methods.environment import Call
-from rationale.methods.outputs import (
-    GAP_ERROR,
-    STANDARD_ERROR,
-    attributions_name,
-    emit_values,
-    inner_spec,
-    output_name,
-    total_of,
-)
+from rationale.methods.engine import Canvas, Selection
+from rationale.methods.environment import Calls, RuleCall
+from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR, attributions_name, inner_spec
 from rationale.methods.propagation.backward import (
     Carried,
-    Explained,
+    ExplainedTensor,
+    FinishedWalk,
     PropagationMethod,
     Relevance,
-    Walked,
-    by_name,
+    by_explained_name,
     readers_of,
-    together,
+    sum_over_tensors,
 )
 from rationale.methods.propagation.path import Path
 from rationale.rules.rule import Trait
 from rationale.schema.manifest import ExplainedConcepts
-from rationale.schema.outputs import OUTPUT_KINDS, WHOLE
+from rationale.schema.outputs import WHOLE
 from rationale.schema.request import Concepts
 
 
-@dataclass(frozen=True)
-class Draws:
-    """The draws that attributions average: their axis, weights, and effective number."""
-
-    axis: str
-    weights: np.ndarray | None
-    effective: float
-
-    def standard_error(self, op: Ops, x: Tensor) -> Tensor:
-        if self.axis not in x.batch_axes:  # a linear model has the same gradient at every draw
-            return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
-        return standard_error(op, x, self.axis, self.weights, self.effective)
-
-
-def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
-    """Add attributions, base value, explained value, gap and the method's further outputs to the graph's.
+def emit_walk(
+    canvas: Canvas[PropagationMethod, Path], walk: FinishedWalk, layers: Sequence[ExplainedTensor]
+) -> None:
+    """Add the outputs of a walk to the graph's.
 
     Args:
         layers: tensors to explain besides the inputs; their attributions are part of no sum.
@@ -66,76 +45,55 @@ def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
     Raises:
         InvalidReferencesError: if a standard error is requested, but there is only one reference.
     """
-    op, method = walked.op, walked.method
+    op = walk.op
     op.scope = "attributions"
-    outputs, totals = [], []
-    for name, attributions in walked.by_output(walked.attribute):
-        outputs.append(op.attributions_output(attributions, attributions_name(name)))
-        totals.append(total_of(op, outputs[-1], attributions))
-    outputs += _further(walked, ("NTF", "NTFF"))
-    outputs += emit_values(op, walked.seed, totals, gap=method.gap is not None)
-    outputs += _further(walked, ("NT",))
-    op.graph.outputs.extend(outputs)
+    errors = {STANDARD_ERROR: partial(_standard_errors, walk), GAP_ERROR: partial(_gap_error, walk)}
+    canvas.emit_outputs(walk, walk.by_output(walk.attribute), errors)
     for e in layers:
-        attributions = walked.attribute(e)
+        attributions = walk.attribute(e)
         if e.x.shape[0] != 1:  # tokens of all rows one after the other, as exporters feed a Gemm
             attributions = op.reshape(attributions, (1, *attributions.shape))
-        op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
+        op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.leaf.name)))
 
 
-def _further(walked: Walked, axes: Collection[str]) -> list[ir.Value]:
-    """Emit the method's further outputs of these axes."""
-    outputs = []
-    for kind in walked.method.further_outputs:
-        if OUTPUT_KINDS[kind].axes in axes:
-            emit = _EMITTERS.get(kind, partial(walked.method.emit_output, kind))
-            for name, value in emit(walked).items():
-                outputs.append(walked.op.attributions_output(value, output_name(kind, name)))
-    return outputs
+def _standard_errors(walk: FinishedWalk) -> dict[str, Tensor]:
+    def attributions_by_draw(e: ExplainedTensor) -> Tensor:
+        return walk.op.expand(walk.method.spread(walk.op, e.multiplier, e.x, e.start), e.x.shape)
+
+    return {name: _standard_error(walk, values) for name, values in walk.by_output(attributions_by_draw)}
 
 
-def _standard_errors(walked: Walked) -> dict[str, Tensor]:
-    op, method, draws = walked.op, walked.method, _draws(walked)
-
-    def drawn(e: Explained) -> Tensor:
-        return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
-
-    return {name: draws.standard_error(op, values) for name, values in walked.by_output(drawn)}
-
-
-def _gap_error(walked: Walked) -> dict[str, Tensor]:
+def _gap_error(walk: FinishedWalk) -> dict[str, Tensor]:
     """Return the standard error of a gap that is a sampling error.
 
     Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
-    op, method, draws = walked.op, walked.method, _draws(walked)
-    each = {e.at.tensor: e for e in walked.explained}.values()
-    total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in each]
-    for other in others:
-        total = op.Add(total, other)
-    return {WHOLE: draws.standard_error(op, total)}
+    op, method = walk.op, walk.method
+    tensors = {e.leaf.tensor: e for e in walk.explained}.values()
+    totals = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in tensors]
+    return {WHOLE: _standard_error(walk, reduce(op.Add, totals))}
 
 
-_EMITTERS: Mapping[str, Callable[[Walked], Mapping[str, Tensor]]] = {
-    STANDARD_ERROR: _standard_errors,
-    GAP_ERROR: _gap_error,
-}
+def _standard_error(walk: FinishedWalk, values: Tensor) -> Tensor:
+    """Return the standard error of the mean over the draws that the method's attributions average."""
+    op, axis, references = walk.op, walk.method.averages, walk.references
+    weights, effective = None, float(op.counts[axis])
+    if axis == "K":
+        assert references is not None
+        if references.count < 2 or references.effective <= 1:
+            raise InvalidReferencesError(
+                "a standard error needs at least two different references of some weight: give more of them, "
+                "or leave the standard error out."
+            )
+        weights, effective = references.weights, references.effective
+    if axis not in values.batch_axes:  # a linear model has the same gradient at every draw
+        return op.row_constant(np.zeros(values.shape, values.dtype.numpy()))
+    return standard_error(op, values, axis, weights, effective)
 
 
-def _draws(walked: Walked) -> Draws:
-    op, method, references = walked.op, walked.method, walked.references
-    if method.averages != "K":
-        return Draws(method.averages, None, op.counts[method.averages])
-    assert references is not None
-    if references.count < 2 or references.effective <= 1:
-        raise InvalidReferencesError(
-            "a standard error needs at least two different references of some weight: give more of them, or "
-            "leave the standard error out."
-        )
-    return Draws("K", references.weights, references.effective)
-
-
-def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedConcepts | None:
+def concepts_of(
+    selection: Selection[PropagationMethod, Path], concepts: Concepts | None
+) -> ExplainedConcepts | None:
     """Return the outputs for the requested channels, or None."""
     if concepts is None:
         return None
@@ -154,7 +112,7 @@ def emit_channels(
     op: Ops,
     method: PropagationMethod,
     requested: ExplainedConcepts,
-    layer: Explained,
+    layer: ExplainedTensor,
     weights: np.ndarray | None,
 ) -> tuple[list[ir.Value], Carried]:
     """Emit the attribution of each channel [N, T, channels], and the C largest by size [N, T, C].
@@ -165,21 +123,21 @@ def emit_channels(
     op.scope = "concepts"
     attributions = method.attribute(op, layer.multiplier, layer.x, layer.start, weights)
     axis, rank = requested.axis, attributions.rank
-    others = [i for i in range(1, rank) if i != axis]
-    each = op.ReduceSum(attributions, others, keepdims=0) if others else attributions
-    _, channels = op.emit("TopK", [op.Abs(each), [requested.count]], {"axis": 1}, outputs=2)
-    count = each.shape[1]
+    other_axes = [i for i in range(1, rank) if i != axis]
+    channel_attributions = op.ReduceSum(attributions, other_axes, keepdims=0) if other_axes else attributions
+    _, channels = op.emit("TopK", [op.Abs(channel_attributions), [requested.count]], {"axis": 1}, outputs=2)
+    count = channel_attributions.shape[1]
     row = [1, requested.count, *(count if i == axis else 1 for i in range(1, rank))]
     largest = op.reshape(channels, (1, requested.count, 1))
     chosen = op.Equal(largest, op.constant(np.arange(count, dtype=np.int64)))
     mask = op.along(op.reshape(op.Cast(chosen, to=int(layer.x.dtype)), row), "C")
-    arrived = layer.multiplier
-    if isinstance(arrived, Relevance):
-        masked: Carried = Relevance(op.Mul(arrived.tensor, mask))
+    multiplier = layer.multiplier
+    if isinstance(multiplier, Relevance):
+        masked: Carried = Relevance(op.Mul(multiplier.tensor, mask))
     else:
-        masked = op.Mul(arrived, mask)
+        masked = op.Mul(multiplier, mask)
     outputs = [
-        op.attributions_output(each, requested.attributions),
+        op.attributions_output(channel_attributions, requested.attributions),
         op.attributions_output(channels, requested.channels),
     ]
     return outputs, masked
@@ -189,7 +147,7 @@ def emit_heatmaps(
     op: Ops,
     method: PropagationMethod,
     requested: ExplainedConcepts,
-    explained: Sequence[Explained],
+    explained: Sequence[ExplainedTensor],
     weights: np.ndarray | None,
 ) -> list[ir.Value]:
     """Emit the attributions of each input through each channel: [N, T, C, …].
@@ -199,14 +157,14 @@ def emit_heatmaps(
     """
     op.scope = "concepts"
     outputs = []
-    for name, parts in by_name(explained).items():
-        each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
-        heatmaps = together(op, parts, each)
+    for name, parts in by_explained_name(explained).items():
+        attributions = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
+        heatmaps = sum_over_tensors(op, parts, attributions)
         outputs.append(op.attributions_output(heatmaps, requested.heatmaps[name], "TC"))
     return outputs
 
 
-def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
+def requested_layers(path: Path, output: str, calls: Calls) -> tuple[str, ...]:
     """Return the names of the values to explain besides the inputs.
 
     "all" means the outputs of operators with weights and of products of two values (attention), and the
@@ -218,21 +176,19 @@ def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[st
     return tuple(dict.fromkeys((*names, output)))
 
 
-def _is_layer(call: Call) -> bool:
+def _is_layer(call: RuleCall) -> bool:
     traits = call.rule.traits
     return call.rule.layer_form is not None or (Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits)
 
 
-def layers_walked(
-    kept: Sequence[str], calls: Sequence[Call], steps: Sequence[Call], *, named: bool
-) -> tuple[str, ...]:
+def layers_walked(layers: Sequence[str], calls: Calls, steps: Calls, *, are_named: bool) -> tuple[str, ...]:
     """Return the layers' names on the method's walk.
 
     A value between operators that the method joins has no attribution.
 
     Args:
         calls, steps: the operators before and after the method joins some of them.
-        named: true if the user named the layers; if false, the joined operators' output replaces a value
+        are_named: true if the user named the layers; if false, the joined operators' output replaces a value
             between them.
 
     Raises:
@@ -240,17 +196,17 @@ def layers_walked(
     """
     walked = {name for step in steps for name in step.outputs}
     readers = readers_of(calls)
-    found = []
-    for name in kept:
+    found_layers = []
+    for name in layers:
         end = name
         while end not in walked and len(readers[end]) == 1:
             end = readers[end][0].outputs[0]
-        if name not in walked and named:
+        if name not in walked and are_named:
             instead = f": name {end!r} instead" if end in walked else ""
             raise InvalidOptionError(
                 f"layer {name!r} has no attribution of its own, since the method joins its operator with "
                 f"those behind it{instead}."
             )
         if end in walked:
-            found.append(end)
-    return tuple(dict.fromkeys(found))
+            found_layers.append(end)
+    return tuple(dict.fromkeys(found_layers))

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,10 +13,10 @@ import numpy as np
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Gap, Method
-from rationale.methods.environment import At, Call
-from rationale.methods.leaves import OTHERS, Leaf
-from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR, Seed
+from rationale.methods.engine import Gap, Method, Results
+from rationale.methods.environment import Calls, RuleCall, RulePoint
+from rationale.methods.leaves import OTHER_INPUT, Leaf
+from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR
 from rationale.methods.players import Players, by_player
 from rationale.references.reference_set import ReferenceSet
 from rationale.rules.pointwise.conditions import number
@@ -35,22 +36,22 @@ class Relevance:
 
 
 Carried = Tensor | Relevance
-Readers = Mapping[str, list[Call]]
-Pull = Callable[[Ops, Call, Any], Sequence[Carried | None]]
+Readers = Mapping[str, list[RuleCall]]
+Pull = Callable[[Ops, RuleCall, Any], Sequence[Carried | None]]
 
 
 def _never_called(*_: object, **__: object) -> Evaluation:
     raise NotImplementedError("nothing of the path")
 
 
-_NOBODY = Rule("outside", "", Kind.LOCAL, _never_called)
-_OUTSIDE = Call("outside", _NOBODY, {}, (None,), (), (False,), At((None,), (), (None,)))
+_OUTSIDE_RULE = Rule("outside", "", Kind.LOCAL, _never_called)
+_OUTSIDE = RuleCall("outside", _OUTSIDE_RULE, {}, (None,), (), (False,), RulePoint((None,), (), (None,)))
 """The reader of a kept value outside of the path: no call can be joined with it."""
 
 
-def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
+def readers_of(calls: Calls, keep: Collection[str] = ()) -> Readers:
     """Return the path's calls that read each value; a kept value also has a reader outside of the path."""
-    readers: dict[str, list[Call]] = defaultdict(list, {name: [_OUTSIDE] for name in kept})
+    readers: dict[str, list[RuleCall]] = defaultdict(list, {name: [_OUTSIDE] for name in keep})
     for call in calls:
         for name in call.sources:
             readers[name].append(call)
@@ -59,12 +60,12 @@ def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
 
 def walk(
     op: Ops,
-    calls: Sequence[Call],
+    calls: Calls,
     output: str,
     seed: Carried,
     pull: Pull,
     advance: Callable[[int], None],
-    kept: Collection[str] = (),
+    keep: Collection[str] = (),
 ) -> dict[str, Any]:
     """Carry the seed's multiplier from the explained output back to every value before it.
 
@@ -75,7 +76,7 @@ def walk(
         calls: the operators of the path in topological order.
         pull: the method's multipliers for one call: one per input, or None.
         advance: called with the number of operators done, for a progress bar.
-        kept: names of values on the path whose multipliers are also returned.
+        keep: names of values on the path whose multipliers are also returned.
 
     Returns:
         The multiplier, or relevance if `pull` returns it, of each value that nothing on the path computes,
@@ -85,8 +86,8 @@ def walk(
     pending: dict[str, list[Carried]] = defaultdict(list)
     pending[output].append(seed)
     read: dict[str, Tensor] = {}
-    for done, call in enumerate(reversed(calls)):
-        advance(done)
+    for count, call in enumerate(reversed(calls)):
+        advance(count)
         if not any(name in pending for name in call.outputs):
             continue
         op.scope = f"backward/{call.name}"
@@ -94,7 +95,7 @@ def walk(
             _arriving(op, pending.pop(name, []), y)
             for name, y in zip(call.outputs, call.x.outputs, strict=True)
         ]
-        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in kept)
+        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in keep)
         if call.rule.kind is not Kind.POINTWISE:
             arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
         try:
@@ -106,13 +107,13 @@ def walk(
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"{call.rule.op_type} node {call.name!r}: {error}") from error
     op.scope = "rationale"
-    return arrived | {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
+    return arrived | {name: _gather(op, multipliers, read.get(name)) for name, multipliers in pending.items()}
 
 
-def _arriving(op: Ops, ms: Sequence[Carried], y: Tensor) -> Carried:
-    if not ms:  # a second output that does not reach the target
+def _arriving(op: Ops, multipliers: Sequence[Carried], y: Tensor) -> Carried:
+    if not multipliers:  # a second output that does not reach the target
         return op.row_constant(np.zeros((1,) * y.rank, y.dtype.numpy()))
-    return _gather(op, ms, y)
+    return _gather(op, multipliers, y)
 
 
 def _expand(op: Ops, m: Carried, y: Tensor) -> Carried:
@@ -149,32 +150,29 @@ def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
     return Relevance(_add(op, relevances))
 
 
-def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
+def _add(op: Ops, multipliers: Sequence[Tensor]) -> Tensor:
     """Return Σ m.
 
     Multipliers that vary over fewer axes come first, so that they are added while they are small.
     """
-    total, *others = sorted(ms, key=lambda m: len(m.batch_axes))
-    for m in others:
-        total = op.Add(total, m)
-    return total
+    return reduce(op.Add, sorted(multipliers, key=lambda m: len(m.batch_axes)))
 
 
 @runtime_checkable
-class ByRules(Protocol):
+class RulePull(Protocol):
     """A `Pull` that applies a rule of relevance propagation to each operator."""
 
-    def __call__(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]: ...
+    def __call__(self, op: Ops, call: RuleCall, m: Any) -> Sequence[Carried | None]: ...
 
-    def rule_of(self, call: Call) -> str | None:
+    def rule_of(self, call: RuleCall) -> str | None:
         """Return the name of an operator's rule; None for an operator that only moves values."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """The point `at` that replaces x for the rules, on a path that begins at `start` (if it has one)."""
+class PathPoint:
+    """The point that replaces x for the rules, on a path that begins at `start` (if it has one)."""
 
-    at: Tensor
+    x: Tensor
     start: Tensor | None
 
 
@@ -213,7 +211,7 @@ class PropagationMethod(Method):
         return [kind for kind, is_answered in errors if is_answered]
 
     @property
-    def open_faults(self) -> Sequence[str]:
+    def features_with_fixed_references(self) -> Sequence[str]:
         drawn = bool(self.points) and not self.each_reference
         faults = [f"{self.name} draws from the references when the graph is made"] if drawn else []
         return faults + ["a standard error"] * self.standard_error
@@ -230,20 +228,20 @@ class PropagationMethod(Method):
     def rows_per_target(self, references: int) -> int:
         return (self.points or 1) * (references if self.each_reference else 1)
 
-    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         """Return the operators that the walk reads, in topological order, and their pull function.
 
         Override it to join operators into layers, or to treat a layer by its place.
 
         Args:
-            kept: names of values whose multipliers are requested. The plan leaves these values if it joins
-                operators only to save time; values inside a layer that the method's definition joins have
-                none.
+            keep: names of values whose multipliers are requested. The plan leaves these values if it
+                joins operators only to save time; values inside a layer that the method's definition joins
+                have none.
         """
-        del op, kept
+        del op, keep
         return calls, self.pull
 
-    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> PathPoint:
         """Return the points of an explained input, along S, and along K with `each_reference`."""
         raise NotImplementedError(f"{self.name} has points, and says not where")
 
@@ -252,7 +250,7 @@ class PropagationMethod(Method):
         raise NotImplementedError(f"{self.name} averages, and says not what")
 
     @abstractmethod
-    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+    def pull(self, op: Ops, call: RuleCall, m: Any) -> Sequence[Carried | None]:
         """Return the multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
 
     @abstractmethod
@@ -263,30 +261,19 @@ class PropagationMethod(Method):
             r: the references, or the start of the path that `point` returned.
         """
 
-    def emit_output(self, kind: str, walked: "Walked") -> Mapping[str, Tensor]:
-        """Return the outputs of a kind that only this method has.
 
-        Args:
-            kind: one of `further_outputs`.
-
-        Returns:
-            By explained tensor, as `Walked.by_output` yields them; under `WHOLE` a number for each target.
-        """
-        raise NotImplementedError(f"{self.name} has outputs of kind {kind!r}, and emits none")
-
-
-def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
+def pull_back(point: RulePoint, call: RuleCall, m: Any) -> list[Tensor | None]:
     """Return the multiplier of each varying input, by its pullback at a point; None for other inputs.
 
     Raises:
         UnsupportedModelError: if the operator's rule has no pullback for a varying input.
     """
     leaving: list[Tensor | None] = []
-    for i, (varying, pullback) in enumerate(zip(call.varying, at.pullbacks, strict=True)):
+    for i, (varying, pullback) in enumerate(zip(call.varying, point.pullbacks, strict=True)):
         if varying and pullback is None:
             raise UnsupportedModelError(
-                f"its input {i} ({call.inputs[i]!r}) depends on what is explained; its rule takes that as "
-                "fixed"
+                f"its input {i} ({call.inputs[i]!r}) depends on the explained inputs, but its rule takes "
+                "it as fixed"
             )
         leaving.append(pullback(m) if varying and pullback is not None else None)
     return leaving
@@ -296,78 +283,72 @@ def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedTensor:
     """A tensor at the walk's end: its multiplier, and the start of its path to x."""
 
-    at: Leaf
+    leaf: Leaf
     x: Tensor
     multiplier: Tensor
     start: Tensor | None
 
 
 @dataclass(frozen=True)
-class Walked:
-    """A finished walk, from which a method makes its outputs.
+class FinishedWalk(Results):
+    """The results of a walk.
 
     Attributes:
         explained: the explained tensors with their multipliers.
-        seed: start of the walk, with the explained value and the base value.
     """
 
-    op: Ops
     method: PropagationMethod
-    explained: Sequence[Explained]
-    seed: Seed
+    explained: Sequence[ExplainedTensor]
     references: ReferenceSet | None
     players: Players | None
 
-    def attribute(self, e: Explained) -> Tensor:
+    def attribute(self, e: ExplainedTensor) -> Tensor:
         """Return the attributions of one tensor."""
         weights = self.references.weights if self.references else None
         return self.method.attribute(self.op, e.multiplier, e.x, e.start, weights)
 
-    def by_output(self, value: Callable[[Explained], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def by_output(self, value: Callable[[ExplainedTensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Yield each ungrouped tensor's name and value, then the value of all players together."""
         op, players, grouped = self.op, self.players, {}
-        for name, parts in by_name(self.explained).items():
-            found = together(op, parts, [value(e) for e in parts])
-            if players is None or name not in players.of:
-                yield name, found
+        for name, parts in by_explained_name(self.explained).items():
+            values = sum_over_tensors(op, parts, [value(e) for e in parts])
+            if players is None or name not in players.player_of:
+                yield name, values
             else:
-                grouped[name] = found
+                grouped[name] = values
         if players is not None:
             yield GROUPS, by_player(op, players, grouped)
 
 
-def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
+def by_explained_name(explained: Sequence[ExplainedTensor]) -> dict[str, list[ExplainedTensor]]:
     """Return the explained tensors by the name of the input, or tensor, that they explain."""
-    groups: dict[str, list[Explained]] = {}
+    groups: dict[str, list[ExplainedTensor]] = {}
     for e in explained:
-        groups.setdefault(e.at.name, []).append(e)
+        groups.setdefault(e.leaf.name, []).append(e)
     return groups
 
 
-def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
+def sum_over_tensors(op: Ops, parts: Sequence[ExplainedTensor], attributions: Sequence[Tensor]) -> Tensor:
     """Return the attributions of one input, summed over the tensors that explain it."""
-    total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
-    for other in others:
-        total = op.Add(total, other)
-    return total
+    return reduce(op.Add, [sum_by_id(op, e.leaf, a) for e, a in zip(parts, attributions, strict=True)])
 
 
-def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
+def sum_by_id(op: Ops, leaf: Leaf, attributions: Tensor) -> Tensor:
     """Sum over the table row of each id; each sum goes to the id's index in the input's row."""
-    if at.indices is None:
-        return a
-    axes = list(range(at.indices.ndim, a.rank))
-    a = op.ReduceSum(a, axes, keepdims=0) if axes else a
-    indices, shape = at.indices.reshape(1, -1), at.row
-    a = op.reshape(a, indices.shape)
-    if not (own := indices != OTHERS).all():
-        a = op.Gather(a, op.constant(np.flatnonzero(own)), axis=1)
-        indices = indices[:, own[0]]
+    if leaf.indices is None:
+        return attributions
+    axes = list(range(leaf.indices.ndim, attributions.rank))
+    attributions = op.ReduceSum(attributions, axes, keepdims=0) if axes else attributions
+    indices, shape = leaf.indices.reshape(1, -1), leaf.row
+    attributions = op.reshape(attributions, indices.shape)
+    if not (is_of_input := indices != OTHER_INPUT).all():
+        attributions = op.Gather(attributions, op.constant(np.flatnonzero(is_of_input)), axis=1)
+        indices = indices[:, is_of_input[0]]
     if not np.array_equal(indices[0], np.arange(math.prod(shape))):
-        zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
+        zeros = op.row_constant(np.zeros((1, math.prod(shape)), attributions.dtype.numpy()))
         to = op.row_constant(indices.astype(np.int64))
-        a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
-    return op.reshape(a, shape)
+        attributions = op.ScatterElements(zeros, to, attributions, axis=1, reduction="add")
+    return op.reshape(attributions, shape)

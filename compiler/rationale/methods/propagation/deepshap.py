@@ -16,8 +16,8 @@ import numpy.typing as npt
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops, mean
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, References, Weighted
-from rationale.methods.environment import Call
+from rationale.methods.engine import References, WeightedMethod
+from rationale.methods.environment import Calls, RuleCall
 from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.speed import commute, fuse
@@ -26,7 +26,7 @@ from rationale.rules.secants import difference, tiny
 
 
 @dataclass(frozen=True, eq=False)
-class DeepShap(Weighted, PropagationMethod):
+class DeepShap(WeightedMethod, PropagationMethod):
     """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
 
     Exact if the network is a sum of functions of single inputs and of products of two; for other networks
@@ -44,18 +44,18 @@ class DeepShap(Weighted, PropagationMethod):
     standard_error: bool = False
 
     name: ClassVar[str] = "deepshap"
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
     averages: ClassVar[str] = "K"
 
     @property
     def options(self) -> dict[str, Any]:
         return {"standard_error": self.standard_error}
 
-    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         """Order linear operators by least cost, and fuse operators that have one common multiplier."""
-        return fuse(commute(op, calls, kept), kept), self.pull
+        return fuse(commute(op, calls, keep), keep), self.pull
 
-    def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+    def pull(self, op: Ops, call: RuleCall, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return _PULL[Kind.LOCAL if call.rule.deeplift_form else call.rule.kind](op, call, m)
 
     def attribute(
@@ -72,7 +72,7 @@ class DeepShap(Weighted, PropagationMethod):
         return op.Mul(m, op.Sub(x, r))
 
 
-def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+def _bilinear(op: Ops, call: RuleCall, m: Any) -> Sequence[Tensor | None]:
     """Pull m back at the midpoint (x + r)/2: the exact two-player Shapley value of a product."""
     if _indices_differ(call):
         return _between_indices(op, call, m)
@@ -82,33 +82,33 @@ def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         op.Add(op.Mul(x, 0.5), op.Mul(r, 0.5)) if varying else x  # r/2 is folded: one pass over references
         for x, r, varying in zip(call.x.inputs, call.reference.inputs, call.varying, strict=True)
     ]
-    return pull_back(call.at(op, middle), call, m)
+    return pull_back(call.evaluate(op, middle), call, m)
 
 
-def _indices_differ(call: Call) -> bool:
+def _indices_differ(call: RuleCall) -> bool:
     """Tell whether a fixed input of the operator, such as computed indices, differs at the references."""
     if call.r is None:  # a linear call that changed places with another has no values at references
         return False
-    both = [
+    fixed_inputs = [
         (x, r)
         for x, r, varying in zip(call.x.inputs, call.r.inputs, call.varying, strict=True)
         if x is not None and r is not None and not varying
     ]
     # weights may contain a neighbour's factors
-    return any(x.value is not r.value and x.batch_axes for x, r in both)
+    return any(x.value is not r.value and x.batch_axes for x, r in fixed_inputs)
 
 
-def _between_indices(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+def _between_indices(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | None]:
     """Return ½(P_x + P_r)ᵀm, plus the rest of m·Δy in proportion to |Δx|: exact and bounded."""
-    halves = [pull_back(at, call, op.Mul(m, 0.5)) for at in (call.x, call.reference)]
+    halves = [pull_back(point, call, op.Mul(m, 0.5)) for point in (call.x, call.reference)]
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
-    both = zip(call.x.inputs, call.reference.inputs, means, strict=True)
-    deltas = [None if g is None else op.Sub(x, r) for x, r, g in both]
-    left, size = _sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y))), op.array([0.0], call.x.y)
+    points = zip(call.x.inputs, call.reference.inputs, means, strict=True)
+    deltas = [None if g is None else op.Sub(x, r) for x, r, g in points]
+    remaining, total = (_sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y))), op.array([0.0], call.x.y))
     for g, d in zip(means, deltas, strict=True):
         if g is not None and d is not None:
-            left, size = op.Sub(left, _sum(op, op.Mul(g, d))), op.Add(size, _sum(op, op.Abs(d)))
-    share = op.Div(left, op.Max(size, tiny(call.x.y)))
+            remaining, total = (op.Sub(remaining, _sum(op, op.Mul(g, d))), op.Add(total, _sum(op, op.Abs(d))))
+    share = op.Div(remaining, op.Max(total, tiny(call.x.y)))
     return [
         None if g is None or d is None else op.Add(g, op.Mul(op.Sign(d), op.reshape(share, (1,) * d.rank)))
         for g, d in zip(means, deltas, strict=True)
@@ -120,14 +120,14 @@ def _sum(op: Ops, x: Tensor) -> Tensor:
     return op.reshape(op.ReduceSum(x, list(range(x.rank)), keepdims=1), (1,))
 
 
-def _pointwise(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+def _pointwise(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | None]:
     """Pull m back by the secant (f(x) − f(r))/(x − r) of a function that is smooth on the scale of 1."""
     if any(call.varying[1:]):
-        raise UnsupportedModelError("a parameter of it depends on what is explained")
+        raise UnsupportedModelError("one of its parameters depends on the explained inputs")
     return [op.Mul(m, _smooth_secant(op, call)), *(None for _ in call.inputs[1:])]
 
 
-def _smooth_secant(op: Ops, call: Call) -> Tensor:
+def _smooth_secant(op: Ops, call: RuleCall) -> Tensor:
     """Return (Δy·Δx + ε·f'(x))/(Δx² + ε): the quotient, and f' if the quotient would cancel.
 
     ε is the rounding of the dtype. Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
@@ -135,13 +135,13 @@ def _smooth_secant(op: Ops, call: Call) -> Tensor:
     """
     x, r = call.x.first, call.reference.first
     epsilon = float(np.finfo(x.dtype.numpy()).eps)
-    slope = call.at(op, call.x.inputs).pullback()
+    slope = call.evaluate(op, call.x.inputs).pullback()
     d, change = op.Sub(x, r), op.Sub(call.x.y, call.reference.y)
     rise = op.Add(op.Mul(change, d), slope(op.array([epsilon], x)))
     return op.Div(rise, op.Add(op.Mul(d, d), epsilon))
 
 
-def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+def _selection(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | None]:
     """Pull m back by the cross-maximum c = max(y, y_r).
 
     (c − y_r)·m goes to x's winner, (y − c)·m to r's, both over x − r.
@@ -166,7 +166,7 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     return [multiplier, *(None for _ in call.x.inputs[1:])]
 
 
-def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+def _local(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | None]:
     """Pull m back by the operator's own DeepLIFT rule, for any kind of operator."""
     if call.rule.deeplift_form is None:
         raise UnsupportedModelError("it has a gradient, but no rule that keeps summation to delta")
@@ -174,11 +174,11 @@ def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     xs, rs = list(at_x.inputs), list(at_r.inputs)
     leaving = call.rule.deeplift_form(op, m, xs, rs, at_x.y, at_r.y, **call.attributes)
     if any(call.varying[len(leaving) :]):
-        raise UnsupportedModelError("a parameter of it depends on what is explained")
+        raise UnsupportedModelError("one of its parameters depends on the explained inputs")
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
 
 
-_PULL: dict[Kind, Callable[[Ops, Call, Any], Sequence[Tensor | None]]] = {
+_PULL: dict[Kind, Callable[[Ops, RuleCall, Any], Sequence[Tensor | None]]] = {
     Kind.BILINEAR: _bilinear,
     Kind.POINTWISE: _pointwise,
     Kind.SELECTION: _selection,

@@ -9,29 +9,29 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from rationale.graph.ops import Ops, along, mean, open_rows, open_weights
+from rationale.graph.ops import along, mean, open_rows, open_weights
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
-from rationale.methods.engine import Canvas, Engine, Method, Missing, Selection
-from rationale.methods.environment import Call, Environment, MovedEnvironment
-from rationale.methods.feature_names import named
-from rationale.methods.leaves import Chosen, Leaf, choose_leaves
-from rationale.methods.outputs import Outputs, attributions_name, check_group_names, seed_of
+from rationale.methods.engine import Canvas, Engine, Method, MissingValues, Selection
+from rationale.methods.environment import Calls, Environment, MovedEnvironment, RuleCall
+from rationale.methods.feature_names import with_named_features
+from rationale.methods.leaves import ChosenLeaves, Leaf, choose_leaves
+from rationale.methods.outputs import Outputs, attributions_name, check_group_names, make_seed
 from rationale.methods.propagation.attributions import (
     concepts_of,
     emit_channels,
     emit_heatmaps,
-    emit_outputs,
+    emit_walk,
     layers_walked,
     requested_layers,
 )
 from rationale.methods.propagation.backward import (
-    ByRules,
     Carried,
-    Explained,
+    ExplainedTensor,
+    FinishedWalk,
     PropagationMethod,
     Pull,
-    Walked,
+    RulePull,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
@@ -42,17 +42,21 @@ from rationale.references.request_time import WEIGHTS, references_name
 from rationale.schema.manifest import LayerRule
 from rationale.schema.request import CompileRequest
 
+WalkSelection = Selection[PropagationMethod, Path]
 
-class Walk(Engine):
+
+class Walk(Engine[PropagationMethod, Path]):
     """The engine of DeepSHAP, gradients and LRP: a walk back from the output, operator by operator."""
 
     players = "sum"
-    missing = Missing.NEVER
+    missing = MissingValues.NEVER
 
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(
+        self, lowered: Lowered, method: PropagationMethod, inputs: Sequence[str] | None
+    ) -> tuple[Leaf, ...]:
         return _choose_leaves(method, lowered, inputs).leaves
 
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(self, lowered: Lowered, method: PropagationMethod, request: CompileRequest) -> WalkSelection:
         """Find the path from the explained inputs to the explained output.
 
         If an operator before the first of the named layers has no rule, the path begins at that layer.
@@ -79,16 +83,16 @@ class Walk(Engine):
             target = replace(target, notes=(*target.notes, note))
         if method.reference_set is None and method.has_base_value:
             raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
-        return named(Selection(lowered, target, method, None, path), request)
+        return with_named_features(Selection(lowered, target, method, None, path), request)
 
-    def outputs(self, selection: Selection) -> Outputs:
-        _, path = _walked(selection)
-        return replace(super().outputs(selection), concepts=concepts_of(selection, path.concepts))
+    def outputs(self, selection: WalkSelection) -> Outputs:
+        concepts = concepts_of(selection, selection.choice.concepts)
+        return replace(super().outputs(selection), concepts=concepts)
 
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[PropagationMethod, Path]) -> None:
         """Walk back from the output to the explained tensors; the graph's own nodes are the forward pass."""
         op, references, selection = canvas.op, canvas.references, canvas.selection
-        (method, path), target = _walked(selection), selection.target
+        method, path, target = selection.method, selection.choice, selection.target
         at_x = canvas.at_x(path.active, path.blocked)
         calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
         at_x.lift_outputs()
@@ -98,74 +102,73 @@ class Walk(Engine):
         starts, calls = _onto_paths(at_x, at_r, selection, references, calls)
         weights = references.weights if references else None
         op.scope = "seed"
-        y = at_x.at(target.output)
+        y = at_x.tensor(target.output)
         base = None
         if at_r is not None and method.has_base_value:
-            at = op.reshape(at_r.at(target.output), (1, int(np.prod(y.shape))))
-            base = _mean_over_references(op, at, weights)
-        seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
+            y_r = op.reshape(at_r.tensor(target.output), (1, int(np.prod(y.shape))))
+            # in float64: a float32 sum of thousands of large outputs loses their differences
+            wide = y_r if y_r.dtype == ir.DataType.DOUBLE else op.Cast(y_r, to=int(ir.DataType.DOUBLE))
+            base = mean(op, wide, "K", weights)
+        seed = make_seed(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
-        own = [path.concepts.layer] if path.concepts else []
-        watched = {*requested, *own}
-        steps, pull = method.plan(op, calls, watched)
+        concept_layers = [path.concepts.layer] if path.concepts else []
+        kept_values = {*requested, *concept_layers}
+        steps, pull = method.plan(op, calls, kept_values)
         canvas.rules[:] = _rules(steps, pull)
-        kept = layers_walked(requested, calls, steps, named=path.layers != "all")
-        check_names(selection.lowered, {attributions_name(name) for name in kept})
-        check_group_names(target, kept)
-        layers_walked(own, calls, steps, named=True)
+        layer_names = layers_walked(requested, calls, steps, are_named=path.layers != "all")
+        check_names(selection.lowered, {attributions_name(name) for name in layer_names})
+        check_group_names(target, layer_names)
+        layers_walked(concept_layers, calls, steps, are_named=True)
+        ends = {*layer_names, *concept_layers}
 
         def walk_from(output: str, multiplier: Carried) -> dict[str, Any]:
             report = partial(canvas.progress, "walking back")
-            return walk(op, steps, output, multiplier, pull, lambda i: report(i, len(steps)), {*kept, *own})
+            return walk(op, steps, output, multiplier, pull, lambda i: report(i, len(steps)), ends)
 
-        def explained(arriving: Mapping[str, Any]) -> list[Explained]:
+        def explained(arriving: Mapping[str, Any]) -> list[ExplainedTensor]:
             leaves = target.leaves
-            return [Explained(s, at_x.at(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in leaves]
+            return [
+                ExplainedTensor(s, at_x.tensor(s.tensor), arriving[s.tensor], starts[s.tensor])
+                for s in leaves
+            ]
 
         arriving = walk_from(target.output, seed.multiplier)
         layers = {
-            n: Explained(Leaf(n, n), at_x.at(n), arriving[n], at_r.at(n) if at_r else None)
-            for n in (*kept, *own)
+            n: ExplainedTensor(Leaf(n, n), at_x.tensor(n), arriving[n], at_r.tensor(n) if at_r else None)
+            for n in (*layer_names, *concept_layers)
         }
         if concepts is not None:
-            outputs, masked = emit_channels(op, method, concepts, layers[own[0]], weights)
+            outputs, masked = emit_channels(op, method, concepts, layers[concept_layers[0]], weights)
             zeros = {
-                t: np.zeros((1,) * at_x.at(t).rank, seed.explained.dtype.numpy()) for t in target.tensors
+                t: np.zeros((1,) * at_x.tensor(t).rank, seed.explained.dtype.numpy()) for t in target.tensors
             }
-            nothing = {t: op.row_constant(array) for t, array in zeros.items()}
-            reached = explained(nothing | walk_from(own[0], masked))
-            op.graph.outputs.extend([*outputs, *emit_heatmaps(op, method, concepts, reached, weights)])
-        walked = Walked(op, method, explained(arriving), seed, references, target.players)
-        emit_outputs(walked, [layers[n] for n in kept])
+            zero_multipliers = {t: op.row_constant(array) for t, array in zeros.items()}
+            by_channel = explained(zero_multipliers | walk_from(concept_layers[0], masked))
+            op.graph.outputs.extend([*outputs, *emit_heatmaps(op, method, concepts, by_channel, weights)])
+        results = FinishedWalk(op, seed, method, explained(arriving), references, target.players)
+        emit_walk(canvas, results, [layers[n] for n in layer_names])
 
 
 WALK = Walk()
 
 
-def _walked(selection: Selection) -> tuple[PropagationMethod, Path]:
-    method, path = selection.method, selection.part
-    assert isinstance(method, PropagationMethod)
-    assert isinstance(path, Path)
-    return method, path
-
-
-def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
+def _rules(steps: Calls, pull: Pull) -> list[LayerRule]:
     """Return the rule of each operator on the walk, first to last; empty for methods without such rules."""
-    if not isinstance(pull, ByRules):
+    if not isinstance(pull, RulePull):
         return []
-    named = [(call, pull.rule_of(call)) for call in steps]
+    named_rules = [(call, pull.rule_of(call)) for call in steps]
     return [
         LayerRule(operator=call.rule.op_type, name=call.name, tensor=call.outputs[0], rule=rule)
-        for call, rule in named
+        for call, rule in named_rules
         if rule is not None
     ]
 
 
-def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | None) -> Chosen:
+def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | None) -> ChosenLeaves:
     """Return the ends of the walk: behind imputers if the references, as rows, pass them too."""
-    given = method.reference_set
-    chosen = choose_leaves(lowered, inputs, given if isinstance(given, Mapping) else ())
-    has_rows = given is not None and not isinstance(given, Baseline | OpenReferences)
+    references = method.reference_set
+    chosen = choose_leaves(lowered, inputs, references if isinstance(references, Mapping) else ())
+    has_rows = references is not None and not isinstance(references, Baseline | OpenReferences)
     may_fill = has_rows and any(node.op_type == "IsNaN" for node in lowered.model.graph)
     return behind_imputers(lowered, chosen) if may_fill else chosen
 
@@ -173,7 +176,7 @@ def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | Non
 def _foremost(lowered: Lowered, layers: Sequence[str]) -> list[str]:
     """Return the layers that depend on no other one."""
     behind = {name: reach_forward(lowered.model.graph, [name]) - {name} for name in layers}
-    return [name for name in layers if not any(name in others for others in behind.values())]
+    return [name for name in layers if not any(name in dependents for dependents in behind.values())]
 
 
 def _at_references(at_x: Environment, references: ReferenceSet, path: Path) -> MovedEnvironment:
@@ -194,31 +197,25 @@ def _at_references(at_x: Environment, references: ReferenceSet, path: Path) -> M
 def _onto_paths(
     at_x: Environment,
     at_r: MovedEnvironment | None,
-    selection: Selection,
+    selection: WalkSelection,
     references: ReferenceSet | None,
-    calls: list[Call],
-) -> tuple[dict[str, Tensor | None], list[Call]]:
+    calls: list[RuleCall],
+) -> tuple[dict[str, Tensor | None], list[RuleCall]]:
     """Return the starts of the paths to x, by tensor, and the calls at the points of the paths.
 
     The calls change only if the method walks on paths.
     """
-    (method, path), target = _walked(selection), selection.target
-    starts = {name: at_r.at(name) if at_r else None for name in target.tensors}
+    method, path, target = selection.method, selection.choice, selection.target
+    starts = {name: at_r.tensor(name) if at_r else None for name in target.tensors}
     if not method.points:
         return starts, calls
     at_x.op.scope = "point"
     weights = references.weights if references else None
     points = {
-        s.tensor: method.point(at_x.op, s.name, at_x.at(s.tensor), starts[s.tensor], weights)
+        s.tensor: method.point(at_x.op, s.name, at_x.tensor(s.tensor), starts[s.tensor], weights)
         for s in target.leaves
     }
-    there = {name: point.at for name, point in points.items()}
-    moved_to = MovedEnvironment(at_x, "point", there, path.dependent)
-    moved = [replace(call, x=moved_to.evaluate(call)) for call in calls]
-    return {name: point.start for name, point in points.items()}, moved
-
-
-def _mean_over_references(op: Ops, y: Tensor, weights: np.ndarray | None) -> Tensor:
-    """Return the mean in float64: a float32 sum of thousands of large outputs loses their differences."""
-    wide = y if y.dtype == ir.DataType.DOUBLE else op.Cast(y, to=int(ir.DataType.DOUBLE))
-    return mean(op, wide, "K", weights)
+    values_on_path = {name: point.x for name, point in points.items()}
+    on_path = MovedEnvironment(at_x, "point", values_on_path, path.dependent)
+    calls_on_path = [replace(call, x=on_path.evaluate(call)) for call in calls]
+    return {name: point.start for name, point in points.items()}, calls_on_path

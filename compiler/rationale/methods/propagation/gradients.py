@@ -14,9 +14,9 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops, along, mean, rows_along
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap, References
-from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Point, PropagationMethod, pull_back
+from rationale.methods.engine import Gap, References
+from rationale.methods.environment import RuleCall
+from rationale.methods.propagation.backward import PathPoint, PropagationMethod, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.references.reference_set import Baseline
 from rationale.schema.request import whole_number
@@ -34,9 +34,9 @@ def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
 class _Derivative(PropagationMethod):
     """The plain pullback, at x or at the points that `point` returns."""
 
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
 
-    def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+    def pull(self, op: Ops, call: RuleCall, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return pull_back(call.x, call, m)
 
 
@@ -104,10 +104,10 @@ class IntegratedGradients(_Derivative):
     def options(self) -> dict[str, Any]:
         return {"steps": int(self.steps), "standard_error": self.standard_error}
 
-    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> PathPoint:
         assert r is not None
         alphas, _ = path_quadrature(self.steps)
-        return Point(_between(op, r, x, alphas), r)
+        return PathPoint(_between(op, r, x, alphas), r)
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -170,12 +170,12 @@ class ExpectedGradients(_Derivative):
         random = np.random.default_rng(self.seed)
         return random.choice(count, self.samples, p=weights), random.random(self.samples)
 
-    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> PathPoint:
         assert r is not None
         rows = rows_along(op, r)
         indices, alphas = self.pairs(len(rows), weights)
         start = along(op, rows[indices], "S")
-        return Point(_between(op, start, x, alphas), start)
+        return PathPoint(_between(op, start, x, alphas), start)
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -227,13 +227,13 @@ class SmoothGrad(_Derivative):
 
     @property
     def options(self) -> dict[str, Any]:
-        plain = (
+        sigma_values = (
             {name: np.asarray(sigma).tolist() for name, sigma in self.sigma.items()}
             if isinstance(self.sigma, Mapping)
             else np.asarray(self.sigma).tolist()
         )
-        known = {"samples": int(self.samples), "sigma": plain, "seed": int(self.seed)}
-        return {**known, "standard_error": self.standard_error}
+        options = {"samples": int(self.samples), "sigma": sigma_values, "seed": int(self.seed)}
+        return {**options, "standard_error": self.standard_error}
 
     def noise(self, name: str, row: Sequence[int]) -> np.ndarray:
         """Draw the noise of one input: [S, *row]; it is the same for any choice of other inputs.
@@ -253,9 +253,9 @@ class SmoothGrad(_Derivative):
         random = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
         return np.asarray(random.standard_normal((self.samples, *row)) * sigma)
 
-    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> PathPoint:
         noise = self.noise(name, x.shape[1:]).astype(x.dtype.numpy())
-        return Point(op.Add(x, along(op, noise, "S")), None)
+        return PathPoint(op.Add(x, along(op, noise, "S")), None)
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None

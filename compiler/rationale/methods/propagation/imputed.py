@@ -13,40 +13,42 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.graph.batching import is_elementwise
-from rationale.graph.nodes import extract, nodes_behind, reads
+from rationale.graph.nodes import extract, nodes_behind, values_read
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
-from rationale.methods.leaves import OTHERS, Chosen, Leaf, is_float, keeps_batch
+from rationale.methods.leaves import OTHER_INPUT, ChosenLeaves, Leaf, is_float, keeps_batch
 from rationale.rules.rule import Trait, find_rule
 
 
-def behind_imputers(lowered: Lowered, chosen: Chosen) -> Chosen:
+def behind_imputers(lowered: Lowered, chosen: ChosenLeaves) -> ChosenLeaves:
     """Move leaves behind the imputers, for the inputs whose missing values the model fills."""
     inputs = {str(v.name) for v in lowered.model.graph.inputs}
     floats = [s.name for s in chosen.leaves if s.tensor in inputs and s.name in lowered.specs]
-    filled = _filled(lowered, floats)
+    filled = _filled_leaves(lowered, floats)
     leaves = tuple(s for leaf in chosen.leaves for s in filled.get(leaf.tensor, (leaf,)))
     return replace(chosen, leaves=leaves)
 
 
-def _filled(lowered: Lowered, names: Sequence[str]) -> dict[str, tuple[Leaf, ...]]:
+def _filled_leaves(lowered: Lowered, names: Sequence[str]) -> dict[str, tuple[Leaf, ...]]:
     """Return the leaves behind the imputers, for each input whose missing values all become numbers."""
     elements, first = {}, 1
     for name in names:
         shape = lowered.specs[name][0]
         elements[name] = np.arange(first, first + prod(shape)).reshape(shape)
         first += prod(shape)
-    ends = _ends(lowered, elements)
+    ends = _single_source_ends(lowered, elements)
     if not ends or not all(is_float(lowered, end) and keeps_batch(lowered, str(end.name)) for end in ends):
         return {}
     empty = _still_missing(lowered, elements, ends)
     filled = [name for name in names if not np.isin(elements[name], empty).any()]
     if len(filled) < len(names):
-        return _filled(lowered, filled)
-    return {name: tuple(_leaves(name, own, ends)) or (Leaf(name, name),) for name, own in elements.items()}
+        return _filled_leaves(lowered, filled)
+    return {
+        name: tuple(_leaves(name, sources, ends)) or (Leaf(name, name),) for name, sources in elements.items()
+    }
 
 
-def _ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) -> dict[ir.Value, np.ndarray]:
+def _single_source_ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) -> dict[ir.Value, np.ndarray]:
     """Return the last tensors whose elements each depend on one element of an input, with these elements.
 
     Args:
@@ -55,17 +57,19 @@ def _ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) -> dict[ir.Value
     sources = dict(elements)
     ends: dict[ir.Value, np.ndarray] = {}
     for node in lowered.model.graph:
-        read = {v: sources[str(v.name)] for v in reads(node) if v.name in sources}
-        found = _followed(lowered, node, sources) if read else {}
-        sources.update(found)
-        if not found:
+        read = {v: sources[str(v.name)] for v in values_read(node) if v.name in sources}
+        results = _result_sources(lowered, node, sources) if read else {}
+        sources.update(results)
+        if not results:
             ends.update(read)
     return ends
 
 
-def _followed(lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _result_sources(
+    lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Return the source element of each element of a node's results; empty if one has several sources."""
-    varying = list(dict.fromkeys(v for v in reads(node) if not v.is_initializer()))
+    varying = list(dict.fromkeys(v for v in values_read(node) if not v.is_initializer()))
     names = [str(v.name) for v in node.outputs]
     if any(v.name not in sources for v in varying) or any(name not in lowered.specs for name in names):
         return {}
@@ -73,8 +77,8 @@ def _followed(lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]
     traits = rule.traits if rule else frozenset()
     if Trait.ELEMENTWISE in traits or is_elementwise(node.op_type, node.domain):
         shape = lowered.specs[names[0]][0]
-        first, *others = (np.broadcast_to(sources[str(v.name)], shape) for v in varying)
-        return {names[0]: first} if all(np.array_equal(first, other) for other in others) else {}
+        first, *other_arrays = (np.broadcast_to(sources[str(v.name)], shape) for v in varying)
+        return {names[0]: first} if all(np.array_equal(first, other) for other in other_arrays) else {}
     constants = [v for v in node.inputs if v is not None and v.is_initializer()]
     if Trait.MOVING not in traits or any(is_float(lowered, v) for v in constants):
         return {}
@@ -92,15 +96,18 @@ def _still_missing(
     graph = lowered.model.graph
     inputs = [v for v in graph.inputs if v.name in elements]
     model = extract(lowered.model, nodes_behind(graph, ends), inputs, list(ends))
-    gaps = {name: np.full(of.shape, np.nan, lowered.specs[name][1].numpy()) for name, of in elements.items()}
-    found = Runner(model, optimise=False)(gaps)
-    return np.concatenate([of[~np.isfinite(found[str(end.name)])] for end, of in ends.items()])
+    gaps = {
+        name: np.full(sources.shape, np.nan, lowered.specs[name][1].numpy())
+        for name, sources in elements.items()
+    }
+    answers = Runner(model, optimise=False)(gaps)
+    return np.concatenate([sources[~np.isfinite(answers[str(end.name)])] for end, sources in ends.items()])
 
 
 def _leaves(name: str, elements: np.ndarray, ends: Mapping[ir.Value, np.ndarray]) -> Iterator[Leaf]:
     """Yield the leaves of an input: the tensors with numbers that depend on its elements."""
     for end, sources in ends.items():
-        own = np.isin(sources, elements)
-        if own.any():
-            indices = np.where(own, sources - elements.flat[0], OTHERS)
+        is_of_input = np.isin(sources, elements)
+        if is_of_input.any():
+            indices = np.where(is_of_input, sources - elements.flat[0], OTHER_INPUT)
             yield Leaf(str(end.name), name, indices, elements.shape, is_filled=True)

@@ -15,24 +15,24 @@ import onnx
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, UnsupportedModelError
-from rationale.graph.nodes import Nodes, names_read, stand_for
+from rationale.graph.nodes import NodeBuilder, names_read, take_place_of
 from rationale.lowering import Lowered, with_model
-from rationale.methods.engine import Part
+from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
-from rationale.methods.leaves import Chosen, choose_leaves, keeps_batch
+from rationale.methods.leaves import ChosenLeaves, choose_leaves, keeps_batch
 from rationale.methods.logits import choose_logits, logits_behind
-from rationale.methods.propagation.unsupported import without_rules, without_slope
+from rationale.methods.players import listed
+from rationale.methods.propagation.unsupported import no_rules_error, no_slope_error
 from rationale.methods.target import (
     AMONG_CARRIERS,
     BY_PLACE,
-    MOST_NAMED,
-    OF_SIZES,
+    SIZE_OPERATORS,
     Stop,
     Target,
     check_shapes,
     choose_output,
     choose_targets,
-    made_by,
+    computes,
     reach_backward,
     reach_forward,
 )
@@ -44,7 +44,7 @@ _NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16
 
 
 @dataclass(frozen=True)
-class Flow:
+class AttributionFlow:
     """The values that carry attributions.
 
     Attributes:
@@ -58,30 +58,35 @@ class Flow:
     stops: tuple[tuple[str, Stop], ...]
 
 
-def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
+def follow_attributions(lowered: Lowered, ends: Sequence[str]) -> AttributionFlow:
     """Follow attributions forward through the graph, from the tensors at which a walk ends."""
     active, blocked, stops = set(ends), set(), []
     opset = lowered.model.graph.opset_imports.get("", 21)
     for node in lowered.model.graph:
-        if active.isdisjoint(names_read(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
+        if (
+            active.isdisjoint(names_read(node))
+            or computes(node, ends)
+            or node.op_type in SIZE_OPERATORS | _CONSTANT
+        ):
             continue
-        about = _Operator(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
+        operator = _NodeFlow(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
         first = str(node.outputs[0].name)
         carried = [i for i, v in enumerate(node.inputs) if v is not None and v.name in active]
-        kept = [i for i in carried if about.takes(i)]
+        carrying = [i for i in carried if operator.carries_input(i)]
         for i in carried:
-            if i not in kept:
+            if i not in carrying:
                 blocked.add((first, i))
-                stops.append((first, about.stop(i, AMONG_CARRIERS if kept else BY_PLACE)))
+                stops.append((first, operator.stop(i, AMONG_CARRIERS if carrying else BY_PLACE)))
         inner = bool(carried) is False  # read from inside a branch or a body
-        given = [v for j, v in enumerate(node.outputs) if v.name and about.gives(j)]
-        if kept or inner:
-            active.update(str(v.name) for v in given)
-            if about.rule is None and not given:
+        given_floats = [v for j, v in enumerate(node.outputs) if v.name and operator.carries_output(j)]
+        if carrying or inner:
+            active.update(str(v.name) for v in given_floats)
+            if operator.rule is None and not given_floats:
                 stops += [
-                    (first, about.stop(i, "the operator has no rule, and gives no floats")) for i in kept
+                    (first, operator.stop(i, "the operator has no rule, and gives no floats"))
+                    for i in carrying
                 ]
-    return Flow(frozenset(active), frozenset(blocked), tuple(stops))
+    return AttributionFlow(frozenset(active), frozenset(blocked), tuple(stops))
 
 
 def is_number(lowered: Lowered, value: ir.Value) -> bool:
@@ -92,7 +97,7 @@ def is_number(lowered: Lowered, value: ir.Value) -> bool:
 
 
 @dataclass(frozen=True)
-class _Operator:
+class _NodeFlow:
     """A node, and the inputs and outputs that may carry attributions."""
 
     node: ir.Node
@@ -100,13 +105,13 @@ class _Operator:
     types: tuple[list[str], list[str], dict[str, bool]]
     lowered: Lowered
 
-    def takes(self, i: int) -> bool:
+    def carries_input(self, i: int) -> bool:
         """Tell whether an active input may carry an attribution."""
         value = self.node.inputs[i]
         assert value is not None
         return self._carries(value, self.types[0], i)
 
-    def gives(self, j: int) -> bool:
+    def carries_output(self, j: int) -> bool:
         value = self.node.outputs[j]
         if self.rule is None:
             return is_number(self.lowered, value)
@@ -144,7 +149,7 @@ def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[
 _TRUNCATING = frozenset({"Div", "ReduceMean"})  # with integers, their result has no fraction
 
 
-def in_floats(
+def cast_to_floats(
     lowered: Lowered,
     nodes: Sequence[ir.Node],
     active: frozenset[str],
@@ -155,13 +160,13 @@ def in_floats(
 
     Args:
         nodes: the nodes on the path.
-        active, blocked: see `Flow`.
+        active, blocked: see `AttributionFlow`.
         dtype: the float type in which they are computed.
     """
     chosen = {
-        node: [v for v in _carrying(node, active, blocked) if not is_number(lowered, v)]
+        node: [v for v in _carrying_values(node, active, blocked) if not is_number(lowered, v)]
         for node in nodes
-        if _knows_floats_alone(node)
+        if _takes_only_floats(node)
     }
     if not any(chosen.values()):
         return lowered
@@ -173,14 +178,16 @@ def in_floats(
     return with_model(lowered, model)
 
 
-def _carrying(node: ir.Node, active: frozenset[str], blocked: Collection[tuple[str, int]]) -> list[ir.Value]:
+def _carrying_values(
+    node: ir.Node, active: frozenset[str], blocked: Collection[tuple[str, int]]
+) -> list[ir.Value]:
     """Return the inputs and outputs through which attributions pass."""
     first = str(node.outputs[0].name)
     inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in blocked]
     return [v for v in (*inputs, *node.outputs) if v.name in active]
 
 
-def _knows_floats_alone(node: ir.Node) -> bool:
+def _takes_only_floats(node: ir.Node) -> bool:
     rule = find_rule(node.op_type, node.domain)
     return rule is not None and Trait.DISCRETE not in rule.traits
 
@@ -192,11 +199,11 @@ def _cast_around(
 
     Casts convert every operand that shares a carrying value's type, and convert the results back.
     """
-    takes, gives, _ = type_letters(node, graph.opset_imports.get("", 21))
-    pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
+    input_letters, output_letters, _ = type_letters(node, graph.opset_imports.get("", 21))
+    pairs = [*zip(node.inputs, input_letters, strict=False), *zip(node.outputs, output_letters, strict=False)]
     whole = {v: letter for v, letter in pairs if v is not None and not is_number(lowered, v)}
     letters = {letter for v, letter in whole.items() if v.name in carrying}
-    op = Nodes(graph, f"{node.name or node.outputs[0].name}/in_floats", before=node)
+    op = NodeBuilder(graph, f"{node.name or node.outputs[0].name}/in_floats", before=node)
     inputs = [op.Cast(v, to=int(dtype)) if v in whole and whole[v] in letters else v for v in node.inputs]
     attributes = list(node.attributes.values())
     twin = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs))
@@ -207,7 +214,7 @@ def _cast_around(
             if node.op_type in _TRUNCATING:
                 new = op.Mul(op.Sign(new), op.Floor(op.Abs(new)))
             new = op.Cast(new, to=int(lowered.specs[str(old.name)][1]))
-        stand_for(old, new)
+        take_place_of(old, new)
     graph.remove(node, safe=True)
 
 
@@ -216,13 +223,13 @@ _JOINT = frozenset({Trait.ELEMENTWISE, Trait.MOVING})  # for bilinear operators:
 
 
 @dataclass(frozen=True)
-class Path(Part):
+class Path(EngineChoice):
     """The operators whose multipliers are needed.
 
     Attributes:
         dependent: names of all values that depend on the explained inputs in any way.
         active: names of the values on the path that carry attributions.
-        blocked: see `Flow`.
+        blocked: see `AttributionFlow`.
         layers: values on the path that are explained too, in the order of the graph, or "all".
         concepts: the layer whose channels are explained, and their number.
     """
@@ -255,7 +262,7 @@ class Path(Part):
 def choose_path(
     lowered: Lowered,
     request: CompileRequest,
-    choose: Callable[[Lowered, Sequence[str] | None], Chosen] = choose_leaves,
+    choose: Callable[[Lowered, Sequence[str] | None], ChosenLeaves] = choose_leaves,
     scores_for: str | None = None,
 ) -> tuple[Lowered, Target, Path]:
     """Find the path from the explained tensors to the output; integers become floats in the returned model.
@@ -280,11 +287,11 @@ def choose_path(
         notes += more
     route = _route_to(lowered, name, chosen)
     if request.inputs is None and not chosen.notes:  # such notes name the inputs beside token ids
-        notes += _without_attributions(lowered, chosen, route)
+        notes += _note_of_unexplained_inputs(lowered, chosen, route)
     leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
     check_shapes(lowered, [s.tensor for s in leaves])
     dtype = lowered.specs[leaves[0].tensor][1]
-    floats = in_floats(lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype)
+    floats = cast_to_floats(lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype)
     if floats is not lowered:
         lowered, route = floats, _route_to(floats, name, chosen)
     demand_rows(lowered, name, route.needed)
@@ -315,26 +322,26 @@ class _Route:
         active: names of those among them that carry attributions.
     """
 
-    flowing: Flow
+    flowing: AttributionFlow
     needed: frozenset[str]
     active: frozenset[str]
     nodes: tuple[tuple[ir.Node, Rule], ...]
 
 
-def _route_to(lowered: Lowered, output: str, chosen: Chosen) -> _Route:
+def _route_to(lowered: Lowered, output: str, chosen: ChosenLeaves) -> _Route:
     graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
-    flowing, needed = flow(lowered, ends), reach_backward(graph, output, ends)
+    flowing, needed = follow_attributions(lowered, ends), reach_backward(graph, output, ends)
     if output not in flowing.active:
-        raise without_slope(graph, output, chosen.names, flowing.active, needed)
+        raise no_slope_error(graph, output, chosen.names, flowing.active, needed)
     active = flowing.active & needed
     between = _between(graph, active, ends)
     nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
     if len(nodes) < len(between):  # nodes without a rule often lack a known shape too: report them first
-        raise without_rules(lowered, between, active, ends, output)
+        raise no_rules_error(lowered, between, active, ends, output)
     return _Route(flowing, needed, active, nodes)
 
 
-def _without_attributions(lowered: Lowered, chosen: Chosen, route: _Route) -> tuple[str, ...]:
+def _note_of_unexplained_inputs(lowered: Lowered, chosen: ChosenLeaves, route: _Route) -> tuple[str, ...]:
     """Return a note for inputs that change the output and are not explained, such as words."""
     read = [v for v in lowered.model.graph.inputs if v.name in route.needed and v.name not in chosen.names]
     if not (names := [str(v.name) for v in read if v.shape is not None and v.shape.rank() > 0]):
@@ -355,7 +362,7 @@ def _prefer_scores(
     nevertheless.
     """
     scores = logits_behind(lowered.source, output)
-    if scores is None or scores in ends or scores not in flow(lowered, ends).active:
+    if scores is None or scores in ends or scores not in follow_attributions(lowered, ends).active:
         return output, ()
     sizes = {prod(lowered.specs[name][0]) for name in (scores, output)}
     is_chosen = request.output is not None or (request.targets is not None and len(sizes) > 1)
@@ -387,18 +394,19 @@ def _choose_layers(
         return "all"
     if isinstance(layers, str) or not isinstance(layers, Iterable):
         raise InvalidOptionError(f"layers {layers!r}: give a list of names, or 'all'.")
-    given = list(layers)
-    made = [str(v.name) for n, _ in route.nodes for v in n.outputs if v.name in route.active]
-    unknown = [n for n in given if n not in made and n not in ends]
+    names = list(layers)
+    path_values = [str(v.name) for n, _ in route.nodes for v in n.outputs if v.name in route.active]
+    unknown = [n for n in names if n not in path_values and n not in ends]
     if unknown:
         raise InvalidOptionError(
             f"layers {unknown} do not lie on the way from {list(ends)} to {output!r}. Name outputs of "
-            f"operators there: {', '.join(_some(made))} (look them up in Netron; 'all' takes every layer)."
+            f"operators there: {listed([*map(repr, path_values)])} (look them up in Netron; 'all' takes "
+            "every layer)."
         )
-    odd = [n for n in given if not lowered.specs.get(n, ((),))[0]]
-    if odd:
-        raise InvalidOptionError(f"layers {odd} have rows of no known size: name others.")
-    return tuple(n for n in made if n in given and n not in ends)
+    unsized = [n for n in names if not lowered.specs.get(n, ((),))[0]]
+    if unsized:
+        raise InvalidOptionError(f"layers {unsized} have rows of no known size: name others.")
+    return tuple(n for n in path_values if n in names and n not in ends)
 
 
 def _choose_concepts(
@@ -423,17 +431,13 @@ def _choose_concepts(
     return concepts
 
 
-def _some(names: Sequence[str]) -> list[str]:
-    return [*map(repr, names)] if len(names) <= MOST_NAMED else [*map(repr, names[:MOST_NAMED]), "…"]
-
-
 def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> list[ir.Node]:
     return [
         node
         for node in graph
         if any(v.name in active for v in node.outputs)
         and not active.isdisjoint(names_read(node))
-        and not made_by(node, ends)
+        and not computes(node, ends)
     ]
 
 

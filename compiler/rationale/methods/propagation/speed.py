@@ -14,35 +14,37 @@ import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.environment import At, Call, evaluate
+from rationale.methods.environment import Calls, RuleCall, RulePoint, evaluate
 from rationale.methods.propagation.backward import Readers, readers_of
 from rationale.rules.rule import Evaluation, Kind, Rule, Trait
 
 LARGEST_FACTOR = 4.0  # in a group of smooth operators: their secant assumes a scale of about 1
 
 
-def fuse(calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
+def fuse(calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Return the calls, in their order; every group with one common multiplier becomes one call.
 
     Args:
-        kept: names of values that groups must not hide.
+        keep: names of values that groups must not hide.
     """
-    fused: list[Call] = []
-    taken: set[str] = set()
-    readers = readers_of(calls, kept)
+    fused: list[RuleCall] = []
+    grouped_names: set[str] = set()
+    readers = readers_of(calls, keep)
     producers = {name: call for call in calls for name in call.outputs}
     order = {call.outputs[0]: i for i, call in enumerate(calls)}
     for call in reversed(calls):
-        if call.outputs[0] in taken:
+        if call.outputs[0] in grouped_names:
             continue
-        group = _smooth_group(call, readers, producers) or _risen_selection(call, readers, producers)
-        taken.update(name for member in group for name in member.outputs)
+        group = _smooth_group(call, readers, producers) or _monotone_selection(call, readers, producers)
+        grouped_names.update(name for member in group for name in member.outputs)
         group.sort(key=lambda member: order[member.outputs[0]])
         fused.append(_one_call(group) if len(group) > 1 else call)
     return fused[::-1]
 
 
-def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
+def _monotone_selection(
+    call: RuleCall, readers: Readers, producers: Mapping[str, RuleCall]
+) -> list[RuleCall]:
     """Return a selection with the function before it, if that function never falls.
 
     x and y then rise together, so the function cancels.
@@ -54,7 +56,7 @@ def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]
     return [source, call] if alone else []
 
 
-def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
+def _smooth_group(call: RuleCall, readers: Readers, producers: Mapping[str, RuleCall]) -> list[RuleCall]:
     """Return the smallest group that ends in `call` and reads one value, such as x·σ(x), or an empty list."""
     if not _is_smooth(call):
         return []
@@ -71,8 +73,8 @@ def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -
 
 
 def _next_member(
-    group: list[Call], entering: set[str], readers: Readers, producers: Mapping[str, Call]
-) -> Call | None:
+    group: list[RuleCall], entering: set[str], readers: Readers, producers: Mapping[str, RuleCall]
+) -> RuleCall | None:
     """Return a producer that is read only inside the group and that no other producer needs."""
     shape = group[0].x.y.shape
     members = {id(member) for member in group}
@@ -85,7 +87,7 @@ def _next_member(
     return None
 
 
-def _is_smooth(call: Call) -> bool:
+def _is_smooth(call: RuleCall) -> bool:
     """Tell whether a call is elementwise, without kinks, and on a scale of about 1."""
     traits = call.rule.traits
     if call.rule.kind is Kind.POINTWISE:
@@ -97,12 +99,12 @@ def _is_smooth(call: Call) -> bool:
     return call.rule.kind is Kind.BILINEAR and Trait.ELEMENTWISE in traits and small
 
 
-def _has_curvature(group: Sequence[Call]) -> bool:
+def _has_curvature(group: Calls) -> bool:
     """Tell whether fusing a group saves work: groups of only sums and factors are cheap anyway."""
     return len(group) > 1 and any(member.rule.kind is Kind.POINTWISE for member in group)
 
 
-def _one_call(group: Sequence[Call]) -> Call:
+def _one_call(group: Calls) -> RuleCall:
     """Return the members, in topological order, as one call."""
     first, last = group[0], group[-1]
     if last.rule.kind is Kind.SELECTION:
@@ -116,32 +118,32 @@ def _one_call(group: Sequence[Call]) -> Call:
     reader, i = next((m, m.inputs.index(name)) for m in group if name in m.inputs)
     at_x, at_r = reader.x.inputs[i], reader.reference.inputs[i]
     rule = Rule("group", "", Kind.POINTWISE, _composition(group, name))
-    return Call(
+    return RuleCall(
         name=last.name,
         rule=rule,
         attributes={},
         inputs=(name,),
         outputs=last.outputs,
         varying=(True,),
-        x=At((at_x,), (last.x.y,), (None,)),
-        r=At((at_r,), (last.reference.y,), (None,)),
+        x=RulePoint((at_x,), (last.x.y,), (None,)),
+        r=RulePoint((at_r,), (last.reference.y,), (None,)),
     )
 
 
-def _entering_at(selection: At, source: At, varying: Sequence[bool]) -> At:
+def _entering_at(selection: RulePoint, source: RulePoint, varying: Sequence[bool]) -> RulePoint:
     x = next(t for t, v in zip(source.inputs, varying, strict=True) if v)
     return replace(selection, inputs=(x, *selection.inputs[1:]))
 
 
-def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:
+def _composition(group: Calls, name: str) -> Callable[..., Evaluation]:
     """Return the group as one rule: values forwards, pullbacks backwards."""
 
     def evaluate(op: Ops, x: Tensor) -> Evaluation:
         values: dict[str | None, Tensor] = {name: x}
-        points: list[At] = []
+        points: list[RulePoint] = []
         for call in group:
             inputs = [values.get(n, t) for n, t in zip(call.inputs, call.x.inputs, strict=True)]
-            points.append(call.at(op, inputs))
+            points.append(call.evaluate(op, inputs))
             values[call.outputs[0]] = points[-1].y
 
         def pullback(m: Any) -> Tensor:
@@ -159,45 +161,45 @@ def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:
     return evaluate
 
 
-def commute(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
+def commute(op: Ops, calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Move factors of channels into the weights of the layers behind, and means before layers.
 
     Args:
-        kept: names of values whose multipliers must not change.
+        keep: names of values whose multipliers must not change.
     """
-    return _means_first(op, _factors_absorbed(op, calls, kept), kept)
+    return _move_means_first(op, _absorb_factors(op, calls, keep), keep)
 
 
-def _handed_on(_op: Ops, x: Tensor, *_: Tensor | None) -> Evaluation:
+def _identity(_op: Ops, x: Tensor, *_: Tensor | None) -> Evaluation:
     return x, lambda m: m
 
 
-_ABSORBED = Rule("absorbed", "", Kind.BILINEAR, _handed_on)
+_ABSORBED = Rule("absorbed", "", Kind.BILINEAR, _identity)
 
 
-def _factors_absorbed(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
+def _absorb_factors(op: Ops, calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Move a factor of each channel (a BatchNormalization), through a ReLU, into its readers' weights.
 
     In the walk back the factor would cost one more pass over the references. It commutes with multipliers,
     which are diagonal, so it can scale the columns in which the layer's adjoint ends.
     """
-    readers = readers_of(calls, kept)
-    changed: dict[str, Call] = {}
+    readers = readers_of(calls, keep)
+    changed: dict[str, RuleCall] = {}
     for call in calls:
         factor = _channel_factor(op, call)
         if factor is None:
             continue
         layers = [changed.get(layer.outputs[0], layer) for layer in _layers_behind(op, call, readers)]
-        scaled = [_scaled(op, layer, factor) for layer in layers]
+        scaled = [_scale_layer(op, layer, factor) for layer in layers]
         if not scaled or any(layer is None for layer in scaled):
             continue
-        keep = replace(call.x, pullbacks=tuple(p and (lambda m: m) for p in call.x.pullbacks))
-        changed[call.outputs[0]] = replace(call, rule=_ABSORBED, x=keep)
+        unchanged_point = replace(call.x, pullbacks=tuple(p and (lambda m: m) for p in call.x.pullbacks))
+        changed[call.outputs[0]] = replace(call, rule=_ABSORBED, x=unchanged_point)
         changed.update({layer.outputs[0]: layer for layer in scaled if layer is not None})
     return [changed.get(call.outputs[0], call) for call in calls]
 
 
-def _channel_factor(op: Ops, call: Call) -> Tensor | None:
+def _channel_factor(op: Ops, call: RuleCall) -> Tensor | None:
     """Return [1, C, 1, …] if `call` multiplies each channel of its only varying input by a constant."""
     x = call.x.inputs[0]
     if not _one_to_one(call) or call.rule.kind is not Kind.BILINEAR or x is None or x.rank < 2:
@@ -209,21 +211,21 @@ def _channel_factor(op: Ops, call: Call) -> Tensor | None:
     return factor if factor is not None and factor.shape == shape else None
 
 
-def _factor(op: Ops, call: Call, shape: Sequence[int]) -> Tensor | None:
+def _factor(op: Ops, call: RuleCall, shape: Sequence[int]) -> Tensor | None:
     """Return the multiplier that the call makes of ones; None if it returns the same ones."""
     ones = op.row_constant(np.ones(shape, call.x.y.dtype.numpy()))
     factor = call.x.pullback()(ones)
     return None if factor is ones else factor
 
 
-def _one_to_one(call: Call) -> bool:
+def _one_to_one(call: RuleCall) -> bool:
     """Tell whether a call is elementwise and only its first input varies."""
-    x, first, *others = call.x.inputs[0], *call.varying
+    x, first, *rest_vary = call.x.inputs[0], *call.varying
     whole = x is not None and x.shape == call.x.y.shape
-    return first and not any(others) and whole and Trait.ELEMENTWISE in call.rule.traits
+    return first and not any(rest_vary) and whole and Trait.ELEMENTWISE in call.rule.traits
 
 
-def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:
+def _layers_behind(op: Ops, call: RuleCall, readers: Readers) -> list[RuleCall]:
     """Return the layers that read it, through activations and offsets; empty if anything else reads it."""
     while True:
         reading = readers[call.outputs[0]]
@@ -236,13 +238,13 @@ def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:
             return []  # that call has a factor of its own, which is moved in its turn
 
 
-def _scaled(op: Ops, layer: Call, factor: Tensor) -> Call | None:
+def _scale_layer(op: Ops, layer: RuleCall, factor: Tensor) -> RuleCall | None:
     """Return the layer with its columns multiplied; None if its weight has no such columns."""
-    x, weight, *others = layer.x.inputs
+    x, weight, *biases = layer.x.inputs
     if layer.varying[0] is False or any(layer.varying[1:]) or weight is None or weight.rows:
         return None
     assert layer.rule.layer_form is not None
-    parts = layer.rule.layer_form(op, weight, others[0] if others else None, **layer.attributes)
+    parts = layer.rule.layer_form(op, weight, biases[0] if biases else None, **layer.attributes)
     if x is None or parts is None or parts.inputs is None or parts.axis % x.rank != 1:
         return None
     columns = op.Reshape(replace(factor, rows=False), list(parts.inputs))
@@ -250,21 +252,21 @@ def _scaled(op: Ops, layer: Call, factor: Tensor) -> Call | None:
     return _with_weight(op, replace(layer, attributes=attributes), x, op.Mul(parts.weight, columns))
 
 
-def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
+def _with_weight(op: Ops, layer: RuleCall, x: Tensor, weight: Tensor) -> RuleCall:
     """Return the layer with its pullback at another weight; its value stays the same."""
-    at = evaluate(op, layer.rule, [x, weight], layer.attributes, layer.name)
-    rest = layer.x.inputs[2:]
-    inputs = (x, weight, *(None for _ in rest))
-    pullbacks = (at.pullbacks[0], *(None for _ in layer.x.inputs[1:]))
+    point = evaluate(op, layer.rule, [x, weight], layer.attributes, layer.name)
+    other_inputs = layer.x.inputs[2:]
+    inputs = (x, weight, *(None for _ in other_inputs))
+    pullbacks = (point.pullbacks[0], *(None for _ in layer.x.inputs[1:]))
     return replace(layer, x=replace(layer.x, inputs=inputs, pullbacks=pullbacks))
 
 
-def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
+def _move_means_first(op: Ops, calls: Calls, keep: Collection[str]) -> list[RuleCall]:
     """Move a mean over positions from behind a layer that treats each position alone to before it.
 
     In the walk back the layer then has fewer positions: a quarter of them for a pool of 2×2.
     """
-    readers = readers_of(calls, kept)
+    readers = readers_of(calls, keep)
     order = list(calls)
     for layer in calls:
         reading = readers[layer.outputs[0]]
@@ -274,13 +276,13 @@ def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[
             or not _at_each_position(op, layer)
         ):
             continue
-        before, behind = _exchanged(op, layer, reading[0])
+        before, behind = _exchange_mean(op, layer, reading[0])
         order = [c for c in order if c is not layer]
         order = [new for c in order for new in ((before, behind) if c is reading[0] else (c,))]
     return order
 
 
-def _at_each_position(op: Ops, layer: Call) -> bool:
+def _at_each_position(op: Ops, layer: RuleCall) -> bool:
     weight = layer.x.inputs[1] if len(layer.x.inputs) > 1 else None
     form = layer.rule.layer_form
     if form is None or weight is None or not layer.varying[0] or any(layer.varying[1:]):
@@ -289,7 +291,7 @@ def _at_each_position(op: Ops, layer: Call) -> bool:
     return weights is not None and weights.placewise
 
 
-def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:
+def _exchange_mean(op: Ops, layer: RuleCall, mean: RuleCall) -> tuple[RuleCall, RuleCall]:
     """Replace mean(layer(x)) by layer(mean(x)), only for pullbacks: the values stay the same."""
     weight = layer.x.inputs[1]
     pooled = evaluate(op, mean.rule, [layer.x.first], mean.attributes, mean.name)
@@ -301,7 +303,7 @@ def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:
         inputs=(name, *layer.inputs[1:2]),
         outputs=mean.outputs,
         varying=(True, False),
-        x=At((pooled.y, weight), mean.x.outputs, applied.pullbacks),
+        x=RulePoint((pooled.y, weight), mean.x.outputs, applied.pullbacks),
         r=None,
     )
     return first, second

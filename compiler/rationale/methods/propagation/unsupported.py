@@ -23,7 +23,7 @@ _FEATURES = (
     "export the steps behind it."
 )
 _BLOCKED = "com.microsoft.nchwc"
-_TODAY = {
+_ADVICE_BY_OPERATOR = {
     "TreeEnsemble": _TREES,
     "TreeEnsembleClassifier": _TREES,
     "TreeEnsembleRegressor": _TREES,
@@ -36,7 +36,7 @@ _TODAY = {
 }
 
 
-def without_slope(
+def no_slope_error(
     graph: ir.Graph,
     output: str,
     explained: Sequence[str],
@@ -57,7 +57,8 @@ def without_slope(
         and any(v.name in needed and v.name not in active for v in node.outputs)
     ]
     named = [f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in ends[:MOST_STOPS]]
-    unruled = sorted({f"{node.domain}.{node.op_type}" for node in ends if node.domain} - _with_rules(ends))
+    custom = [node for node in ends if node.domain and find_rule(node.op_type, node.domain) is None]
+    unruled = sorted({f"{node.domain}.{node.op_type}" for node in custom})
     why = f"{', '.join(unruled)} has no rule" if unruled else "nothing differentiable connects them"
     return UnsupportedModelError(
         f"output {output!r} depends on {', '.join(explained)} through integers or conditions alone "
@@ -66,11 +67,7 @@ def without_slope(
     )
 
 
-def _with_rules(nodes: Sequence[ir.Node]) -> set[str]:
-    return {f"{n.domain}.{n.op_type}" for n in nodes if find_rule(n.op_type, n.domain) is not None}
-
-
-def without_rules(
+def no_rules_error(
     lowered: Lowered, path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
 ) -> UnsupportedModelError:
     """Return the error that nodes of the path have no rule; it lists them all, with advice.
@@ -83,25 +80,24 @@ def without_rules(
     count = "1 node" if len(missing) == 1 else f"{len(missing)} nodes"
     verb = "has" if len(missing) == 1 else "have"
     lines = [f"{count} on the way to {output!r} {verb} no rule:"]
-    lines += [f"  {_described(lowered, path, i)}" for i in missing]
+    lines += [f"  {_describe_node(lowered, path, i)}" for i in missing]
     lines += ["What can be done today:"]
     lines += [f"  {advice}" for advice in _advice(lowered, path, missing, active, ends, output)]
     return UnsupportedModelError("\n".join(lines))
 
 
-def _described(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
+def _describe_node(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
     node = path[i]
+    reason = f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""
     opset = lowered.model.graph.opset_imports.get(node.domain, "?")
-    given, made = ([str(v.name) for v in values if v and v.name] for values in (node.inputs, node.outputs))
-    return (
-        f"{node.domain or 'ai.onnx'}.{node.op_type} (opset {opset}), node {node.name or made[0]!r}, "
-        f"{i + 1} of {len(path)} on the path, {', '.join(given)} -> {', '.join(made)}{_reason(node)}"
+    read_names, result_names = (
+        [str(v.name) for v in values if v and v.name] for values in (node.inputs, node.outputs)
     )
-
-
-def _reason(node: ir.Node) -> str:
-    """Return the reason why a control-flow operator remains in the graph."""
-    return f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""
+    return (
+        f"{node.domain or 'ai.onnx'}.{node.op_type} (opset {opset}), node {node.name or result_names[0]!r}, "
+        f"{i + 1} of {len(path)} on the path, {', '.join(read_names)} -> {', '.join(result_names)}"
+        f"{reason}"
+    )
 
 
 def _advice(
@@ -122,13 +118,17 @@ def _advice(
             f"to_onnx(…, black_op={{{named}}})."
         )
     for name in dict.fromkeys(operators.values()):
-        if name in _TODAY:
-            yield f"{name}: {_TODAY[name]}"
+        if name in _ADVICE_BY_OPERATOR:
+            yield f"{name}: {_ADVICE_BY_OPERATOR[name]}"
     if any(path[i].domain == _BLOCKED for i in stuck):
         yield f"{_BLOCKED}: weights laid out for one machine. Optimise the model at level EXTENDED, not ALL."
-    if any(operators[i] not in _TODAY for i in stuck):
+    if any(operators[i] not in _ADVICE_BY_OPERATOR for i in stuck):
         yield "Export the model with other operators: `rationale operators` lists those that have rules."
-    waists = [(i, name) for i, name in _waists(path, active, ends, output) if _has_rows(lowered, name)]
+    waists = [
+        (i, name)
+        for i, name in _waists(path, active, ends, output)
+        if keeps_batch(lowered, name) and lowered.specs[name][1].is_floating_point()
+    ]
     behind = [name for i, name in waists if stuck and i >= stuck[-1] and name != output]
     if behind:
         yield (
@@ -152,7 +152,3 @@ def _waists(
         live = {name for name in live if last[name] > i}
         if len(live) == 1:
             yield i, next(iter(live))
-
-
-def _has_rows(lowered: Lowered, name: str) -> bool:
-    return keeps_batch(lowered, name) and lowered.specs[name][1].is_floating_point()

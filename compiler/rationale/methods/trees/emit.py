@@ -1,9 +1,8 @@
 """The graph of a tree ensemble's attributions, which it looks up in tables."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -12,90 +11,91 @@ from rationale.graph.ops import Ops
 from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
-from rationale.methods.engine import Canvas, Selection
+from rationale.methods.engine import Canvas, Results, Selection
 from rationale.methods.environment import Environment
-from rationale.methods.outputs import (
-    INTERACTIONS,
-    Outputs,
-    Seed,
-    emit_values,
-    players_by_output,
-    seed_of,
-    total_of,
-)
+from rationale.methods.outputs import INTERACTIONS, Seed, make_seed, players_by_output
 from rationale.methods.target import Target
-from rationale.methods.trees.ensembles import Trees
-from rationale.methods.trees.method import Margins
+from rationale.methods.trees.ensembles import TreeChoice
+from rationale.methods.trees.method import Margins, TreeMethod, TreeScores
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.covers import expected_scores
 
 
-def emit(canvas: Canvas, outputs: Outputs) -> None:
-    """Add the attributions, base value, explained value and gap to the graph's outputs."""
+def emit(canvas: Canvas[TreeMethod, TreeChoice]) -> None:
+    """Look up the attributions, and add the outputs to the graph's."""
     op, selection = canvas.op, canvas.selection
-    target, trees = selection.target, _trees(selection)
-    method: Any = selection.method
+    target, trees, method = selection.target, selection.choice, selection.method
     at_x = canvas.at_x()
     at_x.lift_outputs()
     references = _with_values(selection, canvas.references)
     op.scope = "seed"
-    y = at_x.at(target.output)
+    y = at_x.tensor(target.output)
     base = op.row_constant(_base_value(selection, references).reshape(1, -1))
-    seed = seed_of(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
+    seed = make_seed(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
-    read = references and replace(references, arrays={trees.reads: references.arrays[trees.reads]})
-    used, player_of = np.unique(trees.player_of, return_inverse=True)  # players without features: no column
+    # players without features get no column
+    used_players, player_of = np.unique(trees.player_of, return_inverse=True)
     columns = trees.ensemble.columns
     matrix = np.eye(columns) if target.elements == "predicted" else target.matrix(columns)
-    about = trees.ensemble, matrix, at_x.at(trees.reads), read
-    found = method.attributions(op, *about, player_of, _margins(at_x, trees, references))
-    between = method.interaction_values(op, *about, found, player_of) if method.interactions else None
+    x, margins = at_x.tensor(trees.reads), _margins(at_x, trees, references)
+    rows = None if references is None else references.arrays[trees.reads]
+    scores = TreeScores(
+        trees.ensemble,
+        matrix,
+        x,
+        None if rows is None else rows.reshape(len(rows), -1),
+        None if references is None else references.weights,
+        player_of,
+        margins,
+    )
+    values = method.attributions(op, scores)
+    interaction_values = method.interaction_values(op, scores, values) if method.interactions else None
     op.scope = "attributions"
-    found = _of_target(op, target, seed, op.reshape(found, (1, matrix.shape[1], len(used))))
-    answered, totals = [], list[Tensor]()
-    players = players_by_output(target, trees.game.of)
-    for name, own in players.items():
-        values = op.reshape(_of(op, found, used, own.reshape(-1), 1), (1, *own.shape))
-        answered.append(op.attributions_output(values, outputs.attributions[name]))
-        totals.append(total_of(op, answered[-1], values))
-    if between is not None:
-        ((name, own),) = players.items()
-        pairs = op.reshape(between, (1, matrix.shape[1], len(used), len(used)))
-        pairs = _of_target(op, target, seed, pairs)
+    values = _at_targets(op, target, seed, op.reshape(values, (1, matrix.shape[1], len(used_players))))
+    players = players_by_output(target, trees.game.player_of)
+
+    def interactions() -> dict[str, Tensor]:
+        assert interaction_values is not None
+        ((name, players_of_tensor),) = players.items()
+        pairs = op.reshape(interaction_values, (1, matrix.shape[1], len(used_players), len(used_players)))
+        pairs = _at_targets(op, target, seed, pairs)
         for axis in (1, 2):
-            pairs = _of(op, pairs, used, own.reshape(-1), axis)
-        answered.append(op.attributions_output(pairs, outputs.of_kind(INTERACTIONS)[name]))
-    op.graph.outputs.extend([*answered, *emit_values(op, seed, totals, gap=True)])
+            pairs = _columns_of_players(op, pairs, used_players, players_of_tensor.reshape(-1), axis)
+        return {name: pairs}
+
+    def attributions() -> Iterator[tuple[str, Tensor]]:
+        for name, players_of_tensor in players.items():
+            flat = _columns_of_players(op, values, used_players, players_of_tensor.reshape(-1), 1)
+            yield name, op.reshape(flat, (1, *players_of_tensor.shape))
+
+    canvas.emit_outputs(Results(op, seed), attributions(), {INTERACTIONS: interactions})
 
 
-def _trees(selection: Selection) -> Trees:
-    assert isinstance(selection.part, Trees)
-    return selection.part
-
-
-def _with_values(selection: Selection, references: ReferenceSet | None) -> ReferenceSet | None:
+def _with_values(
+    selection: Selection[TreeMethod, TreeChoice], references: ReferenceSet | None
+) -> ReferenceSet | None:
     """Return the references with the tensors that the model computes from them, by name.
 
     These are the trees' features, the explained output, and the margin if attributions are rescaled.
     """
     if references is None:
         return None
-    trees, output = _trees(selection), selection.target.output
-    wanted = {trees.reads, output, trees.margin or output}
-    return replace(references, arrays=_answers(selection.lowered, references.arrays, wanted))
+    trees, output = selection.choice, selection.target.output
+    tensors = {trees.reads, output, trees.margin or output}
+    return replace(references, arrays=_answers(selection.lowered, references.arrays, tensors))
 
 
-def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], wanted: set[str]) -> dict[str, np.ndarray]:
+def _answers(lowered: Lowered, rows: Mapping[str, np.ndarray], tensors: set[str]) -> dict[str, np.ndarray]:
     """Return the given rows together with other tensors that the model computes from them."""
     graph = lowered.model.graph
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
-    known, missing = [values[name] for name in given], [values[name] for name in wanted - set(given)]
-    nodes = nodes_behind(graph, missing, known)
-    run = Runner(extract(lowered.model, nodes, known, missing), optimise=False, given=True)
-    return {**given, **run(given)}
+    known_values, missing = [values[name] for name in rows], [values[name] for name in tensors - set(rows)]
+    nodes = nodes_behind(graph, missing, known_values)
+    run = Runner(extract(lowered.model, nodes, known_values, missing), optimise=False, users_model=True)
+    return {**rows, **run(rows)}
 
 
-def _base_value(selection: Selection, references: ReferenceSet | None) -> np.ndarray:
+def _base_value(selection: Selection[TreeMethod, TreeChoice], references: ReferenceSet | None) -> np.ndarray:
     """Return [1, …], the mean of the explained output over the references.
 
     Without references, return its expectation by the trees' covers: the mean over the leaves, plus the
@@ -105,43 +105,45 @@ def _base_value(selection: Selection, references: ReferenceSet | None) -> np.nda
     Raises:
         InvalidReferencesError: if there are no covers either.
     """
-    trees, output = _trees(selection), selection.target.output
+    trees, output = selection.choice, selection.target.output
     if references is not None:
         rows = references.arrays[output]
         return np.asarray(np.average(rows.astype(np.float64), 0, references.weights)[None])
-    due = expected_scores(trees.ensemble)
+    expected_score = expected_scores(trees.ensemble)
     row, dtype = selection.lowered.specs[trees.reads]
-    nothing = {trees.reads: np.zeros(row, dtype.numpy())}
-    answered = _answers(selection.lowered, nothing, {output})[output]
-    off = due - trees.ensemble.scores(np.zeros((1, prod(row[1:]))))
-    return np.asarray(answered.astype(np.float64) + off.reshape(answered.shape))
+    zero_row = {trees.reads: np.zeros(row, dtype.numpy())}
+    answered = _answers(selection.lowered, zero_row, {output})[output]
+    constant = expected_score - trees.ensemble.scores(np.zeros((1, prod(row[1:]))))
+    return np.asarray(answered.astype(np.float64) + constant.reshape(answered.shape))
 
 
-def _of(op: Ops, found: Tensor, used: np.ndarray, players: np.ndarray, axis: int) -> Tensor:
-    """Return the numbers of `players` along an axis on which `found` has those of `used`; 0 for others."""
-    if np.array_equal(players, used):
-        return found
-    position, there = np.searchsorted(used, players), np.isin(players, used)
-    shape = [len(players) if i == axis else n for i, n in enumerate(found.shape)]
-    if not there.any():
-        return op.row_constant(np.zeros(shape, found.dtype.numpy()))
-    own = op.Gather(found, np.where(there, position, 0), axis=axis)
-    mask = there.reshape([-1 if i == axis else 1 for i in range(len(shape))]).astype(found.dtype.numpy())
-    return own if there.all() else op.Mul(own, op.row_constant(mask))
+def _columns_of_players(
+    op: Ops, values: Tensor, used_players: np.ndarray, players: np.ndarray, axis: int
+) -> Tensor:
+    """Return the numbers of `players` along an axis that has those of `used_players`; 0 for others."""
+    if np.array_equal(players, used_players):
+        return values
+    position, is_used = np.searchsorted(used_players, players), np.isin(players, used_players)
+    shape = [len(players) if i == axis else n for i, n in enumerate(values.shape)]
+    if not is_used.any():
+        return op.row_constant(np.zeros(shape, values.dtype.numpy()))
+    gathered = op.Gather(values, np.where(is_used, position, 0), axis=axis)
+    mask = is_used.reshape([-1 if i == axis else 1 for i in range(len(shape))]).astype(values.dtype.numpy())
+    return gathered if is_used.all() else op.Mul(gathered, op.row_constant(mask))
 
 
-def _margins(at_x: Environment, trees: Trees, references: ReferenceSet | None) -> Margins | None:
+def _margins(at_x: Environment, trees: TreeChoice, references: ReferenceSet | None) -> Margins | None:
     if trees.margin is None or references is None:
         return None
-    known = references.arrays[trees.margin].reshape(-1, trees.ensemble.columns)
-    return Margins(at_x.op.reshape(at_x.at(trees.margin), (1, trees.ensemble.columns)), known)
+    margins = references.arrays[trees.margin].reshape(-1, trees.ensemble.columns)
+    return Margins(at_x.op.reshape(at_x.tensor(trees.margin), (1, trees.ensemble.columns)), margins)
 
 
-def _of_target(op: Ops, target: Target, seed: Seed, found: Tensor) -> Tensor:
+def _at_targets(op: Ops, target: Target, seed: Seed, values: Tensor) -> Tensor:
     """Return attributions [1, targets, …] along the axis T, or those of the predicted class."""
     if target.elements == "predicted":
-        chosen = op.reshape(seed.multiplier, (1, found.shape[1], *(1 for _ in found.shape[2:])))
-        return op.ReduceSum(op.Mul(found, chosen), [1], keepdims=0)
-    if found.shape[1] == 1:
-        return op.reshape(found, (1, *found.shape[2:]))
-    return op.along(op.vary(found, frozenset("N")), "T")
+        chosen = op.reshape(seed.multiplier, (1, values.shape[1], *(1 for _ in values.shape[2:])))
+        return op.ReduceSum(op.Mul(values, chosen), [1], keepdims=0)
+    if values.shape[1] == 1:
+        return op.reshape(values, (1, *values.shape[2:]))
+    return op.along(op.vary(values, frozenset("N")), "T")

@@ -2,29 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering import Lowered
-from rationale.methods.engine import Canvas, Engine, Missing, Selection, demand_no_layers
-from rationale.methods.feature_names import named
+from rationale.methods.engine import Canvas, Engine, MissingValues, Selection, demand_no_layers
+from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.logits import choose_logits
 from rationale.methods.players import coalition_game
 from rationale.methods.trees.emit import emit
-from rationale.methods.trees.ensembles import choose_ensemble, players_of_features
+from rationale.methods.trees.ensembles import TreeChoice, choose_ensemble, players_of_features
+from rationale.methods.trees.method import TreeMethod
 from rationale.schema.request import CompileRequest
 
 
-class TreeTables(Engine):
+class TreeTables(Engine[TreeMethod, TreeChoice]):
     """An engine without a walk: tables hold the result for every pattern of the trees' conditions."""
 
-    missing = Missing.ALWAYS  # trees choose a side for NaN
+    missing = MissingValues.ALWAYS  # trees choose a side for NaN
 
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: TreeMethod, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
 
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(
+        self, lowered: Lowered, method: TreeMethod, request: CompileRequest
+    ) -> Selection[TreeMethod, TreeChoice]:
         """Find the ensemble, and the player of each feature that it reads.
 
         Raises:
@@ -38,20 +40,20 @@ class TreeTables(Engine):
             raise InvalidOptionError("logits and space 'probability' exclude each other: leave one out.")
         if request.logits and trees.ensemble.post_transform == "NONE" and not trees.link:
             choose_logits(lowered.source, target.output)
-        selection = named(Selection(lowered, target, method, None, trees), request)
+        selection = with_named_features(Selection(lowered, target, method, None, trees), request)
         target = selection.target
         if method.interactions and (request.groups or len(target.leaves) > 1):
             raise UnsupportedModelError(
-                "interactions are given of each two features of one input without groups. Ask for those of "
-                f"what the trees read (--input {trees.reads}), or leave them out."
+                "interactions exist for pairs of features of one input, without groups. Explain the tensor "
+                f"that the trees read (--input {trees.reads}), or leave interactions out."
             )
         trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
         player_of = players_of_features(lowered, target, trees, method.name)
-        return replace(selection, part=replace(trees, player_of=player_of))
+        return replace(selection, choice=replace(trees, player_of=player_of))
 
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[TreeMethod, TreeChoice]) -> None:
         """Add lookups in tables of the results for every pattern of conditions that a row can satisfy."""
-        emit(canvas, self.outputs(canvas.selection))
+        emit(canvas)
 
 
 TREES = TreeTables()

@@ -6,7 +6,7 @@ are only moved. The ensemble's own transform (LOGISTIC, SOFTMAX) is left out: th
 which it answers beside the probabilities.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeGuard
@@ -18,21 +18,20 @@ from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.nodes import extract
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
-from rationale.methods.engine import Part
+from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import raw_leaves
-from rationale.methods.players import NOBODY, CoalitionGame
+from rationale.methods.players import NOBODY, CoalitionGame, listed
 from rationale.methods.target import (
-    MOST_NAMED,
     Target,
     check_shapes,
     choose_output,
     choose_targets,
-    made_by,
+    computes,
     reach_backward,
 )
 from rationale.methods.trees.method import TreeMethod
-from rationale.methods.trees.provenance import made_of, moved_from
+from rationale.methods.trees.provenance import copied_elements, element_origins
 from rationale.references.reference_set import OpenReferences
 from rationale.schema.request import CompileRequest
 from rationale.trees.ensemble import Ensemble
@@ -47,7 +46,7 @@ _WIDE = 1e30  # CatBoost compares with the largest float32 number to detect miss
 
 
 @dataclass(frozen=True)
-class Trees(Part):
+class TreeChoice(EngineChoice):
     """A tree ensemble whose scores are explained.
 
     Attributes:
@@ -76,28 +75,28 @@ class Trees(Part):
         rows = {name: lowered.specs[name][0] for name in inputs}
         behind = reach_backward(graph, self.reads, target.tensors)
         nodes = [n for n in graph if any(v.name in behind for v in n.outputs)]
-        places = [(name, j) for name, row in rows.items() for j in range(prod(row))]
-        first = {name: places.index((name, 0)) for name, row in rows.items() if prod(row)}
+        elements = [(name, j) for name, row in rows.items() for j in range(prod(row))]
+        first = {name: elements.index((name, 0)) for name, row in rows.items() if prod(row)}
         sizes = {name: prod(rows[name]) for name in first}
         numbers = {name: start + np.arange(sizes[name]).reshape(rows[name]) for name, start in first.items()}
-        found: dict[str, list[set[float]]] = {name: [set() for _ in range(sizes[name])] for name in first}
-        ensemble, at = self.ensemble, moved_from(lowered, nodes, numbers, self.reads)
+        splits: dict[str, list[set[float]]] = {name: [set() for _ in range(sizes[name])] for name in first}
+        ensemble, copied = self.ensemble, copied_elements(lowered, nodes, numbers, self.reads)
         for node in np.flatnonzero(ensemble.feature >= 0):
-            if (place := at[int(ensemble.feature[node])]) is None:
+            if (place := copied[int(ensemble.feature[node])]) is None:
                 continue
-            name, element = places[place]
-            own = ensemble.bounds_of(int(node))
-            bounds = ensemble.bounds[own].astype(dtype)
-            past = np.where(ensemble.strict[own], np.nextafter(bounds, dtype.type(np.inf)), bounds)
-            found[name][element].update(float(str(one)) for one in past[np.abs(past) < _WIDE])
-        if sum(len(each) for own in found.values() for each in own) > MOST_SPLITS:
+            name, element = elements[place]
+            span = ensemble.bounds_of(int(node))
+            bounds = ensemble.bounds[span].astype(dtype)
+            crossing = np.where(ensemble.strict[span], np.nextafter(bounds, dtype.type(np.inf)), bounds)
+            splits[name][element].update(float(str(bound)) for bound in crossing[np.abs(crossing) < _WIDE])
+        if sum(len(points) for span in splits.values() for points in span) > MOST_SPLITS:
             return {}
-        return {name: [sorted(each) for each in own] for name, own in found.items()}
+        return {name: [sorted(points) for points in span] for name, span in splits.items()}
 
 
 def choose_ensemble(
     lowered: Lowered, method: TreeMethod, request: CompileRequest
-) -> tuple[Lowered, Target, Trees]:
+) -> tuple[Lowered, Target, TreeChoice]:
     """Find the tree ensemble whose scores are the output; the returned model has its margin beside it.
 
     Raises:
@@ -140,42 +139,42 @@ def choose_ensemble(
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
     elements = choose_targets(request.targets, name, lowered)
-    trees = Trees(ensemble, reads, margin if method.probability else None, link=link)
+    trees = TreeChoice(ensemble, reads, margin if method.probability else None, link=link)
     return lowered, Target(leaves, name, elements, notes=notes, closed=closed), trees
 
 
 def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value, str]:
     """Return the tree ensemble behind the output, its scores, and the link applied to them."""
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
-    ends = _behind_moves(value)
-    node = ends.producer()
-    if _has_scores(node, ends):
-        return node, ends, ""
+    unmoved = _behind_moves(value)
+    node = unmoved.producer()
+    if _has_scores(node, unmoved):
+        return node, unmoved, ""
     if node is not None and not node.domain and node.op_type in _LINKS and node.inputs[0] is not None:
         scores = _behind_moves(node.inputs[0])
         if _has_scores(ensemble := scores.producer(), scores):
             return ensemble, scores, node.op_type
-    scores = ends
-    made = "is an input" if node is None else f"is made by {node.op_type} node {node.name or scores.name!r}"
+    scores = unmoved
+    origin = "is an input" if node is None else f"is made by {node.op_type} node {node.name or scores.name!r}"
     raise UnsupportedModelError(
         f"{method} explains the scores of one tree ensemble ({', '.join(OPERATORS)}), and output {output!r} "
-        f"{made}. {_instead(lowered, output)}"
+        f"{origin}. {_other_choices(lowered, output)}"
     )
 
 
-def _instead(lowered: Lowered, output: str) -> str:
+def _other_choices(lowered: Lowered, output: str) -> str:
     """Return advice: name the scores of the only ensemble behind an output, or take another method."""
     behind = reach_backward(lowered.model.graph, output, ())
-    found = [
+    scores = [
         str(node.outputs[-1].name)
         for node in lowered.model.graph
         if is_ensemble(node.op_type, node.domain) and node.outputs[-1].name in behind
     ]
-    if len(found) == 1:
+    if len(scores) == 1:
         return (
-            f"Name the ensemble's own output (--output {found[0]}), or choose exactshap or permutationshap."
+            f"Name the ensemble's own output (--output {scores[0]}), or choose exactshap or permutationshap."
         )
-    many = f"It is made of {len(found)} ensembles: c" if found else "C"
+    many = f"It is made of {len(scores)} ensembles: c" if scores else "C"
     return f"{many}hoose exactshap or permutationshap."
 
 
@@ -184,7 +183,7 @@ def _has_scores(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
     return node is not None and is_ensemble(node.op_type, node.domain) and value is node.outputs[-1]
 
 
-def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
+def players_of_features(lowered: Lowered, target: Target, trees: TreeChoice, method: str) -> np.ndarray:
     """Return the player of each of the [features] that an ensemble reads.
 
     The player of a constant feature does not matter.
@@ -194,36 +193,32 @@ def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: 
             input.
     """
     graph, ends, tensor = lowered.model.graph, target.tensors, trees.reads
-    player_of_element = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
+    player_of_element = np.concatenate([trees.game.player_of[end].reshape(-1) for end in ends])
     behind = reach_backward(graph, tensor, ends)
-    nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
+    nodes = [n for n in graph if not computes(n, ends) and any(v.name in behind for v in n.outputs)]
     numbers, words = dict[str, np.ndarray](), list[str]()
     for name in (*ends, *(str(v.name) for v in graph.inputs)):
         if name not in numbers and name in lowered.specs:
             row = lowered.specs[name][0]
             numbers[name] = len(words) + np.arange(prod(row)).reshape(row)
             words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
-    made = made_of(lowered, nodes, numbers, tensor)
-    for feature, of in enumerate(made.of):
-        if len({int(player_of_element[i]) for i in of if i < len(player_of_element)}) > 1:
+    origins = element_origins(lowered, nodes, numbers, tensor)
+    for feature, elements in enumerate(origins.players_of):
+        if len({int(player_of_element[i]) for i in elements if i < len(player_of_element)}) > 1:
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
-                f"{feature} of {tensor!r}, which the trees read, is made of several: {_some(words, of)} "
-                f"({made.joined[of]}). Make them one player (groups=, --group), or explain what the trees "
-                f"read (--input {tensor}), with references of it or of the model's inputs."
+                f"{feature} of {tensor!r}, which the trees read, depends on several: "
+                f"{listed([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them one "
+                f"player (groups=, --group), or explain what the trees read (--input {tensor}), with "
+                "references of it or of the model's inputs."
             )
-        if max(of, default=0) >= len(player_of_element):
+        if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
-                f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
-                f"{_some(words, of)}, which is none of what is explained "
-                f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
+                f"{method} explains all that the trees read: feature {feature} of {tensor!r} depends on "
+                f"{listed([words[i] for i in sorted(elements)])}, which is not explained "
+                f"(explained: {', '.join(target.inputs)}). Explain it too, or {tensor!r} itself (--input)."
             )
-    return np.asarray([player_of_element[min(of, default=0)] for of in made.of])
-
-
-def _some(words: Sequence[str], of: Collection[int]) -> str:
-    named = [words[i] for i in sorted(of)]
-    return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
+    return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])
 
 
 def _margin_notes(output: str, margin: str | None, ensemble: Ensemble, probability: bool) -> tuple[str, ...]:
@@ -291,38 +286,40 @@ def _with_margin(
     bare = ir.Node(
         twin.domain, twin.op_type, list(twin.inputs), attributes, num_outputs=len(twin.outputs), name=name
     )
-    for copied, own in zip(bare.outputs, twin.outputs, strict=True):
-        copied.name, copied.type = f"{own.name}_of_margin", own.type
+    for copied, original in zip(bare.outputs, twin.outputs, strict=True):
+        copied.name, copied.type = f"{original.name}_of_margin", original.type
     margin = bare.outputs[-1]
     margin.name, margin.dtype = name, scores.dtype or ir.DataType.FLOAT
     model.graph.insert_after(twin, bare)
     read = twin.inputs[0]
     assert read is not None
     probe = {str(read.name): _probes(ensemble, lowered.specs[str(read.name)])}
-    run = Runner(extract(model, [twin, bare], [read], [twin.outputs[-1], margin]), optimise=False, given=True)
+    run = Runner(
+        extract(model, [twin, bare], [read], [twin.outputs[-1], margin]), optimise=False, users_model=True
+    )
     answered = run(probe)
-    made, plain = (answered[str(v.name)].astype(np.float64) for v in (twin.outputs[-1], margin))
-    if np.allclose(made, plain, atol=_SAME):
+    transformed, plain = (answered[str(v.name)].astype(np.float64) for v in (twin.outputs[-1], margin))
+    if np.allclose(transformed, plain, atol=_SAME):
         return lowered, None
     for shift in (np.zeros(plain.shape[1]), np.eye(1, plain.shape[1])[0]):
         # for two classes, −s stands beside the only score s, or 1 − s if no leaf is negative
-        if np.allclose(_MADE[ensemble.post_transform](plain - shift), made, atol=_SAME):
+        if np.allclose(_TRANSFORM_FUNCTIONS[ensemble.post_transform](plain - shift), transformed, atol=_SAME):
             break
     else:
         raise UnsupportedModelError(
-            f"{node.op_type} node {node.name or scores.name!r}: ONNX Runtime makes something else of its "
-            f"scores than {ensemble.post_transform}, so that no margin is known. Export it "
+            f"{node.op_type} node {node.name or scores.name!r}: ONNX Runtime's answer differs from the "
+            f"{ensemble.post_transform} of its scores, so the margin is unknown. Export it "
             "with post_transform NONE."
         )
     dtype = margin.dtype or ir.DataType.FLOAT
     if shift.any():
-        _shifted(model, margin, shift)
-    for made_there in {name, str(margin.name)}:
-        lowered = _with_spec(lowered, made_there, ensemble, dtype)
+        _subtract_constant(model, margin, shift)
+    for tensor in {name, str(margin.name)}:
+        lowered = _with_spec(lowered, tensor, ensemble, dtype)
     return replace(lowered, model=model), name
 
 
-def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
+def _subtract_constant(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
     """Subtract a constant in place, under the same name."""
     name, node = str(margin.name), margin.producer()
     assert node is not None
@@ -332,9 +329,9 @@ def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
     constant = ir.Value(name=array.name, const_value=array)
     constant.dtype, constant.shape = dtype, ir.Shape([1, len(shift)])
     model.graph.register_initializer(constant)
-    taken = ir.node("Sub", [margin, constant], name=f"{name}_shifted")
-    taken.outputs[0].name, taken.outputs[0].dtype = name, dtype
-    model.graph.insert_after(node, taken)
+    subtraction = ir.node("Sub", [margin, constant], name=f"{name}_shifted")
+    subtraction.outputs[0].name, subtraction.outputs[0].dtype = name, dtype
+    model.graph.insert_after(node, subtraction)
 
 
 def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np.ndarray:
@@ -344,8 +341,10 @@ def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np
     rows = random.standard_normal((_PROBES, prod(row)))
     splits = np.flatnonzero(ensemble.feature >= 0)
     for feature in np.unique(ensemble.feature[splits]):
-        own = [ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature]
-        bounds = np.concatenate(own)
+        spans = [
+            ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature
+        ]
+        bounds = np.concatenate(spans)
         bounds = bounds[np.abs(bounds) < _WIDE].astype(np.float64)
         if len(bounds):
             spread = 1e-3 * (1 + np.abs(bounds).mean()) + bounds.std()
@@ -372,7 +371,7 @@ def _unknown(scores: np.ndarray) -> np.ndarray:
     return np.full_like(scores, np.nan)
 
 
-_MADE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_TRANSFORM_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "LOGISTIC": _logistic,
     "SOFTMAX": _softmax,
     "SOFTMAX_ZERO": _softmax_zero,

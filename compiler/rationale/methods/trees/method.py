@@ -10,7 +10,6 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Method
 from rationale.methods.outputs import INTERACTIONS
-from rationale.references.reference_set import ReferenceSet
 from rationale.trees.ensemble import Ensemble
 
 
@@ -23,6 +22,33 @@ class Margins:
 
     at_x: Tensor
     at_references: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class TreeScores:
+    """The scores of an ensemble that a method explains, and the rows with which it compares them.
+
+    Attributes:
+        target_matrix: [columns, targets], the targets' coefficients of the ensemble's scores.
+        x: the ensemble's features, row shape [1, features].
+        rows: [K, features], the rows of `reference_set`; None without them.
+        weights: [K], the weights of these rows; None for equal weights.
+        player_of: [features], the player of each feature.
+        margins: the margins if probabilities are explained, else None.
+    """
+
+    ensemble: Ensemble
+    target_matrix: np.ndarray
+    x: Tensor
+    rows: np.ndarray | None
+    weights: np.ndarray | None
+    player_of: np.ndarray
+    margins: Margins | None
+
+    @property
+    def leaf_values(self) -> np.ndarray:
+        """A leaf's contribution to each target: [leaves, targets]."""
+        return np.asarray(self.ensemble.weights @ self.target_matrix)
 
 
 class TreeMethod(Method):
@@ -43,37 +69,11 @@ class TreeMethod(Method):
         return [INTERACTIONS] if self.interactions else []
 
     @abstractmethod
-    def attributions(
-        self,
-        op: Ops,
-        ensemble: Ensemble,
-        target_matrix: np.ndarray,
-        x: Tensor,
-        references: ReferenceSet | None,
-        player_of: np.ndarray,
-        margins: Margins | None = None,
-    ) -> Tensor:
-        """Return the attributions of one row, row shape [1, targets · players].
-
-        Args:
-            target_matrix: [columns, targets], the targets' coefficients of the ensemble's scores.
-            x: the ensemble's features, row shape [1, features].
-            references: the rows of `reference_set`.
-            player_of: [features], the player of each feature.
-            margins: the margins if probabilities are explained, else None.
-        """
+    def attributions(self, op: Ops, scores: TreeScores) -> Tensor:
+        """Return the attributions of one row, row shape [1, targets · players]."""
 
     @abstractmethod
-    def interaction_values(
-        self,
-        op: Ops,
-        ensemble: Ensemble,
-        target_matrix: np.ndarray,
-        x: Tensor,
-        references: ReferenceSet | None,
-        attributions: Tensor,
-        player_of: np.ndarray,
-    ) -> Tensor:
+    def interaction_values(self, op: Ops, scores: TreeScores, attributions: Tensor) -> Tensor:
         """Return the interactions between players of one row, row shape [1, targets · players · players].
 
         The sum over one of the two players is the other's attribution.

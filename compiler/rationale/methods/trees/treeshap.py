@@ -14,17 +14,16 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap, Method, References
+from rationale.methods.engine import Gap, Method, References
 from rationale.methods.trees.engine import TREES
-from rationale.methods.trees.method import Margins, TreeMethod
-from rationale.references.reference_set import OpenReferences, ReferenceSet
-from rationale.trees.by_leaf import apart, build_leaves
-from rationale.trees.covers import counted
+from rationale.methods.trees.method import Margins, TreeMethod, TreeScores
+from rationale.references.reference_set import OpenReferences
+from rationale.trees.by_leaf import build_leaves, split_by_size
+from rationale.trees.covers import with_counted_covers
 from rationale.trees.emit import emit_interactions, emit_rescaled, emit_tables
 from rationale.trees.emit_leaves import emit_leaves
-from rationale.trees.ensemble import Ensemble
-from rationale.trees.picking import Picking
-from rationale.trees.probability import separated
+from rationale.trees.picking import Picker
+from rationale.trees.probability import separate_slope
 from rationale.trees.tables import Tables, build_tables, trees_of
 
 
@@ -60,7 +59,7 @@ class TreeShap(TreeMethod):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "treeshap"
-    engine: ClassVar[Engine] = TREES
+    engine = TREES
     has_base_value: ClassVar[bool] = True
     gap: ClassVar[Gap | None] = Gap.ROUNDING
 
@@ -73,7 +72,6 @@ class TreeShap(TreeMethod):
             raise InvalidOptionError("covers cannot come with a request: give rows.")
         if self.weights is not None and self.reference_set is None:
             raise InvalidOptionError("weights are for references or covers: give either.")
-
         if self.space not in ("output", "probability"):
             raise InvalidOptionError(f"space {self.space!r}: choose output or probability.")
         if self.probability and (self.references is None or self.interactions):
@@ -97,9 +95,12 @@ class TreeShap(TreeMethod):
 
     @property
     def options(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"path_dependent": self.references is None, "interactions": self.interactions}
-        known["space"] = self.space if self.probability else None
-        return {name: chosen for name, chosen in known.items() if chosen}
+        options: dict[str, Any] = {
+            "path_dependent": self.references is None,
+            "interactions": self.interactions,
+        }
+        options["space"] = self.space if self.probability else None
+        return {name: chosen for name, chosen in options.items() if chosen}
 
     def in_space(self, space: str, transform: str) -> Method:
         """Return a method for a space; a probability needs a LOGISTIC; rescaled margins explain it."""
@@ -117,101 +118,53 @@ class TreeShap(TreeMethod):
                 f"space 'output', a probability of trees: {error} Or say space: margin"
             ) from error
 
-    def attributions(
-        self,
-        op: Ops,
-        ensemble: Ensemble,
-        target_matrix: np.ndarray,
-        x: Tensor,
-        references: ReferenceSet | None,
-        player_of: np.ndarray,
-        margins: Margins | None = None,
-    ) -> Tensor:
+    def attributions(self, op: Ops, scores: TreeScores) -> Tensor:
         """Look up the result for the row's pattern of conditions."""
-        if margins is not None and references is not None:
-            return _rescaled(op, ensemble, target_matrix, x, references, player_of, margins)
-        if self.references is not None and references is not None:
-            return _by_references(op, ensemble, ensemble.weights @ target_matrix, x, references, player_of)
-        tables = self._tables(ensemble, target_matrix, x, references, player_of)
-        return emit_tables(op, tables, _flat(op, x), op.dtype)
+        if scores.margins is not None and scores.rows is not None:
+            return _rescaled(op, scores, scores.rows, scores.margins)
+        if self.references is not None and scores.rows is not None:
+            return _by_references(op, scores, scores.rows)
+        return emit_tables(op, self._tables(scores), _flat(op, scores.x), op.dtype)
 
-    def interaction_values(
-        self,
-        op: Ops,
-        ensemble: Ensemble,
-        target_matrix: np.ndarray,
-        x: Tensor,
-        references: ReferenceSet | None,
-        attributions: Tensor,
-        player_of: np.ndarray,
-    ) -> Tensor:
+    def interaction_values(self, op: Ops, scores: TreeScores, attributions: Tensor) -> Tensor:
         """Look interactions up in tables of their own."""
-        tables = self._tables(ensemble, target_matrix, x, references, player_of, pairs=True)
-        return emit_interactions(op, tables, _flat(op, x), attributions)
+        return emit_interactions(op, self._tables(scores, pairs=True), _flat(op, scores.x), attributions)
 
-    def _tables(
-        self,
-        ensemble: Ensemble,
-        target_matrix: np.ndarray,
-        x: Tensor,
-        references: ReferenceSet | None,
-        player_of: np.ndarray,
-        *,
-        pairs: bool = False,
-    ) -> Tables:
-        count = prod(x.shape[1:])
-        rows, weights = None, None
-        if references is not None:
-            (rows,), weights = references.arrays.values(), references.weights
-            rows = rows.reshape(len(rows), count)
+    def _tables(self, scores: TreeScores, *, pairs: bool = False) -> Tables:
+        ensemble, rows, weights = scores.ensemble, scores.rows, scores.weights
         if self.references is None and rows is not None:
-            ensemble, rows = counted(ensemble, rows, weights), None
-        return build_tables(ensemble, ensemble.weights @ target_matrix, rows, weights, player_of, pairs=pairs)
+            ensemble, rows = with_counted_covers(ensemble, rows, weights), None
+        return build_tables(ensemble, scores.leaf_values, rows, weights, scores.player_of, pairs=pairs)
 
 
-def _by_references(
-    op: Ops,
-    ensemble: Ensemble,
-    values: np.ndarray,
-    x: Tensor,
-    references: ReferenceSet,
-    player_of: np.ndarray,
-) -> Tensor:
+def _by_references(op: Ops, scores: TreeScores, rows: np.ndarray) -> Tensor:
     """Look attributions up in tables, or compute them leaf by leaf if tables would be too large."""
-    (rows,), x = references.arrays.values(), _flat(op, x)
-    rows, weights = rows.reshape(len(rows), -1), references.weights
-    ensemble = replace(ensemble, share=None)
-    kept, deep = apart(trees_of(ensemble, values), values, player_of)
-    found = emit_tables(op, build_tables(ensemble, values, rows, weights, player_of, trees=kept), x, op.dtype)
-    if not any(tree.groups for tree in deep):
-        return found
-    return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, player_of), x, op.dtype))
+    x, values, weights, player_of = _flat(op, scores.x), scores.leaf_values, scores.weights, scores.player_of
+    ensemble = replace(scores.ensemble, share=None)
+    in_tables, leaf_by_leaf = split_by_size(trees_of(ensemble, values), values, player_of)
+    tables = build_tables(ensemble, values, rows, weights, player_of, trees=in_tables)
+    looked_up = emit_tables(op, tables, x, op.dtype)
+    if not any(tree.groups for tree in leaf_by_leaf):
+        return looked_up
+    leaves = build_leaves(leaf_by_leaf, values, rows, weights, player_of)
+    return op.Add(looked_up, emit_leaves(op, leaves, x, op.dtype))
 
 
-def _rescaled(
-    op: Ops,
-    ensemble: Ensemble,
-    target_matrix: np.ndarray,
-    x: Tensor,
-    references: ReferenceSet,
-    player_of: np.ndarray,
-    margins: Margins,
-) -> Tensor:
+def _rescaled(op: Ops, scores: TreeScores, rows: np.ndarray, margins: Margins) -> Tensor:
     """Return the margin's attributions to each reference, multiplied by the slope to it.
 
     The slope is a sum of products, each with a table of its own.
     """
-    columns = np.flatnonzero(target_matrix.any(axis=1))
-    (rows,), x = references.arrays.values(), _flat(op, x)
-    known = margins.at_references.astype(np.float64)
-    rows = rows.reshape(len(rows), -1)
-    low, high = ensemble.scores_between() + (known - ensemble.scores(rows)).mean(axis=0)
-    terms = [separated(known[:, c], low[c], high[c]) for c in columns]
-    of_column = np.repeat(columns, [len(t.at) for t in terms])
-    share = np.full(len(rows), 1 / len(rows)) if references.weights is None else references.weights
+    ensemble, target_matrix = scores.ensemble, scores.target_matrix
+    columns, x = np.flatnonzero(target_matrix.any(axis=1)), _flat(op, scores.x)
+    reference_margins = margins.at_references.astype(np.float64)
+    low, high = ensemble.scores_between() + (reference_margins - ensemble.scores(rows)).mean(axis=0)
+    terms = [separate_slope(reference_margins[:, c], low[c], high[c]) for c in columns]
+    of_column = np.repeat(columns, [len(t.margins) for t in terms])
+    share = np.full(len(rows), 1 / len(rows)) if scores.weights is None else scores.weights
     weights = np.concatenate([t.weights for t in terms]) * share
-    tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, player_of)
-    return emit_rescaled(op, tables, x, Picking(op)(margins.at_x, columns), terms, target_matrix[columns])
+    tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, scores.player_of)
+    return emit_rescaled(op, tables, x, Picker(op)(margins.at_x, columns), terms, target_matrix[columns])
 
 
 def _flat(op: Ops, x: Tensor) -> Tensor:

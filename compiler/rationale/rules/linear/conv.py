@@ -95,13 +95,13 @@ def conv_layer(
 
 
 def _transposed_pads(
-    auto_pad: str, whole: Sequence[int], target_sizes: Sequence[int]
+    auto_pad: str, full: Sequence[int], target_sizes: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the paddings that cut `whole` to `target_sizes`, and the lengths to add if it is smaller."""
-    totals = [max(a - b, 0) for a, b in zip(whole, target_sizes[-len(whole) :], strict=True)]
-    beyond = [max(b - a, 0) for a, b in zip(whole, target_sizes[-len(whole) :], strict=True)]
+    """Return the paddings that cut `full` to `target_sizes`, and the lengths to add if it is smaller."""
+    totals = [max(a - b, 0) for a, b in zip(full, target_sizes[-len(full) :], strict=True)]
+    missing = [max(b - a, 0) for a, b in zip(full, target_sizes[-len(full) :], strict=True)]
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-    return (small + large if auto_pad == "SAME_UPPER" else large + small), beyond
+    return (small + large if auto_pad == "SAME_UPPER" else large + small), missing
 
 
 @rule("ConvTranspose", kind=Kind.BILINEAR)
@@ -125,16 +125,16 @@ def conv_transpose_rule(
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     added = list(output_padding or [0] * n)
     window = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
-    whole = [(i - 1) * s + k + a for i, s, k, a in zip(x.shape[2:], strides, window, added, strict=True)]
-    more = [0] * n
+    full = [(i - 1) * s + k + a for i, s, k, a in zip(x.shape[2:], strides, window, added, strict=True)]
+    missing = [0] * n
     if output_shape is not None or auto_pad.startswith("SAME"):
-        same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
-        pads, more = _transposed_pads(auto_pad, whole, list(output_shape or same))
-        added = [a + b for a, b in zip(added, more, strict=True)]
+        scaled_sizes = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
+        pads, missing = _transposed_pads(auto_pad, full, list(output_shape or scaled_sizes))
+        added = [a + b for a, b in zip(added, missing, strict=True)]
     pads = list(pads or [0] * (2 * n)) if auto_pad != "VALID" or output_shape is not None else [0] * (2 * n)
 
     if w.rows or (b is not None and b.rows):
-        size = (t - pads[i] - pads[n + i] + a for i, (t, a) in enumerate(zip(whole, more, strict=True)))
+        size = (t - pads[i] - pads[n + i] + a for i, (t, a) in enumerate(zip(full, missing, strict=True)))
         geometry = Geometry(
             size=tuple(size),
             out=x.shape[2:],

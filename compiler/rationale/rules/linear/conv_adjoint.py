@@ -55,8 +55,8 @@ class Geometry:
     def by_phases(self) -> bool:
         """True if every phase of the stride has taps, and no window begins or ends far outside."""
         plain = len(self.size) == 2 and all(d == 1 for d in self.dilations)
-        wide = all(1 < s <= k for s, k in zip(self.strides, self.kernel, strict=True))
-        return plain and wide and all(min(p.pads) >= 0 for p in _phases(self))
+        overlapping = all(1 < s <= k for s, k in zip(self.strides, self.kernel, strict=True))
+        return plain and overlapping and all(min(p.pads) >= 0 for p in _phases(self))
 
     @property
     def depthwise(self) -> bool:
@@ -132,8 +132,8 @@ def by_transposed(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         (o - 1) * s + k - g.pads[i] - g.pads[n + i]
         for i, (o, s, k) in enumerate(zip(m.shape[2:], g.strides, g.window, strict=True))
     ]
-    beyond = [want - have for want, have in zip(g.size, reach, strict=True)]
-    crop = [max(-extra, 0) for extra in beyond]  # windows that ceil_mode let reach past the padding
+    gaps = [want - have for want, have in zip(g.size, reach, strict=True)]
+    crop = [max(-extra, 0) for extra in gaps]  # windows that ceil_mode let reach past the padding
     return op.ConvTranspose(
         m,
         w,
@@ -141,7 +141,7 @@ def by_transposed(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         group=g.group,
         pads=[*g.pads[:n], *(g.pads[n + i] + crop[i] for i in range(n))],
         strides=list(g.strides),
-        output_padding=[max(extra, 0) for extra in beyond],
+        output_padding=[max(extra, 0) for extra in gaps],
     )
 
 
@@ -188,15 +188,15 @@ def _phases_cost(site: Site) -> float:
 @adjoint.variant("one kernel for each phase", fits=lambda g: g.by_phases, cost=_phases_cost)
 def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Apply s² small convolutions at stride s, each for the positions of one phase, and interleave them."""
-    turned = flipped(op, w, g.group)
+    kernel = flipped(op, w, g.group)
     parts = []
     for phase in _phases(g):
         last = [(k - 1 - f) for k, f in zip(g.kernel, phase.first, strict=True)]  # tap `first`, reversed
         begin = [n % s for n, s in zip(last, g.strides, strict=True)]
-        taps = op.Slice(turned, begin, [n + 1 for n in last], [2, 3], list(g.strides))
+        taps = op.Slice(kernel, begin, [n + 1 for n in last], [2, 3], list(g.strides))
         parts.append(op.Conv(m, taps, group=g.group, pads=list(phase.pads)))
-    whole = interleaved(op, parts, g.strides)
-    return cropped(op, whole, g.size)
+    plane = interleaved(op, parts, g.strides)
+    return cropped(op, plane, g.size)
 
 
 def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
@@ -217,6 +217,6 @@ def repeated(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
     return op.Resize(x, None, scales, **attributes)
 
 
-def cropped(op: Ops, whole: Tensor, size: Sequence[int]) -> Tensor:
+def cropped(op: Ops, plane: Tensor, size: Sequence[int]) -> Tensor:
     """Return the first `size` elements of a plane [R, C, h, w]."""
-    return whole if whole.shape[2:] == tuple(size) else op.Slice(whole, [0, 0], list(size), [2, 3])
+    return plane if plane.shape[2:] == tuple(size) else op.Slice(plane, [0, 0], list(size), [2, 3])

@@ -55,12 +55,12 @@ def _by_blocks(
         return op.reshape(op.MatMul(weight, blocks(x)), (rows, g.filters, *g.out))
 
     def back(z: Tensor) -> Tensor:
-        sent = op.reshape(op.MatMul(transposed(op, weight), grouped(z)), (rows, g.channels, len(indices)))
-        return op.reshape(put_back(op, sent, indices, 2, math.prod(g.size)), (rows, g.channels, *g.size))
+        columns = op.reshape(op.MatMul(transposed(op, weight), grouped(z)), (rows, g.channels, len(indices)))
+        return op.reshape(put_back(op, columns, indices, 2, math.prod(g.size)), (rows, g.channels, *g.size))
 
     def to_weight(x: Tensor, z: Tensor) -> Tensor:
-        each = op.MatMul(grouped(z), transposed(op, blocks(x)))
-        return op.reshape(op.ReduceSum(each, [0], keepdims=0), w.shape)
+        products = op.MatMul(grouped(z), transposed(op, blocks(x)))
+        return op.reshape(op.ReduceSum(products, [0], keepdims=0), w.shape)
 
     return forward, back, to_weight
 

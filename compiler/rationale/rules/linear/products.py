@@ -70,8 +70,8 @@ def gemm(
     transB: int = 0,
 ) -> Evaluation:
     """Compute y = α·a·b + β·c."""
-    wide = c is not None and (c.rows or (c.rank == 2 and c.shape[0] != 1))
-    if transA or b.rows or wide:
+    bias_varies = c is not None and (c.rows or (c.rank == 2 and c.shape[0] != 1))
+    if transA or b.rows or bias_varies:
         return _gemm_of_rows(op, a, b, c, alpha, beta, (transA, transB))
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
@@ -88,21 +88,21 @@ def gemm(
 
 
 def _gemm_of_rows(
-    op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turned: tuple[int, int]
+    op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turns: tuple[int, int]
 ) -> Evaluation:
     """Compute a Gemm by MatMul, which takes batch axes that Gemm lacks."""
-    matrix_a, matrix_b = (transposed(op, x) if turn else x for x, turn in zip((a, b), turned, strict=True))
+    matrix_a, matrix_b = (transposed(op, x) if turn else x for x, turn in zip((a, b), turns, strict=True))
 
     def scaled(x: Tensor, factor: float) -> Tensor:
         return x if factor == 1.0 else op.Mul(x, factor)
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
         back = op.MatMul(scaled(m, alpha), transposed(op, matrix_b))
-        return transposed(op, back) if turned[0] else back
+        return transposed(op, back) if turns[0] else back
 
     def gemm_pullback_b(m: Tensor) -> Tensor:
         back = op.MatMul(transposed(op, matrix_a), scaled(m, alpha))
-        return transposed(op, back) if turned[1] else back
+        return transposed(op, back) if turns[1] else back
 
     def gemm_pullback_c(m: Tensor) -> Tensor:
         return scaled(m, beta)

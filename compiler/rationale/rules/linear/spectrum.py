@@ -52,12 +52,12 @@ def _by_matrix(op: Ops, m: Tensor, x: Tensor, along: int, matrix: np.ndarray) ->
     other_axes = [a for a in range(x.rank - 1) if a != along]
     order = [*other_axes, along, x.rank - 1]
     back = [order.index(a) for a in range(x.rank)]
-    turned = order != sorted(order)
-    moved = op.Transpose(m, perm=order) if turned else m
+    is_reordered = order != sorted(order)
+    reordered = op.Transpose(m, perm=order) if is_reordered else m
     shape = [x.shape[a] for a in other_axes]
-    flat = op.reshape(moved, (math.prod(shape), matrix.shape[1]))
-    sent = op.reshape(op.MatMul(flat, op.constant(matrix.T.copy())), (*shape, x.shape[along], x.shape[-1]))
-    return op.Transpose(sent, perm=back) if turned else sent
+    flat = op.reshape(reordered, (math.prod(shape), matrix.shape[1]))
+    result = op.reshape(op.MatMul(flat, op.constant(matrix.T.copy())), (*shape, x.shape[along], x.shape[-1]))
+    return op.Transpose(result, perm=back) if is_reordered else result
 
 
 def _by_transform(op: Ops, m: Tensor, x: Tensor, along: int, n: int, inverse: bool, onesided: bool) -> Tensor:

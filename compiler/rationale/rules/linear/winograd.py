@@ -22,7 +22,7 @@ _TAPS = (((0, 2), (1, -1)), ((1, 2), (1, 1)), ((1, 2), (-1, 1)), ((1, 3), (1, -1
 _POINTS = len(_TAPS)
 
 _PRODUCTS = 0.45  # 16/36 of the products; 1×1 convolutions run about as fast as larger ones
-_MOVED = 20.0  # cost of the transforms relative to the products of one channel
+_TRANSFORMS = 20.0  # cost of the transforms relative to the products of one channel
 _NODES = {True: 2e7, False: 1e8}  # floating-point operations that take as long as starting all its nodes
 _BLOCK = 16  # channels of a block of ONNX Runtime's layout
 
@@ -40,8 +40,8 @@ def _cost(site: Site) -> float:
     positions = math.prod(g.size)
     tiles = math.prod(math.ceil(n / 2) for n in g.size)
     work = 2 * 9 * g.channels * g.filters * positions * site.rows
-    moved = _MOVED * (1 / g.channels + 1 / g.filters)
-    return _PRODUCTS * 4 * tiles / positions + moved + _NODES[site.deployment.cores == 1] / work
+    transforms = _TRANSFORMS * (1 / g.channels + 1 / g.filters)
+    return _PRODUCTS * 4 * tiles / positions + transforms + _NODES[site.deployment.cores == 1] / work
 
 
 @adjoint.variant("minimal filtering", fits=_fits, cost=_cost)
@@ -54,8 +54,8 @@ def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     ]
     lines = [_transform_outputs(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
     outputs = [_transform_outputs(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
-    whole = interleaved(op, [output for line in outputs for output in line], (2, 2))
-    return cropped(op, whole, g.size)
+    plane = interleaved(op, [output for line in outputs for output in line], (2, 2))
+    return cropped(op, plane, g.size)
 
 
 def _filters(op: Ops, w: Tensor) -> list[Tensor]:

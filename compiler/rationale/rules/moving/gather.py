@@ -77,14 +77,14 @@ def gather_nd(op: Ops, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Ev
     """Compute y = slices of x at tuples of indices; the adjoint adds them up at those tuples."""
     b, depth = batch_dims, indices.shape[-1]
     batch, slice_shape = x.shape[:b], x.shape[b + depth :]
-    whole = (math.prod(batch), math.prod(x.shape[b : b + depth]), math.prod(slice_shape))
+    joined = (math.prod(batch), math.prod(x.shape[b : b + depth]), math.prod(slice_shape))
     flat_indices = _flat_indices(op, _as_rows(op, indices), x.shape[b : b + depth])
     count = math.prod(indices.shape[b:-1])
-    flat_indices = op.expand(op.reshape(flat_indices, (whole[0], count, 1)), (whole[0], count, whole[2]))
-    elements, pullback = _elements(op, op.reshape(x, whole), flat_indices, 1)
+    flat_indices = op.expand(op.reshape(flat_indices, (joined[0], count, 1)), (joined[0], count, joined[2]))
+    elements, pullback = _elements(op, op.reshape(x, joined), flat_indices, 1)
 
     def gather_nd_pullback(m: Tensor) -> Tensor:
-        return op.reshape(pullback(op.reshape(m, (whole[0], count, whole[2]))), x.shape)
+        return op.reshape(pullback(op.reshape(m, (joined[0], count, joined[2]))), x.shape)
 
     return op.reshape(elements, (*indices.shape[:-1], *slice_shape)), (gather_nd_pullback, None)
 
@@ -132,19 +132,19 @@ def scatter_nd(
     """Compute y = x with slices replaced by, or added to, the updates; linear in both."""
     depth = indices.shape[-1]
     slice_size = math.prod(x.shape[depth:])
-    whole = (1, math.prod(x.shape[:depth]), slice_size)
+    joined = (1, math.prod(x.shape[:depth]), slice_size)
     count = math.prod(indices.shape[:-1])
     flat_indices = _flat_indices(op, _as_rows(op, indices), x.shape[:depth])
     flat_indices = op.expand(op.reshape(flat_indices, (1, count, 1)), (1, count, slice_size))
     flat, (back, _, back_updates) = _scatter(
-        op, op.reshape(x, whole), flat_indices, op.reshape(updates, (1, count, slice_size)), 1, reduction
+        op, op.reshape(x, joined), flat_indices, op.reshape(updates, (1, count, slice_size)), 1, reduction
     )
 
     def scatter_nd_pullback(m: Tensor) -> Tensor:
-        return op.reshape(back(op.reshape(m, whole)), x.shape)
+        return op.reshape(back(op.reshape(m, joined)), x.shape)
 
     def scatter_nd_pullback_updates(m: Tensor) -> Tensor:
-        return op.reshape(back_updates(op.reshape(m, whole)), updates.shape)
+        return op.reshape(back_updates(op.reshape(m, joined)), updates.shape)
 
     return op.reshape(flat, x.shape), (scatter_nd_pullback, None, scatter_nd_pullback_updates)
 

@@ -48,9 +48,9 @@ def depth_to_space(op: Ops, x: Tensor, *, blocksize: int, mode: str = "DCR") -> 
     b = blocksize
 
     def depth_to_space_pullback(m: Tensor) -> Tensor:
-        apart = op.reshape(m, (n, c // b**2, h, b, w, b))
+        blocks = op.reshape(m, (n, c // b**2, h, b, w, b))
         order = [0, 1, 3, 5, 2, 4] if mode == "CRD" else [0, 3, 5, 1, 2, 4]
-        return op.reshape(op.Transpose(apart, perm=order), x.shape)
+        return op.reshape(op.Transpose(blocks, perm=order), x.shape)
 
     return op.DepthToSpace(x, blocksize=b, mode=mode), depth_to_space_pullback
 
@@ -61,14 +61,14 @@ def space_to_depth(op: Ops, x: Tensor, *, blocksize: int, mode: str = "DCR") -> 
     n, c, h, w = x.shape
     b = blocksize
     order = [0, 1, 3, 5, 2, 4] if mode == "CRD" else [0, 3, 5, 1, 2, 4]
-    apart = (n, c, h // b, b, w // b, b)
-    dealt = tuple(apart[i] for i in order)
+    block_shape = (n, c, h // b, b, w // b, b)
+    dealt = tuple(block_shape[i] for i in order)
 
     def space_to_depth_pullback(m: Tensor) -> Tensor:
         back = [order.index(i) for i in range(len(order))]
         return op.reshape(op.Transpose(op.reshape(m, dealt), perm=back), x.shape)
 
-    y = op.Transpose(op.reshape(x, apart), perm=order)
+    y = op.Transpose(op.reshape(x, block_shape), perm=order)
     return op.reshape(y, (n, c * b * b, h // b, w // b)), space_to_depth_pullback
 
 
@@ -82,7 +82,7 @@ def reverse_sequence(
 
     def reverse_sequence_pullback(m: Tensor) -> Tensor:
         first = op.Transpose(m, perm=order) if batch_axis else m
-        turned = op.ReverseSequence(first, lengths, batch_axis=0, time_axis=1)
-        return op.Transpose(turned, perm=back) if batch_axis else turned
+        reversed_ = op.ReverseSequence(first, lengths, batch_axis=0, time_axis=1)
+        return op.Transpose(reversed_, perm=back) if batch_axis else reversed_
 
     return reverse_sequence_pullback(x), (reverse_sequence_pullback, None)

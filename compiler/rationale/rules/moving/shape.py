@@ -136,11 +136,11 @@ def slice_(
 ) -> Evaluation:
     """Compute y = a strided part of x; the adjoint puts it back among zeros."""
     begin, end = ints(starts, "Slice starts"), ints(ends, "Slice ends")
-    chosen = [a % x.rank for a in ints(axes, "Slice axes")] if axes is not None else list(range(len(begin)))
+    numbers = ints(axes, "Slice axes") if axes is not None else range(len(begin))
     stride = ints(steps, "Slice steps") if steps is not None else [1] * len(begin)
     picks = {
-        a: list(range(*slice(b, _open_end(e, s), s).indices(x.shape[a])))
-        for a, b, e, s in zip(chosen, begin, end, stride, strict=True)
+        a % x.rank: list(range(*slice(b, _open_end(e, s), s).indices(x.shape[a])))
+        for a, b, e, s in zip(numbers, begin, end, stride, strict=True)
     }
     picks = {a: index for a, index in picks.items() if index != list(range(x.shape[a]))}
 

@@ -10,9 +10,9 @@ from rationale.rules.secants import tiny
 
 
 @rule("TopK", kind=Kind.LOCAL, traits=[Trait.CONSERVING, Trait.EXPANDED])
-def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evaluation:
+def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **options: int) -> Evaluation:
     """Compute y = P·x, the k largest (smallest) along an axis; the selection P is constant around x."""
-    y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)
+    y, index = op.emit("TopK", (x, k), {"axis": axis, **options}, outputs=2)
 
     def top_k_pullback(m: Tensor) -> Tensor:
         return _scatter(op, m, index, x, axis)
@@ -36,11 +36,11 @@ def top_k_multiplier(
     y_r: Tensor,
     *,
     axis: int = -1,
-    **how: int,
+    **options: int,
 ) -> tuple[Tensor, None]:
     """Return ½(P_x + P_r)ᵀ·m, plus the rest of m·Δy spread evenly over |Δ|: exact and bounded."""
     along, (x, r) = [axis % xs[0].rank], (xs[0], rs[0])
-    at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **how}, outputs=2)[1] for v in (x, r))
+    at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **options}, outputs=2)[1] for v in (x, r))
     half = op.Mul(op.Add(_scatter(op, m, at_x, x, axis), _scatter(op, m, at_r, x, axis)), 0.5)
     d = op.Sub(x, r)
     change = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
@@ -65,6 +65,6 @@ def hardmax_multiplier(
     """
     along, change = [axis % xs[0].rank], op.Sub(y, y_r)
     gain = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
-    moved = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
-    decided = op.Greater(moved, 0.0)
-    return (op.Mul(change, op.Where(decided, op.Div(gain, op.Where(decided, moved, 1.0)), 0.0)),)
+    lead = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
+    decided = op.Greater(lead, 0.0)
+    return (op.Mul(change, op.Where(decided, op.Div(gain, op.Where(decided, lead, 1.0)), 0.0)),)

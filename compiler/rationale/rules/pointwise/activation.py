@@ -132,9 +132,9 @@ def clip(op: Ops, x: Tensor, low: Tensor | None = None, high: Tensor | None = No
     """Compute y = min(max(x, low), high);  dy/dx = 1 strictly between."""
 
     def clip_pullback(m: Tensor) -> Tensor:
-        for bound, beyond in ((low, op.Greater), (high, op.Less)):
+        for bound, is_inside in ((low, op.Greater), (high, op.Less)):
             if bound is not None:
-                m = op.Mul(m, op.Cast(beyond(x, bound), to=int(x.dtype)))
+                m = op.Mul(m, op.Cast(is_inside(x, bound), to=int(x.dtype)))
         return m
 
     return op.Clip(x, low, high), (clip_pullback, None, None)

@@ -35,10 +35,10 @@ def _declare_comparison(op_type: str, formula: str) -> None:
         op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
     ) -> tuple[Tensor, Tensor]:
         rises = [difference(op, number(op, x), number(op, r)) for x, r in zip(xs, rs, strict=True)]
-        apart = op.Sub(*rises)
-        still = op.Equal(apart, 0.0)
+        distance = op.Sub(*rises)
+        still = op.Equal(distance, 0.0)
         change = op.Sub(number(op, y), number(op, y_r))
-        slope = op.Where(still, 0.0, op.Div(change, op.Where(still, 1.0, apart)))
+        slope = op.Where(still, 0.0, op.Div(change, op.Where(still, 1.0, distance)))
         to_a = op.Mul(m, slope)
         return to_a, op.Neg(to_a)
 

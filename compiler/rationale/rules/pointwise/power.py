@@ -101,7 +101,7 @@ def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
 @rule("Pow", kind=POINTWISE)
 def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
     """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹, for a root finite at 0: a power before it has the derivative 0."""
-    root = all(0 < each < 1 for each in exponents(n))
+    root = all(0 < exponent < 1 for exponent in exponents(n))
     power = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype))
 
     def pow_pullback(m: Tensor) -> Tensor:

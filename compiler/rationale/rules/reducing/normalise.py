@@ -127,12 +127,12 @@ def _declare_normalisation(
     """Declare a normalisation by the way it standardises x; scale and bias are constants."""
 
     def multiplier(
-        op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *parameters: Tensor, **how: Any
+        op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *parameters: Tensor, **options: Any
     ) -> Tensor:
-        return standard_multiplier(op, m, x, r, describe(op, x, *parameters, **how))
+        return standard_multiplier(op, m, x, r, describe(op, x, *parameters, **options))
 
-    def relevance(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, **how: Any) -> tuple[Tensor]:
-        return (standard_relevance(op, m, xs[0], describe(op, *xs, **how)),)
+    def relevance(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, **options: Any) -> tuple[Tensor]:
+        return (standard_relevance(op, m, xs[0], describe(op, *xs, **options)),)
 
     multiplier.__doc__ = formula
     local(op_type, traits=traits)(multiplier).relevance(relevance)

@@ -33,12 +33,12 @@ def reduce_sum(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
     """Compute y = Σ x over the axes."""
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    reduced = reduced_axes(x, axes, noop_with_empty_axes)
 
     def reduce_sum_pullback(m: Tensor) -> Tensor:
-        return op.reshape(m, shape_with_ones(x, chosen))
+        return op.reshape(m, shape_with_ones(x, reduced))
 
-    y = op.ReduceSum(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    y = op.ReduceSum(x, reduced, keepdims=keepdims, noop_with_empty_axes=1)
     return y, (reduce_sum_pullback, None)
 
 
@@ -47,13 +47,13 @@ def reduce_mean(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
     """Compute y = the mean of x over the axes."""
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    reduced = reduced_axes(x, axes, noop_with_empty_axes)
 
     def reduce_mean_pullback(m: Tensor) -> Tensor:
-        count = math.prod(x.shape[a] for a in chosen)
-        return op.reshape(op.Mul(m, 1.0 / count), shape_with_ones(x, chosen))
+        count = math.prod(x.shape[a] for a in reduced)
+        return op.reshape(op.Mul(m, 1.0 / count), shape_with_ones(x, reduced))
 
-    y = op.ReduceMean(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    y = op.ReduceMean(x, reduced, keepdims=keepdims, noop_with_empty_axes=1)
     return y, (reduce_mean_pullback, None)
 
 
@@ -62,12 +62,12 @@ def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
     """Compute y = the largest over the axes, which are moved last and flattened: one winner for each y."""
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    outer_axes = [i for i in range(x.rank) if i not in chosen]
-    order, outer = [*outer_axes, *chosen], [x.shape[i] for i in outer_axes]
-    count = math.prod(x.shape[i] for i in chosen)
+    reduced = reduced_axes(x, axes, noop_with_empty_axes)
+    outer_axes = [i for i in range(x.rank) if i not in reduced]
+    order, outer = [*outer_axes, *reduced], [x.shape[i] for i in outer_axes]
+    count = math.prod(x.shape[i] for i in reduced)
     flat = op.reshape(op.Transpose(x, perm=order), [*outer, count])
-    y = op.ReduceMax(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    y = op.ReduceMax(x, reduced, keepdims=keepdims, noop_with_empty_axes=1)
     winners = op.ArgMax(flat, axis=-1, keepdims=1)
 
     def scatter(v: Tensor, to: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ def reduce_l2(
 
     √Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r).
     """
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    reduced = reduced_axes(x, axes, noop_with_empty_axes)
     numerator, total = (x, y) if r is x else (op.Add(x, r), op.Add(y, y_r))
-    return op.Mul(op.reshape(op.Div(m, op.Add(total, tiny(y))), shape_with_ones(x, chosen)), numerator)
+    return op.Mul(op.reshape(op.Div(m, op.Add(total, tiny(y))), shape_with_ones(x, reduced)), numerator)
 
 
 @local("ReduceLogSumExp")
@@ -148,15 +148,15 @@ def reduce_prod(
 
     Between x and r, one half of that at x and one half at r.
     """
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    outer_axes = [i for i in range(x.rank) if i not in chosen]
-    order = [*outer_axes, *chosen]
-    lined = [*(x.shape[i] for i in outer_axes), math.prod(x.shape[i] for i in chosen)]
+    reduced = reduced_axes(x, axes, noop_with_empty_axes)
+    outer_axes = [i for i in range(x.rank) if i not in reduced]
+    order = [*outer_axes, *reduced]
+    lined = [*(x.shape[i] for i in outer_axes), math.prod(x.shape[i] for i in reduced)]
     x_lined = op.reshape(op.Transpose(x, perm=order), lined)
     r_lined = x_lined if r is x else op.reshape(op.Transpose(r, perm=order), lined)
     factors = op.reshape(_products_of_others(op, x_lined, r_lined), [x.shape[i] for i in order])
     restored = op.Transpose(factors, perm=[int(i) for i in np.argsort(order)])
-    return op.Mul(op.reshape(m, shape_with_ones(x, chosen)), restored)
+    return op.Mul(op.reshape(m, shape_with_ones(x, reduced)), restored)
 
 
 def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:

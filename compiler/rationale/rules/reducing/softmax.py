@@ -36,12 +36,12 @@ def softmax_multiplier(
     axis = axis % xs[0].rank
     operands = (m, xs[0], rs[0], y, y_r)
     if "K" not in y_r.batch_axes or math.prod(y_r.shape) > SHORT:
-        return (_multiplier(op, axis, *operands, together=False),)
-    return (op.from_columns(_multiplier(op, axis, *map(op.in_columns, operands), together=True)),)
+        return (_multiplier(op, axis, *operands, at_once=False),)
+    return (op.from_columns(_multiplier(op, axis, *map(op.in_columns, operands), at_once=True)),)
 
 
 def _multiplier(
-    op: Ops, axis: int, m: Tensor, z: Tensor, z_r: Tensor, p: Tensor, p_r: Tensor, *, together: bool
+    op: Ops, axis: int, m: Tensor, z: Tensor, z_r: Tensor, p: Tensor, p_r: Tensor, *, at_once: bool
 ) -> Tensor:
     """Compute the multiplier of z by logarithmic means.
 
@@ -51,13 +51,13 @@ def _multiplier(
     The form with log p = z − LSE keeps its precision if p is near 0 or 1.
 
     Args:
-        together: whether φ is computed for all differences at once.
+        at_once: whether φ is computed for all differences at once.
     """
     z, z_r = (op.Max(v, float(np.finfo(z.dtype.numpy()).min) / 8) for v in (z, z_r))  # masks of −inf
     lse, lse_r = (op.ReduceLogSumExp(v, [axis], keepdims=1) for v in (z, z_r))
     d_z, d_lse = op.Sub(z, z_r), op.Sub(lse, lse_r)
     changes = [op.Sub(d_z, d_lse), d_z, d_lse]
-    if together:
+    if at_once:
         lengths = [v.shape[axis] for v in changes]
         phis = op.emit("Split", [phi(op, op.Concat(*changes, axis=axis)), lengths], {"axis": axis}, outputs=3)
     else:

@@ -102,7 +102,7 @@ _ROUNDINGS = 16  # relative to the largest value: rounding of places, weights an
 
 @grid_sample.deeplift
 def grid_sample_multiplier(
-    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **how: Any
+    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Return multipliers: values at both grids in equal parts, coordinates by Shapley values.
 
@@ -110,7 +110,7 @@ def grid_sample_multiplier(
     each place a function of two or three coordinates.
     """
     (x, grid), (r, grid_r) = xs, rs
-    sampling = _sampling(x, **how)
+    sampling = _sampling(x, **options)
     to_x = _spread(op, m, _all_taps(op, grid, sampling), x.shape)
     if grid.value is grid_r.value:
         return to_x, None
@@ -122,7 +122,7 @@ def grid_sample_multiplier(
         return op.reshape(op.ReduceSum(answer, [1], keepdims=0), (*grid.shape[:-1], 1))
 
     def sample(positions: Tensor) -> Tensor:
-        return summed(op.Mul(m, op.GridSample(middle, positions, **how)))
+        return summed(op.Mul(m, op.GridSample(middle, positions, **options)))
 
     contribution = _shapley(op, sample, grid, grid_r)
     largest = op.ReduceMax(op.Abs(middle), list(range(2, middle.rank)), keepdims=1)
@@ -142,8 +142,8 @@ def _shapley(op: Ops, sample: Callable[[Tensor], Tensor], grid: Tensor, grid_r: 
     axis, n = grid.rank - 1, grid.shape[-1]
     parts = [[op.Slice(g, [j], [j + 1], [axis]) for j in range(n)] for g in (grid_r, grid)]
     values = {
-        chosen: sample(op.Concat(*(parts[c][j] for j, c in enumerate(chosen)), axis=axis))
-        for chosen in itertools.product((0, 1), repeat=n)
+        choice: sample(op.Concat(*(parts[c][j] for j, c in enumerate(choice)), axis=axis))
+        for choice in itertools.product((0, 1), repeat=n)
     }
     shares = []
     for j in range(n):
@@ -200,8 +200,8 @@ def _padded(op: Ops, pixel: Tensor, size: int, sampling: Sampling) -> tuple[Tens
     if sampling.padding == "reflection" and size > 1:
         period = 2 * (size - 1) if sampling.corners else 2 * size
         turn = op.constant(np.asarray(period if sampling.corners else period - 1, np.int64))
-        there = op.Mod(pixel, op.constant(np.asarray(period, np.int64)))
-        return None, op.Min(there, op.Sub(turn, there))
+        folded = op.Mod(pixel, op.constant(np.asarray(period, np.int64)))
+        return None, op.Min(folded, op.Sub(turn, folded))
     within = op.Min(op.Max(pixel, zero), last)
     return (op.Equal(pixel, within) if sampling.padding == "zeros" else None), within
 
@@ -234,20 +234,20 @@ def _polynomial(op: Ops, d: Tensor, factors: Sequence[float]) -> Tensor:
 def _combined(op: Ops, taps: list[Taps], size: Sequence[int], slope_of: int | None) -> tuple[Tensor, Tensor]:
     """Return indices and weights of all choices of a tap per axis, concatenated: [B, 1, taps·P]."""
     indices, weights = [], []
-    for chosen in itertools.product(*(range(len(t.pixels)) for t in taps)):
-        index, weight = taps[0].pixels[chosen[0]], _factor(taps, chosen, 0, slope_of)
+    for choice in itertools.product(*(range(len(t.pixels)) for t in taps)):
+        index, weight = taps[0].pixels[choice[0]], _factor(taps, choice, 0, slope_of)
         for axis in range(1, len(taps)):
             length = op.constant(np.asarray(size[axis], np.int64))
-            index = op.Add(op.Mul(index, length), taps[axis].pixels[chosen[axis]])
-            weight = op.Mul(weight, _factor(taps, chosen, axis, slope_of))
+            index = op.Add(op.Mul(index, length), taps[axis].pixels[choice[axis]])
+            weight = op.Mul(weight, _factor(taps, choice, axis, slope_of))
         indices.append(index)
         weights.append(weight)
     joined = [op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0] for parts in (indices, weights)]
     return op.reshape(joined[0], _in_line(joined[0])), op.reshape(joined[1], _in_line(joined[1]))
 
 
-def _factor(taps: list[Taps], chosen: tuple[int, ...], axis: int, slope_of: int | None) -> Tensor:
-    return (taps[axis].slopes if axis == slope_of else taps[axis].weights)[chosen[axis]]
+def _factor(taps: list[Taps], choice: tuple[int, ...], axis: int, slope_of: int | None) -> Tensor:
+    return (taps[axis].slopes if axis == slope_of else taps[axis].weights)[choice[axis]]
 
 
 def _in_line(x: Tensor) -> tuple[int, int, int]:
@@ -258,27 +258,27 @@ def _spread(op: Ops, m: Tensor, taps: list[Taps], shape: tuple[int, ...]) -> Ten
     """Compute the adjoint in x: send each position's m to its neighbours, by their weights."""
     b, channels, *size = shape
     index, weight = _combined(op, taps, size, None)
-    each = op.reshape(m, (b, channels, math.prod(m.shape[2:])))
-    copies = index.shape[2] // each.shape[2]
-    wide = op.Concat(*[each] * copies, axis=2) if copies > 1 else each
-    sent = op.Mul(wide, weight)
-    there = op.expand(index, sent.shape)
-    whole = zeros(op, (b, channels, math.prod(size)), m)
-    return op.reshape(op.ScatterElements(whole, there, sent, axis=2, reduction="add"), shape)
+    flat_m = op.reshape(m, (b, channels, math.prod(m.shape[2:])))
+    copies = index.shape[2] // flat_m.shape[2]
+    repeated_m = op.Concat(*[flat_m] * copies, axis=2) if copies > 1 else flat_m
+    weighted = op.Mul(repeated_m, weight)
+    positions = op.expand(index, weighted.shape)
+    plane = zeros(op, (b, channels, math.prod(size)), m)
+    return op.reshape(op.ScatterElements(plane, positions, weighted, axis=2, reduction="add"), shape)
 
 
 def _slope(op: Ops, m: Tensor, x: Tensor, taps: list[Taps], sampling: Sampling) -> Tensor:
     """Return m·dy/d(grid), summed over the channels: [B, P, axes]."""
     b, channels, *size = x.shape
     count = math.prod(m.shape[2:])
-    each = op.reshape(m, (b, channels, count))
+    flat_m = op.reshape(m, (b, channels, count))
     plane = op.reshape(x, (b, channels, math.prod(size)))
     parts = []
     for axis in reversed(range(len(size))):
         index, weight = _combined(op, taps, size, axis)
-        read = op.GatherElements(plane, op.expand(index, (b, channels, index.shape[2])), axis=2)
+        neighbours = op.GatherElements(plane, op.expand(index, (b, channels, index.shape[2])), axis=2)
         copies = index.shape[2] // count
-        apart = op.reshape(op.Mul(read, weight), (b, channels, copies, count))
-        slope = op.Mul(op.ReduceSum(apart, [2], keepdims=0), each)
+        by_tap = op.reshape(op.Mul(neighbours, weight), (b, channels, copies, count))
+        slope = op.Mul(op.ReduceSum(by_tap, [2], keepdims=0), flat_m)
         parts.append(op.reshape(op.ReduceSum(slope, [1], keepdims=0), (b, count, 1)))
     return op.Concat(*parts, axis=2)

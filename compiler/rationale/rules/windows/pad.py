@@ -26,8 +26,8 @@ def pad(
 ) -> Evaluation:
     """Compute y = x with a border: of a constant, or of x's own values (edge, reflect, wrap)."""
     amounts = ints(pads, "Pad amounts")
-    chosen = [a % x.rank for a in ints(axes, "Pad axes")] if axes is not None else list(range(x.rank))
-    borders = {a: (amounts[i], amounts[len(chosen) + i]) for i, a in enumerate(chosen)}
+    padded_axes = [a % x.rank for a in ints(axes, "Pad axes")] if axes is not None else list(range(x.rank))
+    borders = {a: (amounts[i], amounts[len(padded_axes) + i]) for i, a in enumerate(padded_axes)}
     borders = {a: b for a, b in borders.items() if any(b)}
     if mode != "constant":
         return _own_values(op, x, borders, mode)
@@ -105,9 +105,9 @@ def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
 @rule("CenterCropPad", kind=Kind.BILINEAR, traits=[Trait.MOVING])
 def center_crop_pad(op: Ops, x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Evaluation:
     """Compute y = the middle of x, or x in the middle of zeros, axis by axis."""
-    chosen = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
+    cropped_axes = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
     borders = {}
-    for axis, target in zip(chosen, ints(shape, "CenterCropPad sizes"), strict=True):
+    for axis, target in zip(cropped_axes, ints(shape, "CenterCropPad sizes"), strict=True):
         extra = target - x.shape[axis]
         if extra:  # half of it before, rounded towards 0
             before = extra // 2 if extra > 0 else -(-extra // 2)

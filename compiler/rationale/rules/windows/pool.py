@@ -46,9 +46,9 @@ def max_pool(
     plane = math.prod(x.shape[2:])
     winners = op.Cast(op.Mod(index, plane), to=onnx.TensorProto.INT32)  # half the memory, a third of the time
     covered = tuple((o - 1) * s + w for o, s, w in zip(y.shape[2:], strides, window, strict=True))
-    apart = all(s >= w for s, w in zip(strides, window, strict=True)) and not any(pads)
+    disjoint = all(s >= w for s, w in zip(strides, window, strict=True)) and not any(pads)
     planes = x.shape[0] * x.shape[1]
-    tiles = apart and covered == x.shape[2:]
+    tiles = disjoint and covered == x.shape[2:]
     geometry = PoolGeometry((planes, *x.shape[2:]), y.shape[2:], tuple(strides), tiles)
 
     def scatter(v: Tensor, to: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
     channels, *size = g.shape
     zeros = op.row_constant(np.zeros((1, channels, math.prod(size)), v.dtype.numpy()))
     flat = [op.reshape(t, (1, channels, math.prod(g.out))) for t in (v, to)]
-    whole = op.ScatterElements(zeros, flat[1], flat[0], axis=2, reduction="add")
-    return op.reshape(whole, (1, *g.shape))
+    plane = op.ScatterElements(zeros, flat[1], flat[0], axis=2, reduction="add")
+    return op.reshape(plane, (1, *g.shape))
 
 
 def _unpool_cost(site: Site) -> float:
@@ -197,12 +197,12 @@ def max_unpool(
     if output_shape is not None:
         raise UnsupportedModelError("MaxUnpool to a shape that is computed")
     shape = (*x.shape[:2], *size)
-    count, whole = math.prod(x.shape), math.prod(shape)
-    flat = op.Mod(op.reshape(indices, (1, count)), op.constant(np.asarray(whole, np.int64)))  # within its row
+    count, total = math.prod(x.shape), math.prod(shape)
+    flat = op.Mod(op.reshape(indices, (1, count)), op.constant(np.asarray(total, np.int64)))  # within its row
 
     def max_unpool_pullback(m: Tensor) -> Tensor:
-        return op.reshape(op.GatherElements(op.reshape(m, (1, whole)), flat, axis=1), x.shape)
+        return op.reshape(op.GatherElements(op.reshape(m, (1, total)), flat, axis=1), x.shape)
 
-    zeros = op.row_constant(np.zeros((1, whole), x.dtype.numpy()))
+    zeros = op.row_constant(np.zeros((1, total), x.dtype.numpy()))
     y = op.ScatterElements(zeros, flat, op.reshape(x, (1, count)), axis=1)
     return op.reshape(y, shape), (max_unpool_pullback, None, None)

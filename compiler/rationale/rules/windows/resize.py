@@ -31,13 +31,13 @@ class Resampling:
     roi: tuple[tuple[float, float], ...]
     aspect: bool
 
-    def select(self, chosen: Sequence[int]) -> "Resampling":
+    def select(self, indices: Sequence[int]) -> "Resampling":
         """Return the parameters of some of its axes."""
         return Resampling(
-            axes=tuple(self.axes[i] for i in chosen),
-            sizes=None if self.sizes is None else tuple(self.sizes[i] for i in chosen),
-            scales=None if self.scales is None else tuple(self.scales[i] for i in chosen),
-            roi=tuple(self.roi[i] for i in chosen),
+            axes=tuple(self.axes[i] for i in indices),
+            sizes=None if self.sizes is None else tuple(self.sizes[i] for i in indices),
+            scales=None if self.scales is None else tuple(self.scales[i] for i in indices),
+            roi=tuple(self.roi[i] for i in indices),
             aspect=False,
         )
 
@@ -59,8 +59,8 @@ def resize(
     attributes |= {"coordinate_transformation_mode": coordinate_transformation_mode}
     if keep_aspect_ratio_policy != "stretch":
         attributes["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
-    chosen = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
-    resampling = _resampling(x, roi, scales, sizes, chosen, "keep_aspect_ratio_policy" in attributes)
+    resized_axes = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
+    resampling = _resampling(x, roi, scales, sizes, resized_axes, "keep_aspect_ratio_policy" in attributes)
     if not resampling.aspect:
         resampling = _changing(x, resampling, coordinate_transformation_mode)
     y = _resampled(op, x, resampling, attributes) if resampling.axes else op.Identity(x)
@@ -100,10 +100,10 @@ def _resampling(
 
 def _changing(x: Tensor, resampling: Resampling, mode: str) -> Resampling:
     """Return the parameters without axes that do not change, such as the batch's."""
-    same = [s == x.shape[a] for a, s in zip(resampling.axes, resampling.sizes or (), strict=False)]
-    same = [s == 1.0 for s in resampling.scales] if resampling.scales is not None else same
+    unchanged = [s == x.shape[a] for a, s in zip(resampling.axes, resampling.sizes or (), strict=False)]
+    unchanged = [s == 1.0 for s in resampling.scales] if resampling.scales is not None else unchanged
     crops = [mode == CROP and part != (0.0, 1.0) for part in resampling.roi]
-    return resampling.select([i for i, s in enumerate(same) if not s or crops[i]])
+    return resampling.select([i for i, s in enumerate(unchanged) if not s or crops[i]])
 
 
 def _resampled(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
@@ -134,14 +134,14 @@ def _scales(x: Tensor, resampling: Resampling) -> tuple[float, ...] | None:
         return None
     lengths = np.asarray([x.shape[a] for a in resampling.axes], np.promote_types(x.dtype.numpy(), np.float32))
     if resampling.sizes is None:
-        chosen = np.asarray(resampling.scales, np.float32)
+        factors = np.asarray(resampling.scales, np.float32)
     else:
         exact = np.asarray(resampling.sizes, lengths.dtype) / lengths
-        chosen = exact.astype(np.float32)
-        if (chosen != exact).any() or tuple((chosen * lengths).astype(int)) != resampling.sizes:
+        factors = exact.astype(np.float32)
+        if (factors != exact).any() or tuple((factors * lengths).astype(int)) != resampling.sizes:
             return None
     scales = np.ones(x.rank, np.float32)
-    scales[list(resampling.axes)] = chosen
+    scales[list(resampling.axes)] = factors
     return tuple(float(s) for s in scales)
 
 
@@ -162,20 +162,20 @@ def _matrix(op: Ops, x: Tensor, resampling: Resampling, i: int, attributes: Mapp
     eye = np.eye(n, dtype=x.dtype.numpy())
     if not resampling.aspect:
         basis = op.constant(eye.reshape(n, 1, n, 1))
-        moved = _resized(
+        resampled = _resized(
             op, basis, replace(resampling.select([i]), axes=(2,)), {**attributes, "extrapolation_value": 0.0}
         )
-        return op.reshape(moved, (n, moved.shape[2]))
+        return op.reshape(resampled, (n, resampled.shape[2]))
     shape = [n, *(n if a == axis else x.shape[a] if a in resampling.axes else 1 for a in range(x.rank))]
     unit = eye.reshape(n, *(n if a == axis else 1 for a in range(x.rank)))
     basis = op.constant(np.broadcast_to(unit, shape).copy())
     shifted = Resampling(
         tuple(a + 1 for a in resampling.axes), resampling.sizes, None, resampling.roi, aspect=True
     )
-    moved = _resized(op, basis, shifted, attributes)
+    resampled = _resized(op, basis, shifted, attributes)
     other_axes = [a + 1 for a in range(x.rank) if a != axis]
     count = len(other_axes)
-    first = op.Slice(moved, [0] * count, [1] * count, other_axes)  # equal all along the other axes
+    first = op.Slice(resampled, [0] * count, [1] * count, other_axes)  # equal all along the other axes
     return op.reshape(first, (n, first.shape[axis + 1]))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rationale_service.decisions.audit.rows import GENESIS, Row, text_digest, unreadable
 from rationale_service.decisions.audit.store import AuditStore
-from rationale_service.decisions.audit.verify import Fault
+from rationale_service.decisions.audit.verify import ChainFault
 from rationale_service.errors import StateUnavailableError
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Act:
+class AdminAct:
     """One call of the admin API, successful or not.
 
     Attributes:
@@ -62,21 +62,21 @@ class ActLog:
         if make is None:
             return
         try:
-            await asyncio.to_thread(lambda: self._opened(make).probe())
+            await asyncio.to_thread(lambda: self._get_store(make).probe())
         except StateUnavailableError as error:
             log.error("an act cannot be recorded, and is refused: %s", error)  # it may name machines
             raise StateUnavailableError(
-                "the audit trail is not available, and what it should record is not done: try again later", 5
+                "the audit trail is not available, so the gateway did nothing: try again later", 5
             ) from error
 
-    async def note(self, act: Act) -> None:
+    async def note(self, act: AdminAct) -> None:
         """Record a finished act; if that fails, write it to the gateway's own log."""
         make = self._make
         if make is None:
             log.info("act: %s", asdict(act))
             return
         try:
-            await asyncio.to_thread(lambda: record(self._opened(make), act))
+            await asyncio.to_thread(lambda: record(self._get_store(make), act))
         except StateUnavailableError as error:
             log.error("an act is not recorded: %s: %s", error, asdict(act))
 
@@ -85,24 +85,24 @@ class ActLog:
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
 
-    def _opened(self, make: Callable[[], AuditStore]) -> AuditStore:
+    def _get_store(self, make: Callable[[], AuditStore]) -> AuditStore:
         if self._store is None:
             self._store = make()
         return self._store
 
 
-def record(store: AuditStore, act: Act) -> None:
+def record(store: AuditStore, act: AdminAct) -> None:
     """Add an act to the chain. Raises StateUnavailableError."""
 
-    def chained(last: Row | None) -> Row:
+    def add_to_chain(last: Row | None) -> Row:
         if last is not None and unreadable(last):
-            raise _altered(last)
+            raise _altered_error(last)
         number, previous = (1, GENESIS) if last is None else (last["number"] + 1, last["hash"])
         detail = json.dumps(act.detail, ensure_ascii=False, sort_keys=True)
         row = {**asdict(act), "detail": detail, "number": number, "previous": previous}
         return {**row, "hash": digest(row)}
 
-    store.add_act(chained)
+    store.add_act(add_to_chain)
 
 
 def shown(row: Row) -> dict[str, Any]:
@@ -111,11 +111,11 @@ def shown(row: Row) -> dict[str, Any]:
         if not unreadable(row):
             return {**row, "detail": json.loads(row["detail"])}
     except ValueError as error:
-        raise _altered(row) from error
-    raise _altered(row)
+        raise _altered_error(row) from error
+    raise _altered_error(row)
 
 
-def _altered(row: Row) -> StateUnavailableError:
+def _altered_error(row: Row) -> StateUnavailableError:
     return StateUnavailableError(
         f"act {row['number']} cannot be read: its row was altered, as `rationale audit verify` shows"
     )
@@ -127,7 +127,7 @@ def digest(row: Row) -> str:
     return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))
 
 
-def verify_acts(store: AuditStore) -> Iterator[Fault | int]:
+def verify_acts(store: AuditStore) -> Iterator[ChainFault | int]:
     """Yield the chain's faults and, at the end, its number of acts.
 
     It cannot detect acts missing from the end. Raises StateUnavailableError.
@@ -136,15 +136,15 @@ def verify_acts(store: AuditStore) -> Iterator[Fault | int]:
     for row in store.acts():
         if columns := unreadable(row):
             place = row["number"] if isinstance(row["number"], int) else number + 1
-            yield Fault(CHAIN, place, f"cannot be read: {columns} cannot have been written so")
+            yield ChainFault(CHAIN, place, f"cannot be read: {columns} cannot have been written so")
             if isinstance(row["number"], int):
                 number, previous = row["number"], row["hash"]
             continue
         if row["number"] != number + 1:
-            yield Fault(CHAIN, row["number"], f"{row['number'] - number - 1} before it are missing")
+            yield ChainFault(CHAIN, row["number"], f"{row['number'] - number - 1} before it are missing")
         elif row["previous"] != previous:
-            yield Fault(CHAIN, row["number"], "it does not follow the one before")
+            yield ChainFault(CHAIN, row["number"], "it does not follow the one before")
         if digest(row) != row["hash"]:
-            yield Fault(CHAIN, row["number"], "it was altered")
+            yield ChainFault(CHAIN, row["number"], "it was altered")
         number, previous = row["number"], row["hash"]
     yield number

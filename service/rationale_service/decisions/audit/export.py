@@ -39,14 +39,14 @@ def export(
     check_kind(file, _WRITERS)
     count = 0
 
-    def counted() -> Rows:
+    def count_rows() -> Rows:
         nonlocal count
-        for one in ledger.in_order(since, until, model, with_inputs=with_inputs):
+        for decision in ledger.in_order(since, until, model, with_inputs=with_inputs):
             count += 1
-            yield _row(one)
+            yield _row(decision)
 
-    with atomic_file(file) as part:
-        _WRITERS[file.suffix.lower()](part, counted())
+    with atomic_file(file) as partial_file:
+        _WRITERS[file.suffix.lower()](partial_file, count_rows())
     return count
 
 
@@ -78,14 +78,14 @@ def _with_json(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **texts}
 
 
-def _row(one: RecordedDecision) -> dict[str, Any]:
+def _row(decision: RecordedDecision) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in _TEXTS},
-        "latency_ms": one.latency_ms,
-        "decision": one.answer.get("decision"),
-        "score": one.answer.get("score"),
-        "codes": [reason["code"] for reason in one.answer.get("reasons", ())],
-        "answer": one.answer,
-        "runtime": one.runtime,
-        "instance": one.instance,
+        **{name: getattr(decision, name) for name in _TEXTS},
+        "latency_ms": decision.latency_ms,
+        "decision": decision.answer.get("decision"),
+        "score": decision.answer.get("score"),
+        "codes": [reason["code"] for reason in decision.answer.get("reasons", ())],
+        "answer": decision.answer,
+        "runtime": decision.runtime,
+        "instance": decision.instance,
     }

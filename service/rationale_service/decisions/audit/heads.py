@@ -52,11 +52,11 @@ def _head(ends: ChainEnds) -> SignedHead:
     return SignedHead(ends.name, first, before, last["sequence"], last["hash"], last["time"], ends.erased)
 
 
-def signed(found: Sequence[SignedHead], key: PrivateKey) -> str:
+def signed(signed_heads: Sequence[SignedHead], key: PrivateKey) -> str:
     """Return JSON with the heads and their signature."""
     document: dict[str, Any] = {
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "heads": [{**asdict(head), "erased": [*head.erased]} for head in found],
+        "heads": [{**asdict(head), "erased": [*head.erased]} for head in signed_heads],
         "public_key": key.public_pem,
     }
     document["signature"] = key.sign(document)

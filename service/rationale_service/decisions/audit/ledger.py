@@ -10,7 +10,7 @@ import orjson
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.rows import (
     ErasedError,
-    Inputs,
+    InputCodec,
     Instance,
     Row,
     WrongInstanceError,
@@ -43,8 +43,8 @@ def place_of(settings: Settings) -> str | Path | None:
     """Return the place of the trail, a URL or a file; None without a trail."""
     if settings.audit is None:
         return settings.state_url or settings.state_folder / FILE
-    given = settings.audit.get_secret_value()
-    return None if given == OFF else given
+    place = settings.audit.get_secret_value()
+    return None if place == OFF else place
 
 
 def open_ledger(settings: Settings, *, is_made: bool = False) -> "Ledger":
@@ -60,14 +60,14 @@ def open_ledger(settings: Settings, *, is_made: bool = False) -> "Ledger":
     place = place_of(settings)
     if place is None:
         raise UnknownResourceError("there is no audit trail: RATIONALE_AUDIT is off")
-    inputs = Inputs(settings.audit_inputs, settings.audit_key_file)
+    inputs = InputCodec(settings.audit_inputs, settings.audit_key_file)
     return Ledger(SqlStore(place, is_made=is_made), inputs)
 
 
 class Ledger:
     """Decisions of a store; new ones form one chain. One thread may call `append`, any thread the rest."""
 
-    def __init__(self, store: AuditStore, inputs: Inputs) -> None:
+    def __init__(self, store: AuditStore, inputs: InputCodec) -> None:
         self.store = store
         self.inputs = inputs
         self._head = new_chain()
@@ -96,7 +96,7 @@ class Ledger:
 
     def find(self, model: str, caller: str, key: str, instances: Sequence[Instance]) -> Request:
         """Return earlier decisions under an idempotency key. Raises ConflictError, StateUnavailableError."""
-        return self._repeated(key, self.store.find(model, caller, key), instances)
+        return self._find_repeated(key, self.store.find(model, caller, key), instances)
 
     def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
         """Return one decision by its id.
@@ -110,7 +110,7 @@ class Ledger:
             InvalidOptionError: if its inputs need another key file.
             StateUnavailableError: if the trail is missing or cannot be read.
         """
-        return self._shown(row_of(self.store, decision), instance)
+        return self._as_answered(row_of(self.store, decision), instance)
 
     def in_order(
         self,
@@ -129,14 +129,14 @@ class Ledger:
         Raises:
             StateUnavailableError, InvalidOptionError: if `read` would raise them, also during the iteration.
         """
-        for given in (since, until):
-            if given is not None and not _TIME.fullmatch(given):
+        for time in (since, until):
+            if time is not None and not _TIME.fullmatch(time):
                 raise InvalidOptionError(
-                    f"'{given[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
+                    f"'{time[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
                     "2026-11-23T12:00"
                 )
         for row in self.store.in_order(since, until, model):
-            yield self._shown(row, with_inputs=with_inputs)
+            yield self._as_answered(row, with_inputs=with_inputs)
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
@@ -152,7 +152,7 @@ class Ledger:
         for i in sorted(range(len(requests)), key=lambda i: _key(requests[i]) or ("", "", "")):
             request, key = requests[i], _key(requests[i])
             if key is not None and (key in first or earlier.get(key)):
-                answers[i] = self._again(request, first.get(key), earlier.get(key, []))
+                answers[i] = self._answer_repeat(request, first.get(key), earlier.get(key, []))
                 continue
             if key is not None:
                 first[key] = request
@@ -168,23 +168,27 @@ class Ledger:
         self._head = head
         return [answers[i] for i in range(len(requests))]
 
-    def _again(self, request: Request, first: Request | None, earlier: list[Row]) -> Request | ConflictError:
+    def _answer_repeat(
+        self, request: Request, first: Request | None, earlier: list[Row]
+    ) -> Request | ConflictError:
         instances = [decision.instance or {} for decision in request]
         try:
             if first is not None:
                 return _same(request[0].idempotency_key or "", first, instances)
-            return self._repeated(request[0].idempotency_key or "", earlier, instances)
+            return self._find_repeated(request[0].idempotency_key or "", earlier, instances)
         except ConflictError as error:
             return error
 
-    def _repeated(self, key: str, rows: Sequence[Row], instances: Sequence[Instance]) -> Request:
+    def _find_repeated(self, key: str, rows: Sequence[Row], instances: Sequence[Instance]) -> Request:
         """Return the decisions of rows if they are on these instances; raise ConflictError if not."""
         if not rows:
             return []
         if len(rows) != len(instances):
             raise _conflict(key)
         try:
-            repeated = [self._shown(row, instance) for row, instance in zip(rows, instances, strict=True)]
+            repeated = [
+                self._as_answered(row, instance) for row, instance in zip(rows, instances, strict=True)
+            ]
         except WrongInstanceError as error:
             raise _conflict(key) from error
         if any(decision.kept == "erased" for decision in repeated):
@@ -195,7 +199,7 @@ class Ledger:
             )
         return repeated
 
-    def _shown(
+    def _as_answered(
         self, row: Row, instance: Instance | None = None, *, with_inputs: bool = True
     ) -> RecordedDecision:
         """Return a decision as answered, with the inputs that can be shown. Raises as `read`."""
@@ -210,12 +214,12 @@ class Ledger:
     def _decision(self, row: Row, instance: Instance | None, *, with_inputs: bool) -> RecordedDecision:
         if columns := unreadable(row):
             raise ValueError(columns)
-        kept, values = row["kept"], None
+        form, values = row["kept"], None
         try:
             if with_inputs:
-                instance, values = self.inputs.show(row["id"], kept, row["inputs"], row["wrapped"], instance)
+                instance, values = self.inputs.show(row["id"], form, row["inputs"], row["wrapped"], instance)
         except ErasedError:
-            instance, kept = None, "erased"
+            instance, form = None, "erased"
         answer = dict(orjson.loads(row["answer"]))
         return RecordedDecision(
             row["id"],
@@ -229,7 +233,7 @@ class Ledger:
             answer if values is None else with_values(answer, iter(values)),
             row["idempotency_key"],
             row["place"],
-            kept,
+            form,
             orjson.loads(row["runtime"]),
         )
 
@@ -248,7 +252,7 @@ class Ledger:
             "latency_ms": decision.latency_ms,
             "answer": answer.decode(),
             "runtime": orjson.dumps(decision.runtime).decode(),
-            "kept": self.inputs.kept,
+            "kept": self.inputs.form,
             "inputs": inputs,
             "key_digest": None if wrapped is None else text_digest(wrapped),
             "idempotency_key": decision.idempotency_key,
@@ -281,5 +285,5 @@ def _conflict(key: str) -> ConflictError:
 
 def _key(request: Request) -> _Key | None:
     """Return the unique key of a request; None without an idempotency key."""
-    one = request[0]
-    return None if one.idempotency_key is None else (one.model, one.caller, one.idempotency_key)
+    first = request[0]
+    return None if first.idempotency_key is None else (first.model, first.caller, first.idempotency_key)

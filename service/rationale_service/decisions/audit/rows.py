@@ -35,7 +35,7 @@ CONTENT = (
 # sealed inputs, and the time and signature of their erasure, `erased` and `signature`; None if missing.
 Row = Mapping[str, Any]
 
-Kept = Literal["plain", "hashed", "sealed"]
+InputForm = Literal["plain", "hashed", "sealed"]
 Instance = Mapping[str, Any]
 _NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32
@@ -51,7 +51,7 @@ class ErasedError(InvalidOptionError):
     """Inputs whose key was deleted."""
 
 
-class Inputs:
+class InputCodec:
     """Converter of inputs to their stored form and back.
 
     hashed: the HMAC-SHA256 of the instance. A key derived from the instance encrypts the values of reasons:
@@ -59,30 +59,30 @@ class Inputs:
     sealed: AES-256-GCM with a random key, which the key of the file encrypts.
     """
 
-    def __init__(self, kept: Kept = "plain", key_file: Path | None = None) -> None:
+    def __init__(self, form: InputForm = "plain", key_file: Path | None = None) -> None:
         """Read the key file, if any.
 
         Raises InvalidOptionError if the key is missing or too short, or its library is missing.
         """
-        self.kept = kept
+        self.form = form
         self._key = None if key_file is None else _read(key_file)
-        if kept != "plain":
+        if form != "plain":
             _cipher(bytes(32))
-            self._derived("check")
+            self._derive_key("check")
 
     def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
         """Return the inputs in their stored form, and the wrapped key of sealed ones."""
-        if self.kept == "plain":
+        if self.form == "plain":
             return _json({"instance": instance, "values": values}), None
-        if self.kept == "hashed":
-            box = _seal(self._by_instance("values", instance), _json(values), decision)
-            return _json({"hmac": self._by_instance("hmac", instance).hex(), "values": box}), None
+        if self.form == "hashed":
+            box = _seal(self._instance_digest("values", instance), _json(values), decision)
+            return _json({"hmac": self._instance_digest("hmac", instance).hex(), "values": box}), None
         key = os.urandom(32)
         box = _seal(key, _json({"instance": instance, "values": values}), decision)
-        return box, _seal(self._derived("wrap"), base64.b64encode(key).decode(), decision)
+        return box, _seal(self._derive_key("wrap"), base64.b64encode(key).decode(), decision)
 
     def show(
-        self, decision: str, kept: str, text: str, wrapped: str | None, instance: Instance | None = None
+        self, decision: str, form: str, text: str, wrapped: str | None, instance: Instance | None = None
     ) -> tuple[Instance | None, list[Any] | None]:
         """Return the instance and the values; None if they are hashed and `instance` is None.
 
@@ -94,19 +94,19 @@ class Inputs:
             ErasedError: if they were sealed, and their key was deleted.
             InvalidOptionError: if they need another key file.
         """
-        if kept == "hashed":
+        if form == "hashed":
             if instance is None:
                 return None, None
             stored = json.loads(text)
-            if not hmac.compare_digest(self._by_instance("hmac", instance).hex(), stored["hmac"]):
+            if not hmac.compare_digest(self._instance_digest("hmac", instance).hex(), stored["hmac"]):
                 raise WrongInstanceError(
                     f"decision {decision} was on another instance, or hashed with another key"
                 )
             return instance, json.loads(self._open("values", instance, stored["values"], decision))
-        if kept == "sealed":
+        if form == "sealed":
             if wrapped is None:
                 raise ErasedError(f"the inputs of decision {decision} were erased")
-            key = _unseal(self._derived("wrap"), wrapped, decision)
+            key = _unseal(self._derive_key("wrap"), wrapped, decision)
             text = _unseal(base64.b64decode(key), text, decision)
         stored = json.loads(text)
         if instance is not None and canonical(instance) != canonical(stored["instance"]):
@@ -114,12 +114,12 @@ class Inputs:
         return stored["instance"], stored["values"]
 
     def _open(self, label: str, instance: Instance, box: str, decision: str) -> str:
-        return _unseal(self._by_instance(label, instance), box, decision)
+        return _unseal(self._instance_digest(label, instance), box, decision)
 
-    def _by_instance(self, label: str, instance: Instance) -> bytes:
-        return hmac.digest(self._derived(label), canonical(instance).encode(), "sha256")
+    def _instance_digest(self, label: str, instance: Instance) -> bytes:
+        return hmac.digest(self._derive_key(label), canonical(instance).encode(), "sha256")
 
-    def _derived(self, label: str) -> bytes:
+    def _derive_key(self, label: str) -> bytes:
         """Derive a key for one use, so that no key serves two."""
         if self._key is None:
             raise InvalidOptionError(
@@ -141,15 +141,18 @@ def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, An
     """
     reasons = answer.get("reasons", ())
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
-    return {**answer, "reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
+    return {**answer, "reasons": [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """Put the values back into an answer of `without_values`."""
-    return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
+    return {
+        **answer,
+        "reasons": [{**reason, **_value_members(reason, values)} for reason in answer["reasons"]],
+    }
 
 
-def _of_value(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
+def _value_members(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     return {name: next(values) for name in _OF_VALUE if name in reason}
 
 
@@ -206,28 +209,30 @@ def _unseal(key: bytes, box: str, decision: str) -> str:
 
 
 @dataclass(frozen=True)
-class Head:
+class ChainHead:
     """The end of a chain: the number and the digest of its last row."""
 
     chain: str
     sequence: int = 0
     hash: str = GENESIS
 
-    def append(self, row: Row) -> tuple[dict[str, Any], "Head"]:
+    def append(self, row: Row) -> tuple[dict[str, Any], "ChainHead"]:
         """Return the row with its place in the chain, and the chain's new end."""
         linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
         linked["hash"] = digest(linked)
-        return linked, Head(self.chain, self.sequence + 1, linked["hash"])
+        return linked, ChainHead(self.chain, self.sequence + 1, linked["hash"])
 
 
 def unreadable(row: Row) -> str:
     """Return the columns with values of types that Rationale never writes: SQLite takes any type."""
-    given = {name: value for name, value in row.items() if value is not None}
-    return ", ".join(name for name, value in given.items() if not isinstance(value, _NUMBERS.get(name, str)))
+    present = {name: value for name, value in row.items() if value is not None}
+    return ", ".join(
+        name for name, value in present.items() if not isinstance(value, _NUMBERS.get(name, str))
+    )
 
 
-def new_chain() -> Head:
-    return Head(secrets.token_hex(16))
+def new_chain() -> ChainHead:
+    return ChainHead(secrets.token_hex(16))
 
 
 def checkpoint_of(row: Row) -> dict[str, Any]:

@@ -96,13 +96,13 @@ class SqlStore(Database):
 
     def prune(self, before: str) -> int:
         try:
-            return self._pruned(before)
+            return self._prune_once(before)
         except (TypeError, ValueError) as error:
             raise StateUnavailableError(
                 "the audit trail cannot be pruned: a row was altered, as `rationale audit verify` shows"
             ) from error
 
-    def _pruned(self, before: str) -> int:
+    def _prune_once(self, before: str) -> int:
         table = decisions.c
         with self.administering() as connection:
             old = connection.execute(select(table.chain).where(table.time < before).distinct())
@@ -159,8 +159,8 @@ class SqlStore(Database):
             is_busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise StateUnavailableError(
-                "what was deleted is still in the journal, which somebody reads (an export, a backup?): ask "
-                "again when that is over"
+                "the journal still holds deleted rows, because a reader is open (an export, a backup?): try "
+                "again when it has ended"
             )
 
 
@@ -196,8 +196,8 @@ def _checkpoints(connection: Connection) -> dict[str, Row]:
 def _prune(connection: Connection, chain: str, first: int, before: str) -> int:
     table = decisions.c
     of_chain, end = table.chain == chain, first + _PRUNED_AT_ONCE
-    kept = select(func.min(table.sequence)).where(of_chain, table.sequence < end, table.time >= before)
-    last = (connection.execute(kept).scalar() or end) - 1
+    first_kept = select(func.min(table.sequence)).where(of_chain, table.sequence < end, table.time >= before)
+    last = (connection.execute(first_kept).scalar() or end) - 1
     gone = of_chain & (table.sequence <= last)
     end_of_gone = select(decisions).where(gone).order_by(table.sequence.desc()).limit(1)
     connection.execute(delete(checkpoints).where(checkpoints.c.chain == chain))

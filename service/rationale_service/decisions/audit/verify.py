@@ -12,7 +12,7 @@ from rationale_service.decisions.audit.heads import SignedHead
 from rationale_service.decisions.audit.retention import erasure_of
 from rationale_service.decisions.audit.rows import (
     GENESIS,
-    Head,
+    ChainHead,
     Row,
     digest,
     placed_digest,
@@ -26,15 +26,15 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Fault:
+class ChainFault:
     """A place at which a chain differs from its original rows."""
 
     chain: str
     sequence: int
-    what: str
+    text: str
 
     def __str__(self) -> str:
-        return f"chain {self.chain}, row {self.sequence}: {self.what}"
+        return f"chain {self.chain}, row {self.sequence}: {self.text}"
 
 
 def verify(
@@ -42,7 +42,7 @@ def verify(
     signed: Sequence[SignedHead] = (),
     kept_since: str | None = None,
     keys: Sequence[PublicKey] = (),
-) -> Iterator[Fault | int]:
+) -> Iterator[ChainFault | int]:
     """Verify all chains in one snapshot.
 
     Args:
@@ -62,19 +62,19 @@ def verify(
     read = 0
     gone = (Chain(name, None, iter(())) for name in sorted(heads))
     for chain in itertools.chain(store.chains(), gone):
-        for found in _walk(chain, heads.pop(chain.name, []), kept_since, keys):
-            if found is None:
+        for fault_or_none in _walk(chain, heads.pop(chain.name, []), kept_since, keys):
+            if fault_or_none is None:
                 read += 1
                 if read % _AT_ONCE == 0:
                     yield read
             else:
-                yield found
+                yield fault_or_none
     yield read
 
 
 def _walk(
     chain: Chain, signed: Sequence[SignedHead], kept_since: str | None, keys: Sequence[PublicKey]
-) -> Iterator[Fault | None]:
+) -> Iterator[ChainFault | None]:
     """Verify a chain; yield its faults, and None for each row."""
     beginning, of_checkpoint = _beginning(chain, kept_since)
     yield from of_checkpoint
@@ -85,13 +85,13 @@ def _walk(
         yield None
         if columns := unreadable(row):
             place = row["sequence"] if isinstance(row["sequence"], int) else last.sequence + 1
-            yield Fault(chain.name, place, f"cannot be read: {columns} cannot have been written so")
+            yield ChainFault(chain.name, place, f"cannot be read: {columns} cannot have been written so")
         else:
             yield from _faults(row, last)
-            yield from _of_key(row, keys)
+            yield from _key_faults(row, keys)
         if not isinstance(row["sequence"], int):
             continue
-        last = Head(chain.name, row["sequence"], row["hash"])
+        last = ChainHead(chain.name, row["sequence"], row["hash"])
         if last.sequence in hashes:
             hashes[last.sequence] = last.hash
         if row["signature"] is not None:
@@ -100,89 +100,94 @@ def _walk(
         fault
         for head in signed
         for fault in (
-            *_of_beginning(head, beginning, kept_since),
-            *_of_end(head, last, hashes[head.sequence]),
-            *_of_erasures(head, beginning, erased),
+            *_beginning_faults(head, beginning, kept_since),
+            *_end_faults(head, last, hashes[head.sequence]),
+            *_erasure_faults(head, beginning, erased),
         )
     ]
     yield from (fault for fault in dict.fromkeys(of_heads) if fault not in of_checkpoint)
 
 
-def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]:
+def _beginning(chain: Chain, kept_since: str | None) -> tuple[ChainHead, list[ChainFault]]:
     """Return the row after which a chain begins, and the faults of its checkpoint."""
     checkpoint = chain.checkpoint
     if checkpoint is None:
-        return Head(chain.name, 0, GENESIS), []
-    sequence, faults = checkpoint["sequence"] if isinstance(checkpoint["sequence"], int) else 0, list[Fault]()
+        return ChainHead(chain.name, 0, GENESIS), []
+    sequence, faults = (
+        checkpoint["sequence"] if isinstance(checkpoint["sequence"], int) else 0,
+        list[ChainFault](),
+    )
     if columns := unreadable(checkpoint):
-        faults.append(Fault(chain.name, sequence, f"has a checkpoint that cannot be read: {columns}"))
-        return Head(chain.name, sequence, checkpoint["hash"]), faults
+        faults.append(ChainFault(chain.name, sequence, f"has a checkpoint that cannot be read: {columns}"))
+        return ChainHead(chain.name, sequence, checkpoint["hash"]), faults
     if placed_digest(checkpoint) != checkpoint["hash"]:
-        what = "has a checkpoint that was altered: it does not have its digest"
-        faults.append(Fault(chain.name, sequence, what))
+        text = "has a checkpoint that was altered: it does not have its digest"
+        faults.append(ChainFault(chain.name, sequence, text))
     if kept_since is None or checkpoint["time"] >= kept_since:
         faults.append(_too_early(chain.name, sequence, checkpoint["time"]))
-    return Head(chain.name, sequence, checkpoint["hash"]), faults
+    return ChainHead(chain.name, sequence, checkpoint["hash"]), faults
 
 
-def _too_early(chain: str, sequence: int, time: str) -> Fault:
-    return Fault(chain, sequence, f"is of {time}, and was pruned before its time")
+def _too_early(chain: str, sequence: int, time: str) -> ChainFault:
+    return ChainFault(chain, sequence, f"is of {time}, and was pruned before its time")
 
 
-def _of_beginning(head: SignedHead, beginning: Head, kept_since: str | None) -> Iterator[Fault]:
+def _beginning_faults(head: SignedHead, beginning: ChainHead, kept_since: str | None) -> Iterator[ChainFault]:
     chain, begins = head.chain, beginning.sequence + 1
     if begins < head.first:
-        yield Fault(chain, begins, f"was pruned, up to row {head.first - 1}, when the head was signed")
+        yield ChainFault(chain, begins, f"was pruned, up to row {head.first - 1}, when the head was signed")
     elif begins == head.first and beginning.hash != head.before:
-        yield Fault(chain, begins - 1, "has another checkpoint than when the head was signed")
+        yield ChainFault(chain, begins - 1, "has another checkpoint than when the head was signed")
     if head.sequence < begins and (kept_since is None or head.time >= kept_since):
         yield _too_early(chain, head.sequence, head.time)
 
 
-def _of_end(head: SignedHead, last: Head, hash_now: str) -> Iterator[Fault]:
+def _end_faults(head: SignedHead, last: ChainHead, hash_now: str) -> Iterator[ChainFault]:
     """Yield the faults of a chain's end.
 
     Args:
         hash_now: present hash of the head's row; "" if the row is missing.
     """
     if head.sequence > last.sequence:
-        what = f"is gone, and all up to row {head.sequence}, of which there is a signed head"
-        yield Fault(head.chain, last.sequence + 1, what)
+        text = f"is gone, and all up to row {head.sequence}, of which there is a signed head"
+        yield ChainFault(head.chain, last.sequence + 1, text)
     elif hash_now not in ("", head.hash):
-        what = "is not the row of the signed head: the chain was written anew"
-        yield Fault(head.chain, head.sequence, what)
+        text = "is not the row of the signed head: the chain was written anew"
+        yield ChainFault(head.chain, head.sequence, text)
 
 
-def _of_erasures(head: SignedHead, beginning: Head, erased: set[int]) -> Iterator[Fault]:
+def _erasure_faults(head: SignedHead, beginning: ChainHead, erased: set[int]) -> Iterator[ChainFault]:
     for sequence in head.erased:
         if sequence > beginning.sequence and sequence not in erased:
-            what = "was erased when the head was signed, and no record says so now"
-            yield Fault(head.chain, sequence, what)
+            text = "was erased when the head was signed, and no record says so now"
+            yield ChainFault(head.chain, sequence, text)
 
 
-def _faults(row: Row, last: Head) -> Iterator[Fault]:
+def _faults(row: Row, last: ChainHead) -> Iterator[ChainFault]:
     chain, sequence, expected = row["chain"], row["sequence"], last.sequence + 1
     if sequence > expected:
         gone = f"rows {expected} to {sequence - 1} are" if sequence > expected + 1 else f"row {expected} is"
-        yield Fault(chain, expected, f"{gone} removed")
+        yield ChainFault(chain, expected, f"{gone} removed")
     elif sequence < expected:
-        yield Fault(chain, sequence, "stands before what was pruned: it was inserted")
+        yield ChainFault(chain, sequence, "stands before what was pruned: it was inserted")
     elif row["previous"] != last.hash:
-        yield Fault(chain, sequence, "does not follow the row before it: one of them was replaced")
+        yield ChainFault(chain, sequence, "does not follow the row before it: one of them was replaced")
     if digest(row) != row["hash"]:
-        yield Fault(chain, sequence, "was altered: it does not have its digest")
+        yield ChainFault(chain, sequence, "was altered: it does not have its digest")
 
 
-def _of_key(row: Row, keys: Sequence[PublicKey]) -> Iterator[Fault]:
+def _key_faults(row: Row, keys: Sequence[PublicKey]) -> Iterator[ChainFault]:
     """Yield faults of the key of a row's inputs, or of the record of its erasure."""
     chain, sequence, wrapped, is_erased = row["chain"], row["sequence"], row["wrapped"], row["erased"]
     if wrapped is None and row["key_digest"] is not None and is_erased is None:
-        yield Fault(chain, sequence, "has lost the key of its inputs, and no record says that it was erased")
+        yield ChainFault(
+            chain, sequence, "has lost the key of its inputs, and no record says that it was erased"
+        )
     if wrapped is not None and is_erased is not None:
-        yield Fault(chain, sequence, "was erased, and the key of its inputs is there again")
+        yield ChainFault(chain, sequence, "was erased, and the key of its inputs is there again")
     elif wrapped is not None and text_digest(wrapped) != row["key_digest"]:
-        yield Fault(chain, sequence, "has another key of its inputs than it was written with")
+        yield ChainFault(chain, sequence, "has another key of its inputs than it was written with")
     if is_erased is None or not keys:
         return
     if not signed_by_one(keys, erasure_of(row, is_erased), row["signature"]):
-        yield Fault(chain, sequence, "was erased by a record that the public key did not sign")
+        yield ChainFault(chain, sequence, "was erased by a record that the public key did not sign")

@@ -76,7 +76,7 @@ class DatabaseTrail:
             self._thread.start()
             threading.Thread(target=self._watch, name="audit-watchdog", daemon=True).start()
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         if self._thread is not None:
             await asyncio.wait([asyncio.wrap_future(self._looked)], timeout=_OPENING_S)
 
@@ -96,7 +96,7 @@ class DatabaseTrail:
 
         def search() -> _Answer:
             with self._refusing(1):
-                return self._opened().find(model, caller, key, instances)
+                return self._get_ledger().find(model, caller, key, instances)
 
         search_ended = self._readers.submit(search)
         search_ended.add_done_callback(lambda _: self._searches.release())
@@ -161,7 +161,7 @@ class DatabaseTrail:
         finally:
             self._busy_since_s = None
 
-    def _opened(self) -> "Ledger":
+    def _get_ledger(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
                 try:
@@ -177,7 +177,7 @@ class DatabaseTrail:
     def _run(self) -> None:
         look_s = prune_s = time.monotonic()
         while True:
-            jobs = self._taken(min(look_s, prune_s))
+            jobs = self._waiting_jobs(min(look_s, prune_s))
             is_due = time.monotonic() >= look_s
             if jobs:
                 self._write([job for job in jobs if job is not None])
@@ -195,7 +195,7 @@ class DatabaseTrail:
             if self._outage.reason is not None:  # the watchdog may have begun it meanwhile
                 look_s = min(look_s, time.monotonic() + _LOOK_AGAIN_S)
 
-    def _taken(self, due_s: float) -> list[_Job | None]:
+    def _waiting_jobs(self, due_s: float) -> list[_Job | None]:
         """Wait for jobs until `due_s`, and return all that wait."""
         jobs: list[_Job | None] = []
         with contextlib.suppress(queue.Empty):
@@ -214,7 +214,7 @@ class DatabaseTrail:
         began_s = time.monotonic()
         try:
             with self._busy():
-                answers = self._opened().append([decisions for decisions, _ in waited_for])
+                answers = self._get_ledger().append([decisions for decisions, _ in waited_for])
         except BaseException as error:
             self._metrics.write_failed()
             if not self._is_there():
@@ -237,7 +237,7 @@ class DatabaseTrail:
     def _is_there(self) -> bool:
         try:
             with self._busy():
-                self._opened().store.probe()
+                self._get_ledger().store.probe()
         except Exception:  # any error: the store fails, and no single row is to blame
             return False
         return True
@@ -254,7 +254,7 @@ class DatabaseTrail:
         """Probe the trail, and begin or end its outage."""
         try:
             with self._refusing(0):
-                self._opened().store.probe()
+                self._get_ledger().store.probe()
         except StateUnavailableError:
             return
         except Exception as error:  # the thread has decisions to write
@@ -275,7 +275,7 @@ class DatabaseTrail:
             from rationale_service.decisions.audit.retention import months_ago
 
             with self._busy():
-                return 0 if self._opened().store.prune(months_ago(self._months)) else _DAY_S
+                return 0 if self._get_ledger().store.prune(months_ago(self._months)) else _DAY_S
         except Exception as error:  # the thread has decisions to write
             log.error("the audit trail could not be pruned, which is tried again: %s", _line(error))
             return _PRUNE_AGAIN_S
@@ -314,7 +314,7 @@ class _Outage:
             was_long_ago = self._logged_s is None or now_s - self._logged_s >= _LOG_S
             if was_long_ago and (is_new or refused):
                 self._is_in_log, self._logged_s = True, now_s
-                log.error("decisions are refused: %s%s", reason, self._counted())
+                log.error("decisions are refused: %s%s", reason, self._take_count())
 
     def end(self) -> None:
         if self.reason is None:
@@ -324,9 +324,9 @@ class _Outage:
             self._metrics.unavailable(0)
             if self._is_in_log:
                 self._is_in_log = False
-                log.warning("the audit trail is back, and decisions are recorded again%s", self._counted())
+                log.warning("the audit trail is back, and decisions are recorded again%s", self._take_count())
 
-    def _counted(self) -> str:
+    def _take_count(self) -> str:
         """Return the number of refused requests that no log line has reported yet."""
         refused, self._refused = self._refused, 0
         return f" ({refused} refused since the line before)" if refused else ""

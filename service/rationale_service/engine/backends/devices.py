@@ -14,7 +14,7 @@ from rationale_service.settings import Settings
 
 CPU = "cpu"
 CUDA_PROVIDER, CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
-Wanted = Literal["auto", "cpu", "cuda"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 class NoGpuError(RepositoryError):
@@ -26,7 +26,7 @@ class Devices:
     """The operator's choice of devices.
 
     Attributes:
-        wanted: auto follows each entry's `instance_group`, in which KIND_AUTO means the GPUs if there are
+        choice: auto follows each entry's `instance_group`, in which KIND_AUTO means the GPUs if there are
             any;
             cpu and cuda hold for all entries.
         cpu_fallback: True to run an entry on the CPU if its GPU cannot be used.
@@ -35,7 +35,7 @@ class Devices:
         allow_drift: True to run entries whose answers to their probe rows differ from the recorded ones.
     """
 
-    wanted: Wanted = "auto"
+    choice: DeviceChoice = "auto"
     cpu_fallback: bool = False
     cores: int = field(default_factory=available_cores)
     custom_ops: bool = False
@@ -51,18 +51,18 @@ class Devices:
 
     def of(self, entry: Entry) -> tuple[str, ...]:
         """Return the device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""
-        return tuple(device for group in entry.instance_groups for device in self._of_group(group))
+        return tuple(device for group in entry.instance_groups for device in self._devices_of_group(group))
 
     def insists(self, entry: Entry) -> bool:
         """Tell whether the lack of a usable GPU is an error."""
-        wants_gpu = self.wanted == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
+        wants_gpu = self.choice == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
         return wants_gpu and not self.cpu_fallback
 
-    def _of_group(self, group: InstanceGroup) -> list[str]:
+    def _devices_of_group(self, group: InstanceGroup) -> list[str]:
         count = gpu_count()
         optional = group.kind != "KIND_GPU" and not group.gpus
-        if self.wanted == "cpu" or (
-            self.wanted == "auto" and (group.kind == "KIND_CPU" or (optional and not count))
+        if self.choice == "cpu" or (
+            self.choice == "auto" and (group.kind == "KIND_CPU" or (optional and not count))
         ):
             return [CPU] * group.count
         missing = [number for number in group.gpus if number >= count]

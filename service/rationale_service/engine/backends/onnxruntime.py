@@ -21,7 +21,7 @@ from rationale.schema.machine import LARGE_BLOCKS, processor
 from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from rationale_service.engine.backends.base import gated, run_failure
 from rationale_service.engine.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
-from rationale_service.engine.backends.proof import Proof, proof_of
+from rationale_service.engine.backends.proof import ProbeCheck, proof_of
 from rationale_service.engine.scheduling.batch import Joined, LatencyModel, check_rows
 from rationale_service.engine.scheduling.batch_queue import BatchQueue, Compose
 from rationale_service.engine.scheduling.cpu_slots import CpuSlots
@@ -55,7 +55,7 @@ class Sessions:
 
 
 @dataclass(frozen=True)
-class Warmed:
+class ReadyEntry:
     """A loaded and warm entry that has answered its probe rows.
 
     Attributes:
@@ -82,7 +82,7 @@ class OnnxRuntimeBackend:
     ) -> None:
         self._max_queue_size = max_queue_size
         self._devices = devices or Devices()
-        self._loaded: dict[Entry, _Loaded] = {}
+        self._loaded: dict[Entry, _RunningEntry] = {}
         self._metrics = metrics or Metrics()
         self._budget = CpuSlots(self._devices.cores)
 
@@ -99,7 +99,7 @@ class OnnxRuntimeBackend:
         began_s = time.monotonic()
         warmed = await asyncio.to_thread(load_warmed, entry, self._sessions_of(entry), self._devices)
         size = entry.max_queue_size or self._max_queue_size
-        self._loaded[entry] = _Loaded(entry, warmed, self._metrics.of(entry), size, self._budget)
+        self._loaded[entry] = _RunningEntry(entry, warmed, self._metrics.of(entry), size, self._budget)
         self._metrics.loaded(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
@@ -109,7 +109,12 @@ class OnnxRuntimeBackend:
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
         loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
-        devices = {device for one in loaded if one is not None for device in one.sessions.devices}
+        devices = {
+            device
+            for loaded_entry in loaded
+            if loaded_entry is not None
+            for device in loaded_entry.sessions.devices
+        }
         return tuple(sorted(devices))
 
     def runtime(self, entry: Entry) -> dict[str, Any]:
@@ -147,7 +152,7 @@ class OnnxRuntimeBackend:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _FinishedRun:
     """A run: its answer, its number of rows, and its seconds by the clock and of its thread's CPU."""
 
     answer: Tensors
@@ -156,7 +161,7 @@ class _Ran:
     cpu_s: float
 
 
-class _Loaded:
+class _RunningEntry:
     """A running entry: its queue and the threads for its batches.
 
     Each instance has a thread; the event loop's own thread runs a batch that takes less time than the
@@ -166,7 +171,7 @@ class _Loaded:
     def __init__(
         self,
         entry: Entry,
-        warmed: Warmed,
+        warmed: ReadyEntry,
         metrics: EntryMetrics,
         queue_size: int,
         budget: CpuSlots,
@@ -210,31 +215,31 @@ class _Loaded:
     async def _run_batch(self, rows: int, compose: Compose) -> Tensors | None:
         """Run the batch that `compose` returns, about `rows` rows; return None if it returns none."""
         if self._is_briefer(_HOP_S, rows):
-            return self._observed(self._composed(compose))
+            return self._note_run(self._compose_and_run(compose))
         loop = asyncio.get_running_loop()
-        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
+        return self._note_run(await loop.run_in_executor(self._threads, self._compose_and_run, compose))
 
     def _run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
         """Return the answer at once; None if the run may be too long for the event loop."""
         if not self._is_briefer(_INSTANT_S, _rows(inputs)):
             return None
-        return self._observed(self._run((inputs, outputs)))
+        return self._note_run(self._run((inputs, outputs)))
 
     def _is_briefer(self, limit_s: float, rows: int) -> bool:
-        return self._times.known and self._times.estimate(rows) < limit_s
+        return self._times.has_measurements and self._times.estimate(rows) < limit_s
 
-    def _composed(self, compose: Compose) -> _Ran | None:
-        what = compose()
-        return None if what is None else self._run(what)
+    def _compose_and_run(self, compose: Compose) -> _FinishedRun | None:
+        joined = compose()
+        return None if joined is None else self._run(joined)
 
-    def _run(self, what: Joined) -> _Ran:
-        inputs, outputs = what
+    def _run(self, joined: Joined) -> _FinishedRun:
+        inputs, outputs = joined
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         device = getattr(self._own, "device", self.sessions.devices[0])
         answer = run(self._entry, self.sessions.by_device[device], inputs, outputs)
-        return _Ran(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
+        return _FinishedRun(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
 
-    def _observed(self, ran: _Ran | None) -> Tensors | None:
+    def _note_run(self, ran: _FinishedRun | None) -> Tensors | None:
         if ran is None:
             return None
         self._times.observe(ran.rows, ran.wall_s if self.sessions.on_gpus else ran.cpu_s)
@@ -252,7 +257,7 @@ def load(entry: Entry) -> ort.InferenceSession:
     return load_warmed(entry, devices=Devices("cpu")).sessions.by_device[CPU]
 
 
-def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None) -> Warmed:
+def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None) -> ReadyEntry:
     """Return warmed sessions that have answered the entry's probe rows.
 
     The config's samples run as they are; then the first one runs with every power of two rows, up to the
@@ -284,10 +289,10 @@ def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices |
             if took_s > _LONG_WARMUP_S:
                 break
         drifts.append(None if proof is None else _prove(proof, session, device))
-    return Warmed(sessions, timed, max((drift for drift in drifts if drift is not None), default=None))
+    return ReadyEntry(sessions, timed, max((drift for drift in drifts if drift is not None), default=None))
 
 
-def _prove(proof: Proof, session: ort.InferenceSession, device: str) -> float | None:
+def _prove(proof: ProbeCheck, session: ort.InferenceSession, device: str) -> float | None:
     """Send the probe rows to a session and return its drift. Raises RepositoryError."""
     try:
         answers = [run(proof.entry, session, rows, proof.outputs) for rows in proof.requests()]
@@ -305,9 +310,10 @@ def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
     except RepositoryError as error:
         raise RepositoryError(f"{entry.model_path}: {error}") from error
     try:
-        wanted = devices.of(entry)
+        device_names = devices.of(entry)
         return Sessions(
-            {device: _new_session(entry, device, devices.cores) for device in dict.fromkeys(wanted)}, wanted
+            {device: _new_session(entry, device, devices.cores) for device in dict.fromkeys(device_names)},
+            device_names,
         )
     except NoGpuError as error:
         if devices.insists(entry):
@@ -391,19 +397,20 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         ModelFailedError: if the run fails for another reason; the log has the cause.
     """
     fed = inputs if entry.gate is None else gated(inputs, entry.gate)
-    feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in fed.items()}
+    feeds = {name: _to_ort(name, _reshape(array, entry.reshapes.get(name))) for name, array in fed.items()}
     try:
-        arrays = _computed(entry, session, feeds, outputs)
+        arrays = _run_session(entry, session, feeds, outputs)
     except Exception as error:  # see load
         log.warning("model %s failed: %s", entry.name, without_values(error))
         raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
     shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
     return {
-        name: _shaped(_from_ort(array), shapes.get(name)) for name, array in zip(outputs, arrays, strict=True)
+        name: _reshape(_from_ort(array), shapes.get(name))
+        for name, array in zip(outputs, arrays, strict=True)
     }
 
 
-def _computed(
+def _run_session(
     entry: Entry, session: ort.InferenceSession, feeds: Tensors, outputs: Sequence[str]
 ) -> list[Array]:
     """Run the session; on a GPU outputs stay in its memory until all are computed, except strings."""
@@ -421,9 +428,9 @@ def _computed(
 
 
 def _check_tensors(
-    entry: Entry, role: str, promised: Sequence[TensorSpec], found: Sequence[ort.NodeArg]
+    entry: Entry, role: str, promised: Sequence[TensorSpec], nodes: Sequence[ort.NodeArg]
 ) -> None:
-    types = {node.name: _ORT_TYPES.get(node.type, node.type) for node in found}
+    types = {node.name: _ORT_TYPES.get(node.type, node.type) for node in nodes}
     for spec in promised:
         if spec.name not in types:
             raise RepositoryError(
@@ -434,16 +441,16 @@ def _check_tensors(
                 f"{entry.model_path}: {role} '{spec.name}' is {types[spec.name]}, "
                 f"but {spec.datatype} in config.pbtxt"
             )
-        _check_shape(entry, role, spec, next(node.shape for node in found if node.name == spec.name))
+        _check_shape(entry, role, spec, next(node.shape for node in nodes if node.name == spec.name))
     extra = set(types) - {spec.name for spec in promised} - ({EXPLAIN} if entry.gate is not None else set())
     if role == "input" and extra:
         raise RepositoryError(f"{entry.model_path}: config.pbtxt lacks its inputs {sorted(extra)}")
 
 
-def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int | str | None]) -> None:
-    if not found:  # even the rank is unknown
+def _check_shape(entry: Entry, role: str, spec: TensorSpec, node_shape: Sequence[int | str | None]) -> None:
+    if not node_shape:  # even the rank is unknown
         return
-    batch, *shape = (size if isinstance(size, int) else -1 for size in found)
+    batch, *shape = (size if isinstance(size, int) else -1 for size in node_shape)
     expected = entry.reshapes.get(spec.name, spec.shape)
     if batch != -1:
         raise RepositoryError(
@@ -459,10 +466,10 @@ def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int 
 def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
     """Run a warmup sample and return the seconds of its last run. Raises RepositoryError."""
     inputs = {}
-    for given in sample.inputs:
-        spec, shape = given.spec, (1, *given.spec.shape)
+    for warmup_input in sample.inputs:
+        spec, shape = warmup_input.spec, (1, *warmup_input.spec.shape)
         zeros = b"\0\0\0\0" if spec.datatype == "BYTES" else bytes(DTYPES[spec.datatype].itemsize)
-        data = zeros * math.prod(shape) if given.data is None else given.data
+        data = zeros * math.prod(shape) if warmup_input.data is None else warmup_input.data
         try:
             row = from_binary(spec.name, spec.datatype, shape, memoryview(data))
         except InvalidInputError as error:
@@ -478,7 +485,7 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
     return time.perf_counter() - began_s
 
 
-def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
+def _reshape(array: Array, shape: tuple[int, ...] | None) -> Array:
     """Reshape [N, …] → [N, *shape], as Triton applies a config's `reshape`; None changes nothing."""
     return array if shape is None else array.reshape(len(array), *shape)
 

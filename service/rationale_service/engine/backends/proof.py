@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Proof:
+class ProbeCheck:
     """The probe rows of an entry, and the judgement of their answers.
 
     Attributes:
@@ -29,13 +29,13 @@ class Proof:
     @property
     def outputs(self) -> list[str]:
         """Outputs of the entry with recorded answers."""
-        due = {output.name for output in self.probes.outputs}
-        return [name for name in self.entry.output_names if name in due]
+        recorded = {output.name for output in self.probes.outputs}
+        return [name for name in self.entry.output_names if name in recorded]
 
     def requests(self) -> Iterator[Tensors]:
         """Yield the rows in batches of at most the entry's `max_batch_size`."""
         specs = self.entry.input_specs
-        feeds = {n: _taken(a) for n, a in self.probes.feeds.items() if n in specs}
+        feeds = {n: _backend_form(a) for n, a in self.probes.feeds.items() if n in specs}
         for name in feeds.keys() & self.entry.reshapes.keys():
             feeds[name] = feeds[name].reshape(-1, *specs[name].shape)
         for first in range(0, self.probes.rows, self.entry.max_batch_size):
@@ -63,7 +63,7 @@ class Proof:
         return difference.value if difference.is_broken else None
 
 
-def proof_of(entry: Entry, *, is_allowed: bool) -> Proof | None:
+def proof_of(entry: Entry, *, is_allowed: bool) -> ProbeCheck | None:
     """Return the proof for an entry; None if it was written without probe rows.
 
     Raises:
@@ -80,10 +80,10 @@ def proof_of(entry: Entry, *, is_allowed: bool) -> Proof | None:
         if not is_allowed:
             raise
         log.warning("%s", error)
-    return Proof(entry, probes, is_allowed)
+    return ProbeCheck(entry, probes, is_allowed)
 
 
-def _taken(array: Array) -> Array:
+def _backend_form(array: Array) -> Array:
     """Convert rows → a backend's form, in which texts are bytes."""
     if array.dtype.kind != "O":
         return array

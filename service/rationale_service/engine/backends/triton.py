@@ -18,11 +18,11 @@ from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (
     NO_ANSWER,
     connect,
-    given,
+    infer_inputs,
     is_never_by_request,
     not_loaded,
+    output_arrays,
     refusal,
-    taken,
 )
 from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError, ServiceError
 from rationale_service.observability.context import forwarded, note_run
@@ -113,7 +113,7 @@ class TritonBackend:
         deadline_s = asyncio.get_running_loop().time() + _LOAD_S
         try:
             answers = [
-                await self._ask(entry, self._fed(entry, rows), proof.outputs, deadline_s)
+                await self._ask(entry, self._graph_inputs(entry, rows), proof.outputs, deadline_s)
                 for rows in proof.requests()
             ]
         except InferenceServerException as error:
@@ -134,7 +134,7 @@ class TritonBackend:
             "Does it serve the same model repository? Its log says why an entry was refused."
         )
         while missing := [entry for entry in missing if not await self.ready(entry)]:
-            refused = await self._refused()
+            refused = await self._refusal_reasons()
             if all(entry.model in refused for entry in missing):
                 return {entry: f"Triton cannot load it: {refused[entry.model]}" for entry in missing}
             if loop.time() > end_s:
@@ -147,13 +147,13 @@ class TritonBackend:
             await asyncio.sleep(_POLL_S)
         return {}
 
-    async def _refused(self) -> dict[str, str]:
+    async def _refusal_reasons(self) -> dict[str, str]:
         """Return models that Triton failed to load, with reasons."""
         try:
             index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
         except InferenceServerException:
             return {}
-        refused = {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE"}
+        refused = {model.name: model.reason for model in index.models if model.state == "UNAVAILABLE"}
         return {name: locale_advice(reason) or reason for name, reason in refused.items() if reason}
 
     async def load(self, entry: Entry) -> None:
@@ -175,8 +175,8 @@ class TritonBackend:
 
     async def unload(self, entry: Entry) -> None:
         """Unload an entry, unless Triton serves another entry under the name by now."""
-        own = entry.stored or entry
-        if self._latest.get(entry.model, own) is own and not self._is_shared:
+        stored = entry.stored or entry
+        if self._latest.get(entry.model, stored) is stored and not self._is_shared:
             self._latest.pop(entry.model, None)
             await self._unload(entry)
         self._drifts.pop(entry, None)
@@ -225,7 +225,7 @@ class TritonBackend:
         began_s = time.monotonic()
         self._in_flight[entry] += 1
         try:
-            answer = await self._ask(entry, self._fed(entry, inputs), outputs, deadline_s)
+            answer = await self._ask(entry, self._graph_inputs(entry, inputs), outputs, deadline_s)
         except InferenceServerException as error:
             refused = refusal(entry, error)
             if isinstance(refused, NotReadyError):
@@ -241,7 +241,7 @@ class TritonBackend:
         return answer
 
     @staticmethod
-    def _fed(entry: Entry, inputs: Tensors) -> Tensors:
+    def _graph_inputs(entry: Entry, inputs: Tensors) -> Tensors:
         return inputs if entry.gate is None else gated(inputs, entry.gate)
 
     async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:
@@ -250,14 +250,14 @@ class TritonBackend:
         bounded = math.isfinite(left_s)
         result = await self._client.infer(
             entry.model,
-            given(inputs),
+            infer_inputs(inputs),
             entry.version,
             [InferRequestedOutput(name) for name in outputs],
             timeout=max(int(left_s * 1e6), 1) if bounded else None,
             client_timeout=left_s if bounded else None,
             headers=forwarded(),
         )
-        return taken(entry, result, outputs)
+        return output_arrays(entry, result, outputs)
 
     async def stop(self) -> None:
         if self._connected is not None:

@@ -81,7 +81,7 @@ def connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
     )
 
 
-def given(inputs: Tensors) -> list[InferInput]:
+def infer_inputs(inputs: Tensors) -> list[InferInput]:
     """Convert the inputs → tensors for `infer`."""
     tensors = []
     for name, array in inputs.items():
@@ -90,17 +90,17 @@ def given(inputs: Tensors) -> list[InferInput]:
     return tensors
 
 
-def taken(entry: Entry, result: InferResult, outputs: Sequence[str]) -> Tensors:
+def output_arrays(entry: Entry, result: InferResult, outputs: Sequence[str]) -> Tensors:
     """Return the `outputs` of an answer.
 
     Raises ModelFailedError if one is missing or malformed.
     """
     if result.get_response() is None:  # grpc.aio gives None for bytes that are no message
         raise ModelFailedError(f"Triton's answer of '{entry.name}' cannot be read")
-    return {name: _taken(entry, result, name) for name in outputs}
+    return {name: _output(entry, result, name) for name in outputs}
 
 
-def _taken(entry: Entry, result: InferResult, name: str) -> Array:
+def _output(entry: Entry, result: InferResult, name: str) -> Array:
     output = result.get_output(name)
     if output is None:
         raise ModelFailedError(f"Triton did not return output '{name}' of '{entry.name}'")

@@ -48,7 +48,7 @@ class PendingRequest:
         return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
 
 
-class Line:
+class WaitingRequests:
     """Waiting requests, oldest first, and their number of rows. Any thread may take from it."""
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class Batch:
     def take(
         self,
         entry: Entry,
-        lines: Sequence[Line],
+        lines: Sequence[WaitingRequests],
         now: Callable[[], float],
         seconds: Callable[[int], float],
-        others: Callable[[], int] = lambda: 0,
+        other_queues: Callable[[], int] = lambda: 0,
     ) -> Joined | None:
         """Take the oldest request, and others that may share its run, out of the lines; None without any.
 
@@ -112,15 +112,15 @@ class Batch:
         Args:
             now: event loop's clock.
             seconds: estimated duration of a batch, from its number of rows.
-            others: number of other batches that could begin now and share the waiting requests.
+            other_queues: number of other batches that could begin now and share the waiting requests.
         """
         self.taken_s = now()
         self.began_s = min(self.began_s, self.taken_s)
-        self._share = math.ceil(sum(line.rows for line in lines) / (1 + others()))
+        self._share = math.ceil(sum(line.rows for line in lines) / (1 + other_queues()))
         for line in lines:
             for item in line:
                 if self._is_full(entry):
-                    return self._joined()
+                    return self._join_members()
                 # The last waiting request runs in any case: otherwise a wrong estimate would never be
                 # corrected and would refuse for ever.
                 others_wait = sum(map(len, lines)) > 1
@@ -129,9 +129,9 @@ class Batch:
                     self._take_late(item, line)
                 elif not self.members or item.key == self.members[0].key:
                     if not self._has_room(item, entry, seconds):
-                        return self._joined()
+                        return self._join_members()
                     self._take_in(item, line)
-        return self._joined()
+        return self._join_members()
 
     def _is_full(self, entry: Entry) -> bool:
         most = min(entry.max_batch_size, self._share) if entry.batching else 1
@@ -144,18 +144,18 @@ class Batch:
         ends_s = self.taken_s + seconds(rows) * _BATCH_MARGIN
         return rows <= entry.max_batch_size and ends_s <= min(self._until_s, item.deadline_s)
 
-    def _take_in(self, item: PendingRequest, line: Line) -> None:
+    def _take_in(self, item: PendingRequest, line: WaitingRequests) -> None:
         if line.remove(item):
             item.started_s = time.monotonic()
             self.members.append(item)
             self.rows += item.rows
             self._until_s = min(self._until_s, item.deadline_s)
 
-    def _take_late(self, item: PendingRequest, line: Line) -> None:
+    def _take_late(self, item: PendingRequest, line: WaitingRequests) -> None:
         if line.remove(item):
             self.late.append(item)
 
-    def _joined(self) -> Joined | None:
+    def _join_members(self) -> Joined | None:
         return joined(self.members) if self.members else None
 
 
@@ -201,7 +201,7 @@ class LatencyModel:
         self._line: tuple[float, float] | None = None
 
     @property
-    def known(self) -> bool:
+    def has_measurements(self) -> bool:
         return self._count > 0
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
@@ -231,7 +231,7 @@ class LatencyModel:
         return fixed + rows * slope
 
     def _fit(self) -> tuple[float, float]:
-        if not self.known:
+        if not self.has_measurements:
             return 0.0, 0.0
         mean_rows, mean_seconds = self._rows / self._count, self._seconds / self._count
         square = self._rows_rows / self._count

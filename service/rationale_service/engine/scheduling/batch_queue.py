@@ -17,8 +17,8 @@ from rationale_service.engine.scheduling.batch import (
     Batch,
     Joined,
     LatencyModel,
-    Line,
     PendingRequest,
+    WaitingRequests,
     check_rows,
     joined,
     parted,
@@ -112,8 +112,8 @@ class BatchQueue:
         self._ran_here = False  # True if a request ran here in this turn of the event loop
         self._waited = waited
         self._max_size = max_size
-        self._waiting = Line()
-        self._delayed = Line()  # overdue requests, if the config delays them
+        self._waiting = WaitingRequests()
+        self._delayed = WaitingRequests()  # overdue requests, if the config delays them
         self._running: dict[Batch, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.times = LatencyModel()
@@ -216,10 +216,10 @@ class BatchQueue:
     def _busy_s(self) -> float:
         """Return the estimated seconds until an instance is free."""
         instances = self._entry.instances
-        taken = [batch for batch in list(self._running) if batch.rows]
-        if len(taken) < instances:
+        running = [batch for batch in list(self._running) if batch.rows]
+        if len(running) < instances:
             return 0.0
-        ends_s = sorted(batch.began_s + self.times.estimate(batch.rows) for batch in taken)
+        ends_s = sorted(batch.began_s + self.times.estimate(batch.rows) for batch in running)
         return max(ends_s[-instances] - asyncio.get_running_loop().time(), 0.0)
 
     def _is_free(self) -> bool:
@@ -242,7 +242,7 @@ class BatchQueue:
             lane = self._open_lane()
             if lane is None:
                 return
-            left_s = self._left_s()
+            left_s = self._delay_s()
             if left_s > 0:
                 self._wakeup = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
@@ -266,7 +266,7 @@ class BatchQueue:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _left_s(self) -> float:
+    def _delay_s(self) -> float:
         """Return the seconds that the next batch should still wait for more requests."""
         entry = self._entry
         alone = self._company < 0.5 and len(self._waiting) == 1
@@ -298,7 +298,7 @@ class BatchQueue:
         take = partial(batch.take, self._entry, lines, now, self.times.estimate, self._beginning)
         answers: list[Tensors] = []
         try:
-            answers = self._checked(batch.members, await self._run(rows, take))
+            answers = self._split_answer(batch.members, await self._run(rows, take))
         except Exception as error:  # errors of a run go to its callers and must not end this task
             await self._answer_apart(batch.members, error)
         for item in batch.late:
@@ -315,7 +315,7 @@ class BatchQueue:
             if len(items) > 1 and not item.future.done():
                 try:
                     answer = await self._run(item.rows, partial(joined, [item]))
-                    _settle([item], self._checked([item], answer))
+                    _settle([item], self._split_answer([item], answer))
                 except Exception as own:  # see `_answer`
                     error = own
             if not item.future.done():
@@ -326,7 +326,7 @@ class BatchQueue:
         running = list(self._running.items())
         return sum(batch.taken_s == math.inf and lane.batches == 1 for batch, lane in running)
 
-    def _checked(self, items: Sequence[PendingRequest], answer: Tensors | None) -> list[Tensors]:
+    def _split_answer(self, items: Sequence[PendingRequest], answer: Tensors | None) -> list[Tensors]:
         """Return each request's own answer. Raises ModelFailedError if rows are missing."""
         if answer is None:
             return []

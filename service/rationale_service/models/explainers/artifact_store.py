@@ -52,7 +52,7 @@ class ArtifactStore:
         """Delete a staging folder; the next start sweeps any remains."""
         shutil.rmtree(folder, ignore_errors=True)
 
-    def keep(self, made: Path, digest: str) -> str:
+    def keep(self, folder: Path, digest: str) -> str:
         """Store an entry for other machines, if there are any; return the digest of its file.
 
         Raises:
@@ -60,28 +60,28 @@ class ArtifactStore:
         """
         if self.blobs is None:
             return ""
-        file = made.parent / f"{made.name}.tar"
+        file = folder.parent / f"{folder.name}.tar"
         with reported("the entry"), tarfile.open(file, "w") as archive:
-            archive.add(made, made.name)
+            archive.add(folder, folder.name)
         digest_of_file = _sha256(file)
         self.blobs.put(_blob(digest), file)
         file.unlink()
         return digest_of_file
 
-    def publish(self, made: Path) -> None:
+    def publish(self, folder: Path) -> None:
         """Move an entry into the repository, through a copy if that is on another disk.
 
         Raises:
             StateUnavailableError: if it cannot be written; nothing has changed then.
         """
-        aside = self.repository / f"{_ON_THE_WAY}{made.name}"
+        aside = self.repository / f"{_ON_THE_WAY}{folder.name}"
         with reported("the entry"):
             self.repository.mkdir(parents=True, exist_ok=True)
             _delete(aside)
             try:
-                shutil.move(made, aside)
+                shutil.move(folder, aside)
                 synced(aside)
-                aside.rename(self.repository / made.name)
+                aside.rename(self.repository / folder.name)
             finally:
                 self.discard(aside)
             sync(self.repository)
@@ -142,26 +142,28 @@ class ArtifactStore:
         """Delete entries that an earlier gateway left half made or half deleted."""
         self.state.sweep()
         leases = self.state.leases()
-        busy = {f"{_ON_THE_WAY}{one.entry}" for one in artifacts if lease_of(one.digest) in leases}
+        busy = {
+            f"{_ON_THE_WAY}{artifact.entry}" for artifact in artifacts if lease_of(artifact.digest) in leases
+        }
         with reported("the entry"):
             for path in self.repository.glob(f"{_ON_THE_WAY}*"):
                 if path.name not in busy:
                     _delete(path)
         if self.blobs is not None:
-            self._sweep_copies({one.entry for one in artifacts})
+            self._sweep_copies({artifact.entry for artifact in artifacts})
             if not self.state.behind(sys.maxsize):  # no other process makes one
-                names = {_blob(one.digest) for one in artifacts}
+                names = {_blob(artifact.digest) for artifact in artifacts}
                 for name in self.blobs.names(_BLOBS):
                     if f"{_BLOBS}/{name}" not in names:
                         self.blobs.remove(f"{_BLOBS}/{name}")
 
-    def _sweep_copies(self, known: Collection[str]) -> None:
+    def _sweep_copies(self, names: Collection[str]) -> None:
         """Delete copies of entries that others removed while this machine did not follow."""
         if self.repository != copies_in(self.state) or not self.repository.is_dir():
             return
         with reported("the entry"):
             for path in self.repository.iterdir():
-                if path.name not in known and path.stat().st_mtime < time.time() - _YOUNG_S:
+                if path.name not in names and path.stat().st_mtime < time.time() - _YOUNG_S:
                     _delete(path)
 
 

@@ -19,9 +19,9 @@ from rationale.errors import RepositoryError
 from rationale_service.errors import CompileFailedError, ConflictError, UnknownResourceError
 from rationale_service.models.explainers import records
 from rationale_service.models.explainers.artifact_store import ArtifactStore
-from rationale_service.models.explainers.records import Artifact, Record, Stage, to_its_end
-from rationale_service.models.explainers.spec import ExplainerSpec, Model, entry_name
-from rationale_service.models.explainers.worker import Order
+from rationale_service.models.explainers.records import Artifact, ExplainerRecord, Stage, to_its_end
+from rationale_service.models.explainers.spec import ExplainerSpec, PlainModel, entry_name
+from rationale_service.models.explainers.worker import CompileOrder
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import demand_kernels_allowed
 from rationale_service.settings import Settings
@@ -46,7 +46,7 @@ class Progress:
     total: int
 
 
-async def compile_entry(order: Order, timeout_s: float, on_progress: OnProgress) -> int:
+async def compile_entry(order: CompileOrder, timeout_s: float, on_progress: OnProgress) -> int:
     """Run the order in a new process; return the size of the written entry in bytes.
 
     If cancelled, it ends the process before it returns. The caller cleans up after a failure.
@@ -89,7 +89,7 @@ async def _worker() -> AsyncIterator[Process]:
             process.stdin.close()
 
 
-async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> int:
+async def _outcome(process: Process, order: CompileOrder, on_progress: OnProgress) -> int:
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise CompileFailedError("the compile process has no pipes")  # never happens
     process.stdin.write(order.to_line())  # stdin stays open: its end stops the worker
@@ -115,7 +115,7 @@ async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> i
     raise CompileFailedError(_ending(status, watch, tail, order))
 
 
-def _ending(status: int, watch: "asyncio.Task[bool]", tail: "asyncio.Task[str]", order: Order) -> str:
+def _ending(status: int, watch: "asyncio.Task[bool]", tail: "asyncio.Task[str]", order: CompileOrder) -> str:
     if watch.done() and not watch.cancelled() and watch.result():
         return (
             f"it took more than the {order.memory_bytes >> 20} MB of memory that it may have (setting "
@@ -168,7 +168,7 @@ class ReferenceFiles(Protocol):
         """Return a file of its rows for `rationale compile`. Raises UnknownResourceError."""
 
 
-class Builder:
+class ArtifactBuilder:
     """Builder that supplies artifacts in the repository. It changes nothing that is served."""
 
     def __init__(
@@ -188,11 +188,13 @@ class Builder:
         """Return the lock for making or deleting the artifact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
-    async def supply(self, record: Record, model: Model, known: Artifact | None, report: Report) -> Artifact:
+    async def supply(
+        self, record: ExplainerRecord, model: PlainModel, recorded: Artifact | None, report: Report
+    ) -> Artifact:
         """Return the artifact of `record`, from the repository or compiled into it. Hold its turn.
 
         Args:
-            known: recorded artifact, if any.
+            recorded: recorded artifact, if any.
             report: function that gets each stage and its progress.
 
         Raises:
@@ -201,16 +203,16 @@ class Builder:
             StateUnavailableError: if it cannot be written.
         """
         name = entry_name(record.model, record.digest)
-        if known is not None and await asyncio.to_thread(self._artifacts.fetch, known):
+        if recorded is not None and await asyncio.to_thread(self._artifacts.fetch, recorded):
             self._cache.hit()
-            return known
+            return recorded
         if self._artifacts.served(name):
             raise ConflictError(f"the repository has an entry '{name}' that is not ours: move it away")
         self._cache.miss()
         async with self._slots:
             return await self._make(record, model, name, report)
 
-    async def _make(self, record: Record, model: Model, name: str, report: Report) -> Artifact:
+    async def _make(self, record: ExplainerRecord, model: PlainModel, name: str, report: Report) -> Artifact:
         folder = await to_its_end(asyncio.to_thread(self._artifacts.staging))
         started_s, outcome = time.monotonic(), "failed"
         try:
@@ -232,7 +234,7 @@ class Builder:
             await to_its_end(asyncio.to_thread(self._artifacts.discard, folder))
         return artifact
 
-    def _order(self, record: Record, model: Model, entry: Path) -> Order:
+    def _order(self, record: ExplainerRecord, model: PlainModel, entry: Path) -> CompileOrder:
         spec = ExplainerSpec.model_validate(record.spec)
         references = None if record.references is None else self._references.path(record.references)
         request = spec.requested(referenced=references is not None).model_dump(mode="json")
@@ -241,7 +243,7 @@ class Builder:
         except RepositoryError as error:
             raise CompileFailedError(str(error)) from error
         request["custom_ops"] = [str(library) for library in model.custom_ops]
-        return Order(
+        return CompileOrder(
             model=str(model.path),
             name=model.name,
             entry=str(entry),

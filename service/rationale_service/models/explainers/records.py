@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from rationale_service.models.explainers.spec import ExplainerSpec, Models, entry_name
+from rationale_service.models.explainers.spec import ExplainerSpec, PlainModels, entry_name
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import Canary, ModelRegistry
 from rationale_service.state import Change
@@ -21,7 +21,7 @@ HIDDEN = "~"  # prefix of hidden explainers' names, which were made for requests
 
 
 class Stage(enum.StrEnum):
-    """Stages of an explainer's making. `Record.serving` may answer at any of them."""
+    """Stages of an explainer's making. `ExplainerRecord.serving` may answer at any of them."""
 
     QUEUED = "queued"
     COMPILING = "compiling"
@@ -33,7 +33,7 @@ class Stage(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Record:
+class ExplainerRecord:
     """One explainer of one model.
 
     Attributes:
@@ -94,7 +94,7 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class Split:
+class CanaryRecord:
     """A model's canary: an explainer that answers a share of the requests that name none."""
 
     model: str
@@ -107,33 +107,35 @@ def lease_of(digest: str) -> str:
     return f"artefact/{digest}"  # spelling shared with other replicas
 
 
-EXPLAINER, ARTIFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records
+EXPLAINER, ARTIFACT, CANARY = "explainer", "artefact", "split"  # kinds of records
 
 
-Written = Record | Artifact | Split
+Written = ExplainerRecord | Artifact | CanaryRecord
 
 
 @dataclass(frozen=True)
-class Known:
+class StateSnapshot:
     """The records at a revision of the state.
 
     Attributes:
-        others: records of other kinds, by kind.
+        other_rows: records of other kinds, by kind.
     """
 
     revision: int
-    records: Sequence[Record]
+    records: Sequence[ExplainerRecord]
     artifacts: Sequence[Artifact]
-    splits: Sequence[Split]
-    others: Mapping[str, Sequence[Mapping[str, Any]]]
+    canaries: Sequence[CanaryRecord]
+    other_rows: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def read(state: State) -> Known:
+def read(state: State) -> StateSnapshot:
     """Read all records. Blocks. Raises StateUnavailableError."""
     revision, rows = state.snapshot()
-    explainers = [Record(**{**row, "stage": Stage(row["stage"])}) for row in rows.get(EXPLAINER, ())]
+    explainers = [ExplainerRecord(**{**row, "stage": Stage(row["stage"])}) for row in rows.get(EXPLAINER, ())]
     artifacts = [Artifact(**row) for row in rows.get(ARTIFACT, ())]
-    return Known(revision, explainers, artifacts, [Split(**row) for row in rows.get(SPLIT, ())], rows)
+    return StateSnapshot(
+        revision, explainers, artifacts, [CanaryRecord(**row) for row in rows.get(CANARY, ())], rows
+    )
 
 
 def write(
@@ -147,14 +149,14 @@ def write(
     Returns:
         The new revision; None if others have written after `since`, so that nothing was changed.
     """
-    gone: list[Change] = [(*_place(one), None) for one in removed]
-    return state.write(*gone, *((*_place(one), asdict(one)) for one in saved), since=since)
+    gone: list[Change] = [(*_place(item), None) for item in removed]
+    return state.write(*gone, *((*_place(item), asdict(item)) for item in saved), since=since)
 
 
-def _place(one: Written) -> tuple[str, str]:
-    if isinstance(one, Split):
-        return SPLIT, one.model
-    return (EXPLAINER, "/".join(one.key)) if isinstance(one, Record) else (ARTIFACT, one.digest)
+def _place(item: Written) -> tuple[str, str]:
+    if isinstance(item, CanaryRecord):
+        return CANARY, item.model
+    return (EXPLAINER, "/".join(item.key)) if isinstance(item, ExplainerRecord) else (ARTIFACT, item.digest)
 
 
 class StageClock:
@@ -185,7 +187,7 @@ class RecordStore:
     Attributes:
         records: explainers by model and name.
         artifacts: artifacts by digest.
-        splits: canaries by model.
+        canaries: canaries by model.
         entries: entries by digest that are loaded or may be.
         revision: revision of the state from which they come.
     """
@@ -194,14 +196,14 @@ class RecordStore:
         self,
         state: State,
         base: ModelRegistry,
-        records: Iterable[Record] = (),
+        records: Iterable[ExplainerRecord] = (),
         artifacts: Iterable[Artifact] = (),
-        splits: Iterable[Split] = (),
+        canaries: Iterable[CanaryRecord] = (),
         revision: int = 0,
     ) -> None:
-        self.records = {one.key: one for one in records}
-        self.artifacts = {one.digest: one for one in artifacts}
-        self.splits = {one.model: one for one in splits}
+        self.records = {item.key: item for item in records}
+        self.artifacts = {item.digest: item for item in artifacts}
+        self.canaries = {item.model: item for item in canaries}
         self.entries: dict[str, Entry] = {}
         self.revision = revision
         self._state = state
@@ -210,14 +212,14 @@ class RecordStore:
 
     def rebase(self, base: ModelRegistry) -> None:
         """Adopt another repository, without entries of explainers."""
-        self.base, self.models = base, Models(base)
+        self.base, self.models = base, PlainModels(base)
 
     async def digest(self, model: str, spec: ExplainerSpec, references: str | None) -> str:
-        """Return the digest of the artifact for a spec. Raises as `Models.get`."""
+        """Return the digest of the artifact for a spec. Raises as `PlainModels.get`."""
         return spec.digest((await self.models.get(model)).digest, references)
 
     async def exclusively(
-        self, change: Callable[[], Awaitable[T]], take_up: Callable[[Known], Awaitable[None]]
+        self, change: Callable[[], Awaitable[T]], take_up: Callable[[StateSnapshot], Awaitable[None]]
     ) -> T:
         """Run a change alone and to its end, even if its caller leaves meanwhile.
 
@@ -235,16 +237,16 @@ class RecordStore:
 
         return await to_its_end(alone())
 
-    async def _refresh(self, take_up: Callable[[Known], Awaitable[None]]) -> None:
+    async def _refresh(self, take_up: Callable[[StateSnapshot], Awaitable[None]]) -> None:
         if await asyncio.to_thread(self._state.revision) != self.revision:
-            known = await asyncio.to_thread(read, self._state)
-            await take_up(known)
-            self.revision = known.revision
+            snapshot = await asyncio.to_thread(read, self._state)
+            await take_up(snapshot)
+            self.revision = snapshot.revision
 
-    async def save(self, *changed: Record) -> Record:
+    async def save(self, *changed: ExplainerRecord) -> ExplainerRecord:
         """Write changed records, then show them; return the first. Raises StateUnavailableError."""
         await self.write(changed)
-        self.records.update({one.key: one for one in changed})
+        self.records.update({record.key: record for record in changed})
         return changed[0]
 
     async def write(self, saved: Sequence[Written] = (), removed: Sequence[Written] = ()) -> None:
@@ -254,17 +256,17 @@ class RecordStore:
         if revision is None:
             raise OutdatedError
         self.revision = revision
-        for one in removed:
-            if isinstance(one, Artifact):
-                self.artifacts.pop(one.digest, None)
-            elif isinstance(one, Split):
-                self.splits.pop(one.model, None)
+        for item in removed:
+            if isinstance(item, Artifact):
+                self.artifacts.pop(item.digest, None)
+            elif isinstance(item, CanaryRecord):
+                self.canaries.pop(item.model, None)
             else:
-                self.records.pop(one.key, None)
-        self.artifacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
-        self.splits.update({one.model: one for one in saved if isinstance(one, Split)})
+                self.records.pop(item.key, None)
+        self.artifacts.update({item.digest: item for item in saved if isinstance(item, Artifact)})
+        self.canaries.update({item.model: item for item in saved if isinstance(item, CanaryRecord)})
 
-    def current(self, record: Record) -> Record | None:
+    def current(self, record: ExplainerRecord) -> ExplainerRecord | None:
         """Return the present record of that name; None if a newer request replaced it."""
         now = self.records.get(record.key)
         return now if now is not None and now.generation == record.generation else None
@@ -272,34 +274,36 @@ class RecordStore:
     def in_use(self, digest: str) -> bool:
         """Tell whether an explainer uses the artifact, or will."""
         return any(
-            digest == one.serving or (digest == one.digest and not one.settled)
-            for one in self.records.values()
+            digest == record.serving or (digest == record.digest and not record.settled)
+            for record in self.records.values()
         )
 
-    def unsettled(self) -> list[Record]:
-        return [one for one in self.records.values() if not one.settled]
+    def unsettled(self) -> list[ExplainerRecord]:
+        return [record for record in self.records.values() if not record.settled]
 
     def owned(self) -> set[str]:
         """Return the repository's folders that hold an explainer's entry, or will."""
-        coming = {entry_name(one.model, one.digest) for one in self.records.values()}
-        return coming | {one.entry for one in self.artifacts.values()}
+        coming = {entry_name(item.model, item.digest) for item in self.records.values()}
+        return coming | {item.entry for item in self.artifacts.values()}
 
-    def using(self, references: str) -> list[Record]:
+    def using(self, references: str) -> list[ExplainerRecord]:
         """Return explainers made of a reference set, finished or not."""
-        digests = {one.digest for one in self.artifacts.values() if one.references == references}
+        digests = {item.digest for item in self.artifacts.values() if item.references == references}
         return [
-            one for one in self.records.values() if one.references == references or one.serving in digests
+            item for item in self.records.values() if item.references == references or item.serving in digests
         ]
 
-    def surplus(self, most_bytes: int) -> list[Record]:
+    def surplus(self, most_bytes: int) -> list[ExplainerRecord]:
         """Return hidden explainers beyond `most_bytes`, least recently used first."""
-        hidden = [one for one in self.records.values() if one.name.startswith(HIDDEN) and one.serving]
-        hidden.sort(key=lambda one: one.updated_s, reverse=True)
-        sizes = itertools.accumulate(self.size_of(one) for one in hidden)
-        gone = [one for one, total in zip(hidden, sizes, strict=True) if total > most_bytes]
-        return [one for one in reversed(gone) if one is not hidden[0]]
+        hidden = [
+            record for record in self.records.values() if record.name.startswith(HIDDEN) and record.serving
+        ]
+        hidden.sort(key=lambda record: record.updated_s, reverse=True)
+        sizes = itertools.accumulate(self.size_of(record) for record in hidden)
+        gone = [record for record, total in zip(hidden, sizes, strict=True) if total > most_bytes]
+        return [record for record in reversed(gone) if record is not hidden[0]]
 
-    def size_of(self, record: Record) -> int:
+    def size_of(self, record: ExplainerRecord) -> int:
         """Return the size of an explainer's serving artifact in bytes."""
         artifact = self.artifacts.get(record.serving or "")
         return 0 if artifact is None else artifact.size
@@ -307,25 +311,25 @@ class RecordStore:
     def lacks_default(self, key: Key) -> bool:
         """Tell whether the model has no default explainer, finished or not, other than `key`."""
         model, name = key
-        own = (one for one in self.records.values() if one.model == model and one.key != key)
-        taken = any(one.is_default or one.wants_default for one in own)
-        return not taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
+        siblings = (record for record in self.records.values() if record.model == model and record.key != key)
+        is_taken = any(record.is_default or record.wants_default for record in siblings)
+        return not is_taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
 
     def registry(self) -> ModelRegistry:
         """Return the served registry according to the records."""
-        entries = ((one, self.entries.get(one.serving or "")) for one in self.records.values())
-        serving = [(one, entry) for one, entry in entries if entry is not None]
+        entries = ((item, self.entries.get(item.serving or "")) for item in self.records.values())
+        serving = [(item, entry) for item, entry in entries if entry is not None]
         named: dict[str, dict[str, Entry]] = {}
-        for one, entry in serving:
-            if not one.name.startswith(HIDDEN):
-                named.setdefault(one.model, {})[one.name] = entry
+        for item, entry in serving:
+            if not item.name.startswith(HIDDEN):
+                named.setdefault(item.model, {})[item.name] = entry
         return ModelRegistry(
             self.base.folder,
             {**self.base.entries, **{entry.name: entry for _, entry in serving}},
             named,
-            {one.model: entry for one, entry in serving if one.is_default},
+            {item.model: entry for item, entry in serving if item.is_default},
             self.base.unserved,
-            {one.model: Canary(one.explainer, one.share) for one in self.splits.values()},
+            {item.model: Canary(item.explainer, item.share) for item in self.canaries.values()},
         )
 
 

@@ -8,7 +8,13 @@ from rationale.errors import RationaleError
 from rationale_service.errors import StateUnavailableError
 from rationale_service.models.explainers import records
 from rationale_service.models.explainers.artifact_store import ArtifactStore
-from rationale_service.models.explainers.records import Artifact, Record, RecordStore, Stage, lease_of
+from rationale_service.models.explainers.records import (
+    Artifact,
+    ExplainerRecord,
+    RecordStore,
+    Stage,
+    lease_of,
+)
 from rationale_service.models.explainers.spec import ExplainerSpec, file_digest
 from rationale_service.repository.entry import Entry, read_entry
 from rationale_service.repository.registry import ModelRegistry
@@ -32,7 +38,7 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     if not state.exists:
         return RecordStore(state, registry)
     try:
-        return _recovered(artifacts, registry)
+        return _reconcile(artifacts, registry)
     except StateUnavailableError as error:
         if not state.is_remote:
             raise
@@ -40,38 +46,46 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
         return RecordStore(state, registry)
 
 
-def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
+def _reconcile(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     state = artifacts.state
     while True:
-        known = records.read(state)
-        artifacts.sweep(known.artifacts)
+        snapshot = records.read(state)
+        artifacts.sweep(snapshot.artifacts)
         leases = state.leases()
         entries = {
-            one.digest: registry.entries.get(one.entry) or _fetched(artifacts, one) for one in known.artifacts
+            item.digest: registry.entries.get(item.entry) or _fetch_entry(artifacts, item)
+            for item in snapshot.artifacts
         }
         gone = [
-            one
-            for one in known.artifacts
-            if entries[one.digest] is None and lease_of(one.digest) not in leases
+            item
+            for item in snapshot.artifacts
+            if entries[item.digest] is None and lease_of(item.digest) not in leases
         ]
-        for one in gone:
-            artifacts.remove(one)
-        kept = {one.digest: one for one in known.artifacts if one not in gone}
-        base = registry.without({one.entry for one in known.artifacts})
-        digests = digests_of({one.model for one in known.records}, base)
-        today = [of_today(_mended(one, kept), kept, digests.get(one.model)) for one in known.records]
-        changed = [new for new, old in zip(today, known.records, strict=True) if new != old]
-        revision: int | None = known.revision
+        for item in gone:
+            artifacts.remove(item)
+        artifacts_by_digest = {item.digest: item for item in snapshot.artifacts if item not in gone}
+        base = registry.without({item.entry for item in snapshot.artifacts})
+        digests = digests_of({item.model for item in snapshot.records}, base)
+        today = [
+            of_today(
+                _without_missing_artifact(item, artifacts_by_digest),
+                artifacts_by_digest,
+                digests.get(item.model),
+            )
+            for item in snapshot.records
+        ]
+        changed = [new for new, old in zip(today, snapshot.records, strict=True) if new != old]
+        revision: int | None = snapshot.revision
         if changed or gone:
-            revision = records.write(state, changed, gone, since=known.revision)
+            revision = records.write(state, changed, gone, since=snapshot.revision)
         if revision is not None:
-            store = RecordStore(state, base, today, kept.values(), known.splits, revision)
-            serving = {one.serving for one in today}
+            store = RecordStore(state, base, today, artifacts_by_digest.values(), snapshot.canaries, revision)
+            serving = {item.serving for item in today}
             store.entries = {key: entry for key, entry in entries.items() if entry and key in serving}
             return store
 
 
-def _fetched(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
+def _fetch_entry(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
     """Return the entry that another machine made; None if there is no readable one."""
     try:
         if artifacts.blobs is not None:
@@ -88,7 +102,7 @@ def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]
     return {name: file_digest(entry.model_path.parent) for name, entry in served.items()}
 
 
-def _mended(record: Record, artifacts: Mapping[str, Artifact]) -> Record:
+def _without_missing_artifact(record: ExplainerRecord, artifacts: Mapping[str, Artifact]) -> ExplainerRecord:
     """Return a record without a missing artifact; if it lacks one, queue it again."""
     if record.serving not in artifacts:
         record = replace(record, serving=None, is_default=False)
@@ -97,7 +111,9 @@ def _mended(record: Record, artifacts: Mapping[str, Artifact]) -> Record:
     return record
 
 
-def of_today(record: Record, artifacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
+def of_today(
+    record: ExplainerRecord, artifacts: Mapping[str, Artifact], model_digest: str | None
+) -> ExplainerRecord:
     """Return a record that fits the present model."""
     served = artifacts.get(record.serving or "")
     if served is not None and served.model_digest != model_digest:

@@ -29,24 +29,24 @@ Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$"
 _MOST_NAMES = 10_000
 
 
-def _bounded(given: Any) -> Any:
+def _check_member_count(members: Any) -> Any:
     """Limit the number of members before pydantic reads them: it would report each fault of a million."""
-    if isinstance(given, dict | list) and len(given) > _MOST_NAMES:
-        raise ValueError(f"{len(given)} members are more than {_MOST_NAMES}")
-    return given
+    if isinstance(members, dict | list) and len(members) > _MOST_NAMES:
+        raise ValueError(f"{len(members)} members are more than {_MOST_NAMES}")
+    return members
 
 
-_Bounded = BeforeValidator(_bounded)
+_Bounded = BeforeValidator(_check_member_count)
 _Names = Annotated[list[str], Field(fail_fast=True)]
 
 
-class _Strict(BaseModel):
+class _StrictSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _is_bounded(cls, given: Any) -> Any:
-        return _bounded(given)
+    def _is_bounded(cls, members: Any) -> Any:
+        return _check_member_count(members)
 
 
 def _option_field(name: str) -> tuple[Any, Any]:
@@ -56,11 +56,11 @@ def _option_field(name: str) -> tuple[Any, Any]:
 
 
 if TYPE_CHECKING:
-    MethodOptions = _Strict
+    MethodOptions = _StrictSpec
 else:
     MethodOptions = create_model(
         "MethodOptions",
-        __base__=_Strict,
+        __base__=_StrictSpec,
         __doc__="Options of the methods, as `rationale compile` has them; each method takes some of them.",
         **{name: _option_field(name) for name, option in OPTIONS.items() if option.kind is not Path},
     )
@@ -71,7 +71,7 @@ def _same(name: str, default: Any = None) -> Any:
     return Field(default, description=CompileRequest.model_fields[name].description)
 
 
-class ExplainerSpec(_Strict):
+class ExplainerSpec(_StrictSpec):
     """How to explain a model. The names are those of `rationale compile --help`."""
 
     model_config = ConfigDict(
@@ -128,8 +128,8 @@ class ExplainerSpec(_Strict):
 
         If installed packages bring rules, it includes their versions.
         """
-        own = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
-        parts: list[Any] = [model, references, own, version()]
+        options = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
+        parts: list[Any] = [model, references, options, version()]
         if brought := extensions.packages():
             parts.append(brought)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -145,13 +145,13 @@ def file_digest(folder: Path) -> str:
     digest = hashlib.sha256(f"{folder.parent.name}\n".encode())
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:
-            own: Any = hashlib.file_digest(file, "sha256")
-        digest.update(f"{path.name}\0{own.hexdigest()}\n".encode())
+            file_hash: Any = hashlib.file_digest(file, "sha256")
+        digest.update(f"{path.name}\0{file_hash.hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
 @dataclass(frozen=True)
-class Model:
+class PlainModel:
     """The model to explain.
 
     Attributes:
@@ -168,7 +168,7 @@ class Model:
     parity: Parity | None = None
 
 
-class Models:
+class PlainModels:
     """The plain entries of the repository."""
 
     def __init__(self, base: ModelRegistry) -> None:
@@ -199,7 +199,7 @@ class Models:
             self._digests[name] = file_digest(entry.model_path.parent)
         return self._digests[name]
 
-    async def get(self, name: str) -> Model:
+    async def get(self, name: str) -> PlainModel:
         """Return the model to explain.
 
         Raises as `entry`, and ConflictError if its files differ from the served ones.
@@ -214,4 +214,4 @@ class Models:
             self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
         compiled = self._base.compiled(name)
         parity = None if compiled is None or compiled.manifest is None else compiled.manifest.parity
-        return Model(name, entry.model_path, self._digests[name], entry.custom_ops, parity)
+        return PlainModel(name, entry.model_path, self._digests[name], entry.custom_ops, parity)

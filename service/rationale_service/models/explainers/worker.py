@@ -26,7 +26,7 @@ _ORPHANED = 3
 
 
 @dataclass(frozen=True)
-class Order:
+class CompileOrder:
     """An order to compile.
 
     Attributes:
@@ -52,7 +52,7 @@ class Order:
 
 def main() -> None:
     channel = _own_output()
-    order = Order(**json.loads(sys.stdin.readline()))
+    order = CompileOrder(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_the_gateway, daemon=True).start()
     _take_a_back_seat(order.memory_bytes)
     try:
@@ -60,14 +60,14 @@ def main() -> None:
     except RationaleError as error:
         cause = error.__cause__
         gone = isinstance(cause, FileNotFoundError) and str(cause.filename) == order.references
-        _say(channel, error=_for_others(str(error), order)[:_SHOWN], references_gone=gone)
+        _say(channel, error=_without_paths(str(error), order)[:_SHOWN], references_gone=gone)
     except MemoryError:
         _say(channel, error=f"it takes more memory than the {order.memory_bytes >> 20} MB that it may have")
     else:
         _say(channel, written=size)
 
 
-def run(order: Order, channel: TextIO) -> int:
+def run(order: CompileOrder, channel: TextIO) -> int:
     """Compile, check, write and sync the entry; return its size in bytes. Raises RationaleError."""
     request = CompileRequest.model_validate(order.request)
     references = None if order.references is None else Path(order.references)
@@ -95,7 +95,7 @@ def synced(folder: Path) -> int:
     return size
 
 
-def _for_others(text: str, order: Order) -> str:
+def _without_paths(text: str, order: CompileOrder) -> str:
     """Replace the server's private file paths in a text by names."""
     places = {order.entry: "the entry", order.model: order.name, order.references: "the reference set"}
     for place, name in places.items():
@@ -131,8 +131,8 @@ def _take_a_back_seat(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not cover mmap
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = memory_bytes + _MARGIN_BYTES
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        limit = memory_bytes + _MARGIN_BYTES
+        soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
         Path("/proc/self/oom_score_adj").write_text("1000")
 

@@ -35,7 +35,7 @@ _BODY = "the body"
 
 
 @dataclass(frozen=True)
-class Rows:
+class ReferenceRows:
     """A reference set.
 
     Attributes:
@@ -64,7 +64,9 @@ class Rows:
         return digest.hexdigest()
 
 
-def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
+def parse_rows(
+    body: bytes, kind: str, entry: Entry, manifest: Manifest | None, most_bytes: int
+) -> ReferenceRows:
     """Parse an upload. Blocks, and takes memory in proportion to `most_bytes`.
 
     Args:
@@ -94,12 +96,12 @@ def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, 
 
 
 def check_rows(
-    given: Mapping[str, Array],
+    arrays_by_input: Mapping[str, Array],
     entry: Entry,
     manifest: Manifest | None,
     weights: Any = None,
     features: tuple[str, ...] | None = None,
-) -> Rows:
+) -> ReferenceRows:
     """Convert reference rows → the dtypes of the entry's inputs.
 
     Args:
@@ -109,28 +111,33 @@ def check_rows(
         InvalidInputError: if the rows do not fit.
     """
     specs = {spec.name: spec for spec in entry.inputs}
-    unknown = [name[:80] for name in given if name not in specs]
-    if unknown or not given:
+    unknown = [name[:80] for name in arrays_by_input if name not in specs]
+    if unknown or not arrays_by_input:
         raise InvalidInputError(
             f"references are given for {unknown[:10] or 'nothing'}; model '{entry.name}' takes {list(specs)}"
         )
     missing = frozenset[str]() if manifest is None else manifest.takes_missing
-    arrays = {name: _fit(specs[name], array, missing=name in missing) for name, array in given.items()}
+    arrays = {
+        name: _fit(specs[name], array, missing=name in missing) for name, array in arrays_by_input.items()
+    }
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise InvalidInputError(f"every input needs the same number of references, not {counts}")
     for row, fault in manifest.refused_texts(arrays) if manifest else ():
         raise InvalidInputError(f"references, row {row}: {fault}")
-    return Rows(arrays, _check_weights(weights, next(iter(counts.values()))), features)
+    return ReferenceRows(arrays, _check_weights(weights, next(iter(counts.values()))), features)
 
 
-def to_file(rows: Rows) -> dict[str, Array]:
+def to_file(rows: ReferenceRows) -> dict[str, Array]:
     """Return the members of an .npz with the rows, for `rationale compile --references`."""
-    own = {WEIGHTS: rows.weights, FEATURE_NAMES: None if rows.features is None else np.array(rows.features)}
-    return {**rows.arrays, **{name: array for name, array in own.items() if array is not None}}
+    extras = {
+        WEIGHTS: rows.weights,
+        FEATURE_NAMES: None if rows.features is None else np.array(rows.features),
+    }
+    return {**rows.arrays, **{name: array for name, array in extras.items() if array is not None}}
 
 
-def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
+def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes: int) -> ReferenceRows:
     """Parse `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows like v1's instances."""
     if len(body) > most_bytes // _JSON_SHARE:
         raise TooLargeError(
@@ -144,7 +151,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     faults = Faults()
     tensors = to_tensors(form_of(entry, manifest), rows, faults, "references")
     faults.report()
-    explained = _explained(entry, manifest)
+    explained = _replaced_inputs(entry, manifest)
     return check_rows(
         {name: tensors[name] for name in explained},
         entry,
@@ -154,20 +161,26 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     )
 
 
-def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
+def _replaced_inputs(entry: Entry, manifest: Manifest | None) -> list[str]:
     """Return the inputs that references replace: the explained ones, or all inputs of numbers."""
-    own = {spec.name for spec in entry.inputs}
+    input_names = {spec.name for spec in entry.inputs}
     explained = (
-        [item.tensor.name for item in manifest.explained if item.tensor.name in own] if manifest else []
+        [item.tensor.name for item in manifest.explained if item.tensor.name in input_names]
+        if manifest
+        else []
     )
     return explained or [spec.name for spec in entry.inputs if spec.datatype not in ("BYTES", "BOOL")]
 
 
 def _columns(entry: Entry, manifest: Manifest | None) -> dict[str, tuple[str, ...]] | None:
     """Return the table columns of each input; None if the names are generated, such as x[0]."""
-    given = (manifest.given_names if manifest else None) or {}
-    explained = _explained(entry, manifest)
-    return {name: given[name] for name in explained} if given.keys() >= set(explained) else None
+    compiled_names = (manifest.given_names if manifest else None) or {}
+    explained = _replaced_inputs(entry, manifest)
+    return (
+        {name: compiled_names[name] for name in explained}
+        if compiled_names.keys() >= set(explained)
+        else None
+    )
 
 
 def _only(columns: dict[str, tuple[str, ...]] | None) -> tuple[str, ...] | None:
@@ -179,7 +192,7 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
     arrays = {name: array for name, array in table.arrays.items() if name is not None}
     if None not in table.arrays:
         return arrays
-    explained = _explained(entry, manifest)
+    explained = _replaced_inputs(entry, manifest)
     if len(explained) != 1:
         raise InvalidInputError(
             f"one array without a name, for the inputs {explained}: send an .npz with one for each"
@@ -218,17 +231,17 @@ def _texts(named: str, array: Array) -> Array:
         texts = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1)]
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{named} hold bytes that are not UTF-8") from error
-    odd = next((text for text in texts if not isinstance(text, str)), None)
-    if odd is not None:
-        raise InvalidInputError(f"{named} hold {str(odd)[:80]}, where texts are due")
+    not_text = next((text for text in texts if not isinstance(text, str)), None)
+    if not_text is not None:
+        raise InvalidInputError(f"{named} hold {str(not_text)[:80]}: they must be texts")
     return np.array(texts, np.str_).reshape(array.shape)
 
 
-def _check_weights(given: Any, count: int) -> Array | None:
-    if given is None:
+def _check_weights(values: Any, count: int) -> Array | None:
+    if values is None:
         return None
     try:
-        weights = np.asarray(given, np.float64)
+        weights = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"weights must be {count} numbers") from error
     if (

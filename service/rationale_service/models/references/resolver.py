@@ -25,7 +25,7 @@ from rationale_service.errors import InvalidInputError, NotReadyError, ServiceEr
 from rationale_service.models.explainers.records import HIDDEN
 from rationale_service.models.explainers.service import Explainers
 from rationale_service.models.explainers.spec import ExplainerSpec, MethodOptions
-from rationale_service.models.references.formats import Rows, check_rows
+from rationale_service.models.references.formats import ReferenceRows, check_rows
 from rationale_service.models.references.store import ReferenceSets
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
@@ -39,7 +39,7 @@ _REMEMBERED = 4096  # number of digests of earlier sets, without their rows
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AnsweringEntry:
     """The entry that answers a request, and its inputs; `references` is the digest of the reference set."""
 
     entry: Entry
@@ -48,7 +48,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class _Question:
+class _ReferenceRequest:
     """A request with its own or named references.
 
     Attributes:
@@ -85,7 +85,7 @@ class ReferenceResolver:
         inputs: Tensors,
         reference_set: str | None,
         deadline_s: float,
-    ) -> Chosen:
+    ) -> AnsweringEntry:
         """Return the entry that answers: `entry` itself if the request mentions no references.
 
         Args:
@@ -98,17 +98,17 @@ class ReferenceResolver:
             CompileFailedError: if the entry cannot be made.
         """
         manifest = entry.manifest
-        given = {} if manifest is None else _given(entry, manifest, inputs)
-        if manifest is None or (reference_set is None and not given):
-            return Chosen(entry, inputs)
-        if reference_set is not None and given:
+        request_references = {} if manifest is None else _request_references(entry, manifest, inputs)
+        if manifest is None or (reference_set is None and not request_references):
+            return AnsweringEntry(entry, inputs)
+        if reference_set is not None and request_references:
             raise InvalidInputError("a request brings references or names a reference_set, not both")
-        own = {name: array for name, array in inputs.items() if name not in given}
-        question = _Question(manifest.model, spec_of(manifest), own, deadline_s)
+        model_inputs = {name: array for name, array in inputs.items() if name not in request_references}
+        question = _ReferenceRequest(manifest.model, spec_of(manifest), model_inputs, deadline_s)
         if reference_set is not None:
             digest = self._sets.find(reference_set, manifest.model)
-            return await self._precomputed(question, digest)
-        rows = _rows_of(manifest, plane.repository.entry(manifest.model), given)
+            return await self._find_precomputed(question, digest)
+        rows = _rows_of(manifest, plane.repository.entry(manifest.model), request_references)
         if rows.count > self._open_rows:
             raise InvalidInputError(
                 f"{rows.count} references in a request: {self._open_rows} at most. Upload them as a "
@@ -116,26 +116,26 @@ class ReferenceResolver:
             )
         digest = rows.digest
         if await self._is_precomputed(question, rows, digest):
-            return await self._precomputed(question, digest)
-        return await self._open(question, _written(plane, entry, rows.count), rows, digest)
+            return await self._find_precomputed(question, digest)
+        return await self._open(question, _find_open_entry(plane, entry, rows.count), rows, digest)
 
-    async def _made(self, question: _Question, spec: ExplainerSpec, references: str | None) -> Entry:
+    async def _wait_for_entry(
+        self, question: _ReferenceRequest, spec: ExplainerSpec, references: str | None
+    ) -> Entry:
         try:
             async with asyncio.timeout_at(question.deadline_s):
-                return await self._explainers.made(question.model, spec, references)
+                return await self._explainers.wait_for_entry(question.model, spec, references)
         except TimeoutError as error:
-            raise NotReadyError(
-                "what answers requests with such references is being made: ask again"
-            ) from error
+            raise NotReadyError("the explainer for these references is being compiled: ask again") from error
 
     # --- precomputed --------------------------------------------------------------------------------------
 
-    async def _precomputed(self, question: _Question, digest: str) -> Chosen:
-        entry = await self._made(question, question.spec, digest)
+    async def _find_precomputed(self, question: _ReferenceRequest, digest: str) -> AnsweringEntry:
+        entry = await self._wait_for_entry(question, question.spec, digest)
         self._counts.hit()
-        return Chosen(entry, question.inputs, digest)
+        return AnsweringEntry(entry, question.inputs, digest)
 
-    async def _is_precomputed(self, question: _Question, rows: Rows, digest: str) -> bool:
+    async def _is_precomputed(self, question: _ReferenceRequest, rows: ReferenceRows, digest: str) -> bool:
         """Tell whether an entry has these rows precomputed; begin to make one if they came often enough."""
         if not self._precompute_after:
             return False
@@ -154,16 +154,18 @@ class ReferenceResolver:
 
     async def _make_room(self) -> None:
         """Delete the oldest unnamed sets and the explainers precomputed from them."""
-        own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
-        for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._unnamed, 0)]:
-            with self._sets.leaving(one.digest):
-                if self._sets.named(one.digest) == [one.name]:
-                    await self._explainers.forget(one.digest)
-                await asyncio.to_thread(self._sets.remove, one.name)
+        unnamed = [item for item in self._sets.all() if item.name.startswith(HIDDEN)]
+        for item in sorted(unnamed, key=lambda item: item.created_s)[: max(len(unnamed) - self._unnamed, 0)]:
+            with self._sets.leaving(item.digest):
+                if self._sets.named(item.digest) == [item.name]:
+                    await self._explainers.forget(item.digest)
+                await asyncio.to_thread(self._sets.remove, item.name)
 
     # --- open ---------------------------------------------------------------------------------------------
 
-    async def _open(self, question: _Question, written: Entry | None, rows: Rows, digest: str) -> Chosen:
+    async def _open(
+        self, question: _ReferenceRequest, written: Entry | None, rows: ReferenceRows, digest: str
+    ) -> AnsweringEntry:
         """Return the entry that takes references as an input, with its inputs."""
         spec = question.spec
         varies = spec.options.model_dump()["standard_error"]
@@ -174,53 +176,59 @@ class ReferenceResolver:
             )
         self._counts.miss()
         open_spec = spec.model_copy(update={"open_references": self._open_rows})
-        entry = written or await self._made(question, open_spec, None)
-        return Chosen(entry, self._fed(entry, question.inputs, rows), digest)
+        entry = written or await self._wait_for_entry(question, open_spec, None)
+        return AnsweringEntry(entry, self._with_references(entry, question.inputs, rows), digest)
 
-    def _fed(self, entry: Entry, inputs: Tensors, rows: Rows) -> Tensors:
-        opened = entry.manifest.open_references if entry.manifest is not None else None
+    def _with_references(self, entry: Entry, inputs: Tensors, rows: ReferenceRows) -> Tensors:
+        open_references = entry.manifest.open_references if entry.manifest is not None else None
         count = max((len(array) for array in inputs.values() if array.ndim), default=0)
-        if opened is None or not count:
+        if open_references is None or not count:
             return inputs  # the usual check refuses an empty request
         each = sum(array.nbytes // len(array) for array in rows.arrays.values())
-        if count * opened.count * each > self._most_bytes:
+        if count * open_references.count * each > self._most_bytes:
             raise TooLargeError(
-                f"{count} rows with {opened.count} references each are more than {self._most_bytes} bytes: "
-                "send fewer rows at once, or upload the references as a set"
+                f"{count} rows with {open_references.count} references each are more than {self._most_bytes} "
+                "bytes: send fewer rows at once, or upload the references as a set"
             )
-        fed = for_rows(opened, rows.arrays, rows.weights, count)
+        fed = for_rows(open_references, rows.arrays, rows.weights, count)
         return inputs | {name: np.ascontiguousarray(array) for name, array in fed.items()}
 
 
-def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
+def _rows_of(manifest: Manifest, plain: Entry, references: Tensors) -> ReferenceRows:
     """Return the references of a request. Raises InvalidInputError."""
-    names = _explained(manifest)
-    missing = [f"'{name}'" for name in names if name not in given]
+    names = _inputs_of_references(manifest)
+    missing = [f"'{name}'" for name in names if name not in references]
     if missing:
         raise InvalidInputError(f"references are missing: {', '.join(missing)}")
-    arrays = {names[name]: array for name, array in given.items() if name != WEIGHTS}
-    return check_rows(arrays, plain, manifest, given.get(WEIGHTS))
+    arrays = {names[name]: array for name, array in references.items() if name != WEIGHTS}
+    return check_rows(arrays, plain, manifest, references.get(WEIGHTS))
 
 
-def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
+def _request_references(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
     """Return the references of a request by their input names."""
-    opened = manifest.open_references
-    if opened is None and len(inputs) == len(entry.inputs):
+    open_references = manifest.open_references
+    if open_references is None and len(inputs) == len(entry.inputs):
         return {}  # most requests, or an unfit one
-    if opened is not None and opened.weights.name in inputs and inputs[opened.weights.name].ndim > 1:
+    if (
+        open_references is not None
+        and open_references.weights.name in inputs
+        and inputs[open_references.weights.name].ndim > 1
+    ):
         return {}  # the graph's own inputs, one set for each row
-    names = _explained(manifest)
+    names = _inputs_of_references(manifest)
     references = {name: array for name, array in inputs.items() if name in names}
     if references and WEIGHTS in inputs:
         references[WEIGHTS] = inputs[WEIGHTS]
     return references
 
 
-def _explained(manifest: Manifest) -> dict[str, str]:
+def _inputs_of_references(manifest: Manifest) -> dict[str, str]:
     """Map `{input}_references` → the explained input, unless an input of the model has that name."""
-    own = {spec.name for spec in manifest.inputs}
+    input_names = {spec.name for spec in manifest.inputs}
     named = {references_name(item.tensor.name): item.tensor.name for item in manifest.explained}
-    return {name: tensor for name, tensor in named.items() if name not in own and tensor in own}
+    return {
+        name: tensor for name, tensor in named.items() if name not in input_names and tensor in input_names
+    }
 
 
 def spec_of(manifest: Manifest) -> ExplainerSpec:
@@ -247,12 +255,12 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
     )
 
 
-def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
+def _find_open_entry(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
     """Return an open entry that explains as `entry` does: itself, or a compiled one; else None."""
-    for found in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
-        opened = found and found.manifest and found.manifest.open_references
-        if found and opened and rows <= opened.count and _way(found) == _way(entry):
-            return found
+    for candidate in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
+        open_references = candidate and candidate.manifest and candidate.manifest.open_references
+        if candidate and open_references and rows <= open_references.count and _way(candidate) == _way(entry):
+            return candidate
     return None
 
 

@@ -18,9 +18,9 @@ from rationale_service.errors import (
 )
 from rationale_service.models.explainers.records import HIDDEN
 from rationale_service.models.explainers.service import Explainers
-from rationale_service.models.references.formats import Rows, parse_rows
+from rationale_service.models.references.formats import ReferenceRows, parse_rows
 from rationale_service.models.references.resolver import spec_of
-from rationale_service.models.references.store import ReferenceSet, ReferenceSets
+from rationale_service.models.references.store import ReferenceSets, StoredReferenceSet
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +38,20 @@ class ReferenceSetService:
         self._parsing = asyncio.Lock()
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def parse(self, body: bytes, kind: str, model: str) -> Rows:
+    async def parse(self, body: bytes, kind: str, model: str) -> ReferenceRows:
         """Parse an upload. Raises as `parse_rows`, and UnknownModelError."""
         entry = self._plane.repository.entry(model)
         async with self._parsing:
             return await asyncio.to_thread(
-                parse_rows, body, kind, entry, self._explained(model), self.most_bytes
+                parse_rows, body, kind, entry, self._default_manifest(model), self.most_bytes
             )
 
-    async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
+    async def put(
+        self, name: str, model: str, rows: ReferenceRows, *, force: bool
+    ) -> tuple[StoredReferenceSet, bool]:
         """Store a set and begin to precompute it; return it, and whether its name is new."""
         async with self._turn(name):
-            sets = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
+            sets = {item.name: item for item in await asyncio.to_thread(self.sets.all)}
             before = sets.get(name)
             if before is None or before.digest == rows.digest:
                 stored = await asyncio.to_thread(self.sets.put, name, model, rows)
@@ -57,7 +59,7 @@ class ReferenceSetService:
                 with self.sets.leaving(before.digest):
                     await self._release(before, force=force)
                     stored = await asyncio.to_thread(self.sets.put, name, model, rows)
-            await self._explainers.following.published()
+            await self._explainers.sync.wait_until_adopted()
             await self._bake(stored)
             return stored, before is None
 
@@ -67,60 +69,66 @@ class ReferenceSetService:
             with self.sets.leaving(reference_set.digest):
                 await self._release(reference_set, force=force)
                 await asyncio.to_thread(self.sets.remove, name)
-            await self._explainers.following.published()
+            await self._explainers.sync.wait_until_adopted()
 
-    def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
+    def users(self, reference_set: StoredReferenceSet) -> tuple[list[str], list[str]]:
         """Return the explainers of a set as `model/explainer`: named ones, and those made for requests.
 
         The latter are deleted without `force`.
         """
-        users = self._explainers.users(one.digest)
+        users = self._explainers.users(reference_set.digest)
         hidden = [user for user in users if f"/{HIDDEN}" in user]
         return [user for user in users if user not in hidden], hidden
 
-    def spreads(self, one: ReferenceSet) -> tuple[Spread, ...]:
+    def spreads(self, reference_set: StoredReferenceSet) -> tuple[Spread, ...]:
         """Return the spread of each named feature over a set. Blocks. Raises UnknownResourceError."""
-        with self.sets.path(one.digest).open("rb") as file:
+        with self.sets.path(reference_set.digest).open("rb") as file:
             arrays = read_npz(file)
         weights = arrays.pop(WEIGHTS, None)
         arrays.pop(FEATURE_NAMES, None)
-        return spreads(arrays, self._names(one), None if weights is None else weights / weights.sum())
+        return spreads(
+            arrays, self._names(reference_set), None if weights is None else weights / weights.sum()
+        )
 
-    def _names(self, one: ReferenceSet) -> dict[str, tuple[str, ...] | None]:
+    def _names(self, reference_set: StoredReferenceSet) -> dict[str, tuple[str, ...] | None]:
         """Return the feature names of each input, from the set or else from the model's explainer."""
-        if one.features is not None and len(one.inputs) == 1:
-            return {next(iter(one.inputs)): tuple(one.features)}
+        if reference_set.features is not None and len(reference_set.inputs) == 1:
+            return {next(iter(reference_set.inputs)): tuple(reference_set.features)}
         try:
-            manifest = self._explained(one.model)
+            manifest = self._default_manifest(reference_set.model)
         except UnknownModelError:  # the model was removed since
             manifest = None
         return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
 
-    async def _bake(self, one: ReferenceSet) -> None:
+    async def _bake(self, reference_set: StoredReferenceSet) -> None:
         """Begin to make the model's default explainer with this set, since requests will name it."""
-        manifest = self._explained(one.model)
+        manifest = self._default_manifest(reference_set.model)
         if manifest is None:
             return
         try:
-            await self._explainers.ensure(one.model, spec_of(manifest), one.digest, again=True)
+            await self._explainers.ensure(
+                reference_set.model, spec_of(manifest), reference_set.digest, retry=True
+            )
         except InvalidInputError:
             return  # it explains without references
         except ServiceError as error:
-            log.warning("reference set %s is precomputed when a request names it: %s", one.name, error)
+            log.warning(
+                "reference set %s is precomputed when a request names it: %s", reference_set.name, error
+            )
 
-    async def _release(self, one: ReferenceSet, *, force: bool) -> None:
+    async def _release(self, reference_set: StoredReferenceSet, *, force: bool) -> None:
         """Delete explainers precomputed from a content without another name, before its rows."""
-        if self.sets.named(one.digest) != [one.name]:
+        if self.sets.named(reference_set.digest) != [reference_set.name]:
             return
-        users, _ = self.users(one)
+        users, _ = self.users(reference_set)
         if users and not force:
             raise ConflictError(
-                f"reference set '{one.name}' is used by {', '.join(users[:10])}: delete them first, or say "
-                "?force=true to delete them too"
+                f"reference set '{reference_set.name}' is used by {', '.join(users[:10])}: delete them "
+                "first, or say ?force=true to delete them too"
             )
-        await self._explainers.forget(one.digest)
+        await self._explainers.forget(reference_set.digest)
 
-    def _explained(self, model: str) -> Manifest | None:
+    def _default_manifest(self, model: str) -> Manifest | None:
         try:
             return self._plane.repository.explainer(model).manifest
         except NotExplainableError:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rationale.tables.archives import write_npz
 from rationale_service.errors import StateUnavailableError, UnknownResourceError
-from rationale_service.models.references.formats import Rows, to_file
+from rationale_service.models.references.formats import ReferenceRows, to_file
 from rationale_service.state.blobs import Blobs
 from rationale_service.state.files import reported, sync
 from rationale_service.state.state import State
@@ -29,7 +29,7 @@ _YOUNG_S = 60.0  # another process may write a file before its record
 
 
 @dataclass(frozen=True)
-class ReferenceSet:
+class StoredReferenceSet:
     """A name, and the content to which it refers.
 
     Attributes:
@@ -61,21 +61,21 @@ class ReferenceSets:
         self._state = state
         self._blobs = blobs
         self._clock = clock
-        self._known: dict[str, ReferenceSet] | None = None  # recorded sets by name
+        self._known: dict[str, StoredReferenceSet] | None = None  # recorded sets by name
         self._leaving: set[str] = set()  # contents being deleted
         self._coming: set[str] = set()  # contents without a record yet
 
-    def all(self) -> list[ReferenceSet]:
+    def all(self) -> list[StoredReferenceSet]:
         """Return all sets by name. Like `get` and `named`, it blocks only on the first call."""
-        return [one for _, one in sorted(self._records().items())]
+        return [item for _, item in sorted(self._records().items())]
 
     def follow(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adopt the present records, also of other processes; delete local copies of removed sets. Blocks."""
-        self._known = {row["name"]: ReferenceSet(**row) for row in rows}
+        self._known = {row["name"]: StoredReferenceSet(**row) for row in rows}
         if self._blobs is not None and self._state.references.is_dir():
             self._delete_files(time.time())
 
-    def get(self, name: str) -> ReferenceSet:
+    def get(self, name: str) -> StoredReferenceSet:
         """Return the set of that name. Raises UnknownResourceError."""
         reference_set = self._records().get(name)
         if reference_set is None:
@@ -107,11 +107,11 @@ class ReferenceSets:
             UnknownResourceError: if it was deleted.
         """
         path = self._file(digest)
-        if digest in self._leaving or not (path.is_file() or self._fetched(digest)):
+        if digest in self._leaving or not (path.is_file() or self._fetch(digest)):
             raise UnknownResourceError(f"there is no reference set of digest {digest[:80]} any more")
         return path
 
-    def put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
+    def put(self, name: str, model: str, rows: ReferenceRows) -> StoredReferenceSet:
         """Let `name` refer to this content; delete its former content's file if that has no other name.
 
         Raises:
@@ -124,7 +124,7 @@ class ReferenceSets:
         finally:
             self._coming.discard(digest)
 
-    def _put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
+    def _put(self, name: str, model: str, rows: ReferenceRows) -> StoredReferenceSet:
         digest = rows.digest
         self._known = None  # another process may have written
         before = self._records().get(name)
@@ -133,7 +133,7 @@ class ReferenceSets:
             key: {"datatype": datatype_of(array), "shape": list(array.shape)}
             for key, array in rows.arrays.items()
         }
-        reference_set = ReferenceSet(
+        reference_set = StoredReferenceSet(
             name=name,
             digest=digest,
             model=model,
@@ -160,7 +160,7 @@ class ReferenceSets:
 
     def named(self, digest: str) -> list[str]:
         """Return the names of a content."""
-        return [one.name for one in self.all() if one.digest == digest]
+        return [item.name for item in self.all() if item.digest == digest]
 
     def recover(self) -> None:
         """Delete files without a name, which a crash left between writing a file and its record."""
@@ -172,23 +172,23 @@ class ReferenceSets:
                     raise
 
     def _delete_unnamed(self) -> None:
-        others = self._state.behind(sys.maxsize)
-        self._delete_files(time.time() - _YOUNG_S if others else math.inf)
-        if self._blobs is not None and not others:
-            digests = {one.digest for one in self.all()}
+        has_others = self._state.behind(sys.maxsize)
+        self._delete_files(time.time() - _YOUNG_S if has_others else math.inf)
+        if self._blobs is not None and not has_others:
+            digests = {item.digest for item in self.all()}
             for name in self._blobs.names("references"):
                 if name.removesuffix(".npz") not in digests:
                     self._blobs.remove(f"references/{name}")
 
     def _delete_files(self, before_s: float) -> None:
         """Delete this machine's files of contents without a name, if they are old enough."""
-        digests = {one.digest for one in self.all()} | self._coming
+        digests = {item.digest for item in self.all()} | self._coming
         with reported("the reference set"):
             for path in self._state.references.iterdir():
                 if path.stem not in digests and path.stat().st_mtime < before_s:
                     path.unlink(missing_ok=True)
 
-    def _fetched(self, digest: str) -> bool:
+    def _fetch(self, digest: str) -> bool:
         """Copy a content that another machine has stored; return False if there is none."""
         if self._blobs is None:
             return False
@@ -205,12 +205,12 @@ class ReferenceSets:
     def _file(self, digest: str) -> Path:
         return self._state.references / f"{digest}.npz"
 
-    def _records(self) -> dict[str, ReferenceSet]:
+    def _records(self) -> dict[str, StoredReferenceSet]:
         if self._known is None:
-            self._known = {row["name"]: ReferenceSet(**row) for row in self._state.read(KIND)}
+            self._known = {row["name"]: StoredReferenceSet(**row) for row in self._state.read(KIND)}
         return self._known
 
-    def _write(self, digest: str, rows: Rows) -> int:
+    def _write(self, digest: str, rows: ReferenceRows) -> int:
         """Write and flush the content's file, all of it or nothing; return its size in bytes."""
         self._state.open()
         target = self._file(digest)

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.request import (
-    Answer,
+    InferenceAnswer,
     InferenceRequest,
     check_form,
     check_parameters,
@@ -73,7 +73,7 @@ def typed_bytes(message: pb.ModelInferRequest) -> int:
     return sum(_TYPED_VALUE * len(values) for _, values in filled)
 
 
-def encode_answer(answer: Answer) -> pb.ModelInferResponse:
+def encode_answer(answer: InferenceAnswer) -> pb.ModelInferResponse:
     message = pb.ModelInferResponse(
         model_name=answer.model,
         model_version=answer.version,

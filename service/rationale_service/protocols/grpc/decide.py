@@ -17,7 +17,7 @@ from rationale_service.engine.checks import Faults
 from rationale_service.engine.large_requests import OffLoop, parse_json
 from rationale_service.engine.request import InferenceRequest, timeout_of
 from rationale_service.errors import InvalidInputError, MalformedError
-from rationale_service.handlers import Call
+from rationale_service.handlers import InferenceCall
 from rationale_service.protocols.grpc.codec import inputs_of, parameters_of
 from rationale_service.protocols.instances import (
     DECISION_BYTES,
@@ -55,10 +55,10 @@ async def decide(
 
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         size = request.ByteSize()
-        return await off_loop.run(size, lambda: then(_decoded(request, most_json_bytes)), deadline_s)
+        return await off_loop.run(size, lambda: then(_decode(request, most_json_bytes)), deadline_s)
 
     model = request.model_name.removesuffix(SUFFIX)
-    call = Call(DECIDE, model, request.model_version or None, timeout_s=left_s)
+    call = InferenceCall(DECIDE, model, request.model_version or None, timeout_s=left_s)
     decisions = await decider.decide(call, read, key)
 
     def written() -> bytes:
@@ -76,24 +76,24 @@ async def decide(
     return answer
 
 
-def _decoded(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceRequest:
+def _decode(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceRequest:
     """Decode instances. Raises as v1's `decode_decide`."""
     faults, options = Faults(), parameters_of(request.parameters)
     tensors = inputs_of(request, faults)
     faults.report()
-    given = tensors.get(INSTANCES)
-    if given is None or len(tensors) > 1 or given.dtype.kind != "O" or given.ndim != 1:
+    instances = tensors.get(INSTANCES)
+    if instances is None or len(tensors) > 1 or instances.dtype.kind != "O" or instances.ndim != 1:
         raise InvalidInputError(
             f"{SUFFIX} takes one input, '{INSTANCES}': BYTES [N], each the JSON object of a row, such as "
             '{"income": 58000}'
         )
     if unknown := [output.name[:80] for output in request.outputs if output.name != DECISIONS]:
         faults.note(f"unknown output {unknown}: {SUFFIX} gives '{DECISIONS}'")
-    if len(given) > MOST_DECISIONS:
-        check_rows(INSTANCES, given.tolist(), MOST_DECISIONS)
-    body = b"[" + b",".join(given.tolist()) + b"]"
+    if len(instances) > MOST_DECISIONS:
+        check_rows(INSTANCES, instances.tolist(), MOST_DECISIONS)
+    body = b"[" + b",".join(instances.tolist()) + b"]"
     rows = parse_json(body, most_json_bytes)
-    if len(rows) != len(given):
+    if len(rows) != len(instances):
         raise MalformedError(f"each element of '{INSTANCES}' must be one JSON object")
     check_rows(INSTANCES, rows, MOST_DECISIONS)
     note_duplicates(body, rows, faults)

@@ -73,10 +73,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         await self._open.wait()
         try:
             if needed:
-                given = _texts(handler_call_details.invocation_metadata)
-                request_context = _request_context(method, given)
+                metadata = _texts(handler_call_details.invocation_metadata)
+                request_context = _request_context(method, metadata)
                 contexts.bind(request_context)
-                token = token_of(given.get("authorization"), given.get("x-api-key"))
+                token = token_of(metadata.get("authorization"), metadata.get("x-api-key"))
                 await self._requests.admit(request_context, token, needed)
             if method not in self._guarded:
                 self._guarded[method] = self._guard(method, await continuation(handler_call_details))
@@ -95,9 +95,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         answers_one = handler.unary_stream is not None
         kind = grpc.unary_stream_rpc_method_handler if answers_one else grpc.stream_stream_rpc_method_handler
         behaviour = _streaming(method, handler.unary_stream or handler.stream_stream)
-        return kind(self._ending(behaviour), self._bounded(handler), handler.response_serializer)
+        return kind(self._ending(behaviour), self._limited_parser(handler), handler.response_serializer)
 
-    def _bounded(self, handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
+    def _limited_parser(self, handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
         """Return a parser of the handler's messages, which raises TooLargeError."""
 
         def parse(body: bytes) -> Any:
@@ -107,11 +107,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return parse
 
     def _unary(self, method: str, handler: grpc.RpcMethodHandler) -> Behaviour:
-        parse = self._bounded(handler)
+        parse = self._limited_parser(handler)
 
         async def respond(body: bytes, context: Context) -> bytes | Refusal:
             request_context = _echo_request_id(context)
-            with self._noted(request_context):
+            with self._note_request(request_context):
                 try:
                     responding = handler.unary_unary(parse(body), context)
                     del body
@@ -154,13 +154,15 @@ class Interceptor(grpc.aio.ServerInterceptor):
     def _refusing(self, refusal: Refusal) -> grpc.RpcMethodHandler:
         async def refuse(_: object, context: Context) -> Refusal:
             request_context = _echo_request_id(context)
-            with self._noted(request_context):
+            with self._note_request(request_context):
                 return _note(request_context, refusal)
 
         # A streaming handler fits every kind of method and need not wait for a message.
         return grpc.stream_stream_rpc_method_handler(self._ending(refuse))
 
-    def _noted(self, request_context: RequestContext | None) -> contextlib.AbstractContextManager[None]:
+    def _note_request(
+        self, request_context: RequestContext | None
+    ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if request_context is None else self._requests.noted(request_context)
 
 
@@ -188,12 +190,12 @@ def _note(request_context: RequestContext | None, refusal: Refusal) -> Refusal:
     return refusal
 
 
-def _request_context(method: str, given: dict[str, str]) -> RequestContext:
+def _request_context(method: str, metadata: dict[str, str]) -> RequestContext:
     return RequestContext(
         protocol="grpc",
         operation=method,
-        request_id=contexts.request_id(given.get(contexts.REQUEST_ID)),
-        traceparent=contexts.traceparent(given.get(contexts.TRACEPARENT)),
+        request_id=contexts.request_id(metadata.get(contexts.REQUEST_ID)),
+        traceparent=contexts.traceparent(metadata.get(contexts.TRACEPARENT)),
     )
 
 

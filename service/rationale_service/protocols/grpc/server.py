@@ -66,7 +66,7 @@ class GrpcServer:
             UndeclaredScopesError: if a method does not declare its scopes.
         """
         settings, plane = gateway.settings, gateway.plane
-        own = (
+        limits = (
             ("grpc.max_receive_message_length", min(settings.max_grpc_message_bytes, _LARGEST_LIMIT)),
             ("grpc.so_reuseport", int(shared)),
         )
@@ -86,7 +86,7 @@ class GrpcServer:
         )
         self._server = grpc.aio.server(
             interceptors=(self._interceptor,),
-            options=(*_OPTIONS, *own),
+            options=(*_OPTIONS, *limits),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, self._server)

@@ -17,7 +17,7 @@ from rationale.schema.manifest import TensorSpec
 from rationale_service.engine.index import index_of
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import NotReadyError, UnknownModelError
-from rationale_service.handlers import INFER, NOT_OFFERED, Call, Handler
+from rationale_service.handlers import INFER, NOT_OFFERED, InferenceCall, InferenceHandler
 from rationale_service.observability.statistics import statistics_of
 from rationale_service.protocols.gateway import Gateway
 from rationale_service.protocols.grpc.codec import decode_request, encode_answer, typed_bytes
@@ -132,7 +132,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         await stream_infer(self._answer, self._handler, self._interceptor, context)
 
     async def _answer(
-        self, handler: Handler, request: pb.ModelInferRequest, left_s: float | None
+        self, handler: InferenceHandler, request: pb.ModelInferRequest, left_s: float | None
     ) -> pb.ModelInferResponse:
         if request.model_name.endswith(SUFFIX):
             return await self._decide(request, left_s)
@@ -144,7 +144,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 async def infer(
-    handler: Handler, request: pb.ModelInferRequest, left_s: float | None
+    handler: InferenceHandler, request: pb.ModelInferRequest, left_s: float | None
 ) -> pb.ModelInferResponse:
     """Run a request.
 
@@ -155,7 +155,7 @@ async def infer(
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         return await off_loop.run(typed_bytes(request), lambda: then(decode_request(request)), deadline_s)
 
-    call = Call(INFER, request.model_name, request.model_version or None, timeout_s=left_s)
+    call = InferenceCall(INFER, request.model_name, request.model_version or None, timeout_s=left_s)
     return encode_answer(await handler.answer(call, read))
 
 

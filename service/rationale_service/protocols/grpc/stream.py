@@ -9,7 +9,7 @@ from grpc.aio import ServicerContext as Context
 from tritonclient.grpc import service_pb2 as pb
 
 from rationale_service.errors import MalformedError, NotReadyError, TooLargeError
-from rationale_service.handlers import Handler
+from rationale_service.handlers import InferenceHandler
 from rationale_service.observability.context import current
 from rationale_service.protocols.grpc.status import refusal_of
 from rationale_service.protocols.interceptor import RequestInterceptor
@@ -20,11 +20,11 @@ _NAME = "ModelStreamInfer"
 _STRICT = ("triton_grpc_error", "true")
 
 _NoRequest = DecodeError | TooLargeError
-Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
+Infer = Callable[[InferenceHandler, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
 
 
 async def stream_infer(
-    infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
+    infer: Infer, handler: InferenceHandler, interceptor: RequestInterceptor, context: Context
 ) -> None:
     """Serve one stream until the caller has sent all requests and has every answer.
 
@@ -50,7 +50,7 @@ class _Stream:
     """A stream. Unread answers keep their slots: a caller who does not read holds `IN_FLIGHT` requests."""
 
     def __init__(
-        self, infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
+        self, infer: Infer, handler: InferenceHandler, interceptor: RequestInterceptor, context: Context
     ) -> None:
         self._infer = infer
         self._context = context
@@ -90,7 +90,7 @@ class _Stream:
         """Return the answer, whose bytes `grow` counts, or the error."""
         answer = pb.ModelStreamInferResponse()
         try:
-            async with self._interceptor.again(self._request_context):
+            async with self._interceptor.noted_again(self._request_context):
                 if isinstance(request, TooLargeError):
                     raise request
                 if isinstance(request, DecodeError):

@@ -19,27 +19,27 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
     """
     if len(body) <= SMALL:
         return
-    most, typed, at = most_json_bytes // _TYPED_SHARE, 0, 0
+    most, typed, position = most_json_bytes // _TYPED_SHARE, 0, 0
     for _ in range(_MOST_FIELDS):
-        if at >= len(body):
+        if position >= len(body):
             return
-        tag, at = _varint(body, at)
-        began = at
+        tag, position = _varint(body, position)
+        began = position
         match tag & 7:
             case 0:  # a number
-                _, at = _varint(body, at)
+                _, position = _varint(body, position)
             case 1:  # one of 8 bytes
-                at += 8
+                position += 8
             case 2:  # its size, and so many bytes
-                size, at = _varint(body, at)
-                at += size
+                size, position = _varint(body, position)
+                position += size
             case 5:  # a number of 4 bytes
-                at += 4
+                position += 4
             case _:
                 return  # no message: its parser reports it
-        if at > len(body):
+        if position > len(body):
             return  # cut off: its parser reports it
-        typed += 0 if tag >> 3 == _RAW_TENSORS else at - began
+        typed += 0 if tag >> 3 == _RAW_TENSORS else position - began
         if typed > most:
             raise TooLargeError(
                 f"the message has more than {most} bytes beside raw_input_contents: send tensors in these"
@@ -47,14 +47,14 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
     raise TooLargeError(f"the message has more than {_MOST_FIELDS} fields")
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at` and the position after it; the body's end if it is cut off or too long."""
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    """Return a number and the position after it; the body's end if it is cut off or too long."""
     number = shift = 0
-    while at < len(body) and shift <= _MOST_SHIFT:
-        byte = body[at]
-        at += 1
+    while position < len(body) and shift <= _MOST_SHIFT:
+        byte = body[position]
+        position += 1
         number |= (byte & 127) << shift
         if byte < 128:
-            return number, at
+            return number, position
         shift += 7
     return 0, len(body)

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from rationale_service.decisions.audit.acts import Act
+from rationale_service.decisions.audit.acts import AdminAct
 from rationale_service.errors import ServiceError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.endpoint import gateway_of
@@ -55,11 +55,11 @@ class AdministrativeRoute(RecordedRoute):
         return method not in ("GET", "HEAD") or self.path.endswith(_READS_PEOPLE)
 
 
-def _act(request: Request, status: int) -> Act:
+def _act(request: Request, status: int) -> AdminAct:
     context = current()
     path = request.scope.get("raw_path") or request.url.path.encode()  # as sent: it holds no NUL
     query = f"?{request.url.query}" if request.url.query else ""
-    return Act(
+    return AdminAct(
         caller="" if context is None else context.caller.name or "",
         address=request.client.host if request.client is not None else "",
         act=request.method,

@@ -5,7 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from rationale_service.errors import InvalidExplainerError
-from rationale_service.models.explainers.records import Split
+from rationale_service.models.explainers.records import CanaryRecord
 from rationale_service.protocols.rest.administration import AdministrativeRoute
 from rationale_service.protocols.rest.endpoint import gateway_of, read_model
 from rationale_service.protocols.rest.openapi import body_of
@@ -38,7 +38,7 @@ class CanarySpec(BaseModel):
 )
 @needs(ADMIN)
 async def get_canary(request: Request, model: str) -> CanarySpec:
-    return _shown(gateway_of(request).explainers.split(model))
+    return _canary_spec(gateway_of(request).explainers.canary(model))
 
 
 @router.put(
@@ -55,7 +55,9 @@ async def get_canary(request: Request, model: str) -> CanarySpec:
 async def put_canary(request: Request, model: str) -> CanarySpec:
     spec = await read_model(request, CanarySpec, InvalidExplainerError, '{"explainer": "new", "share": 0.1}')
     request.state.detail = spec.model_dump(mode="json")
-    return _shown(await gateway_of(request).explainers.put_split(Split(model, spec.explainer, spec.share)))
+    return _canary_spec(
+        await gateway_of(request).explainers.put_canary(CanaryRecord(model, spec.explainer, spec.share))
+    )
 
 
 @router.delete(
@@ -68,8 +70,8 @@ async def put_canary(request: Request, model: str) -> CanarySpec:
 )
 @needs(ADMIN)
 async def delete_canary(request: Request, model: str) -> None:
-    await gateway_of(request).explainers.delete_split(model)
+    await gateway_of(request).explainers.delete_canary(model)
 
 
-def _shown(split: Split) -> CanarySpec:
-    return CanarySpec(explainer=split.explainer, share=split.share)
+def _canary_spec(canary: CanaryRecord) -> CanarySpec:
+    return CanarySpec(explainer=canary.explainer, share=canary.share)

@@ -104,7 +104,7 @@ class Replay(BaseModel):
 )
 @needs(AUDIT)
 async def get_decision(request: Request, decision: str) -> Response:
-    return _shown(await _read(request, decision))
+    return _decision_response(await _read(request, decision))
 
 
 @router.post(
@@ -168,7 +168,7 @@ async def _read(
     return record
 
 
-def _shown(one: RecordedDecision) -> Response:
+def _decision_response(decision: RecordedDecision) -> Response:
     """Return a response of `Recorded` with every member and bit of the original answer."""
-    content = {name: getattr(one, name) for name in Recorded.model_fields}
+    content = {name: getattr(decision, name) for name in Recorded.model_fields}
     return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

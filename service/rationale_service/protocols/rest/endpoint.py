@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from rationale_service.engine.checks import from_validation, listed
 from rationale_service.engine.large_requests import SMALL, parse_json
-from rationale_service.engine.request import Answer, InferenceRequest
+from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import (
     AnswerTooLargeError,
     MalformedError,
@@ -21,7 +21,7 @@ from rationale_service.errors import (
     TooLargeError,
     UnsupportedMediaError,
 )
-from rationale_service.handlers import Call, Read, Verb
+from rationale_service.handlers import BodyReader, InferenceCall, Verb
 from rationale_service.protocols.gateway import Gateway
 
 JSON = "application/json"
@@ -30,7 +30,7 @@ REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 LENGTH_HEADER = "Inference-Header-Content-Length"
 _TENSORS_TO_JSON = 2  # limit of an answer's tensors, as a multiple of a request's JSON
 Decode = Callable[[Request, bytearray], InferenceRequest]
-Encode = Callable[[Answer], Response]
+Encode = Callable[[InferenceAnswer], Response]
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 MOST_UNKNOWN = 10
@@ -68,13 +68,13 @@ async def respond(
         return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
 
 
-def call_of(request: Request, verb: Verb) -> Call:
+def call_of(request: Request, verb: Verb) -> InferenceCall:
     """Return the call that the path and the headers describe."""
     named = request.path_params
-    return Call(verb, named["model"], named.get("version"), timeout_header(request))
+    return InferenceCall(verb, named["model"], named.get("version"), timeout_header(request))
 
 
-def reader(request: Request, decode: Decode, *media_types: str) -> Read:
+def reader(request: Request, decode: Decode, *media_types: str) -> BodyReader:
     """Return a function that reads and decodes the body."""
 
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
@@ -213,10 +213,10 @@ def media_type_of(request: Request, *allowed: str) -> str:
 
     Raises UnsupportedMediaError.
     """
-    given = request.headers.get("content-type")
-    if given is not None and given in allowed:
-        return given
-    named = "" if given is None else given.partition(";")[0].strip().lower()
+    header = request.headers.get("content-type")
+    if header is not None and header in allowed:
+        return header
+    named = "" if header is None else header.partition(";")[0].strip().lower()
     if named in ("", _FORM):
         return allowed[0]
     if named not in allowed:
@@ -228,14 +228,14 @@ def media_type_of(request: Request, *allowed: str) -> str:
 
 def timeout_header(request: Request) -> float | None:
     """Return the seconds that the caller waits, from the header, or None. Raises MalformedError."""
-    given = request.headers.get(TIMEOUT_HEADER)
-    if given is None:
+    header = request.headers.get(TIMEOUT_HEADER)
+    if header is None:
         return None
-    if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):
+    if not (header.isascii() and header.isdecimal() and len(header) < _LONGEST_TIMEOUT and int(header)):
         raise MalformedError(
-            f"{TIMEOUT_HEADER} is '{given[:20]}', but must be a number of milliseconds, 1 or more"
+            f"{TIMEOUT_HEADER} is '{header[:20]}', but must be a number of milliseconds, 1 or more"
         )
-    return int(given) / 1e3
+    return int(header) / 1e3
 
 
 def _inflater(encoding: str) -> Any:

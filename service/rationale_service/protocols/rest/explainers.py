@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from rationale_service.errors import InvalidExplainerError
-from rationale_service.models.explainers.service import Status
+from rationale_service.models.explainers.service import ExplainerState
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.protocols.rest.administration import AdministrativeRoute
 from rationale_service.protocols.rest.endpoint import gateway_of, read_model
@@ -66,7 +66,7 @@ class ExplainerList(BaseModel):
 @needs(ADMIN)
 async def list_explainers(request: Request, model: str) -> ExplainerList:
     return ExplainerList(
-        explainers=[_shown(status) for status in gateway_of(request).explainers.all_of(model)]
+        explainers=[_explainer_status(status) for status in gateway_of(request).explainers.all_of(model)]
     )
 
 
@@ -78,7 +78,7 @@ async def list_explainers(request: Request, model: str) -> ExplainerList:
 )
 @needs(ADMIN)
 async def get_explainer(request: Request, model: str, name: str) -> ExplainerStatus:
-    return _shown(gateway_of(request).explainers.get(model, name))
+    return _explainer_status(gateway_of(request).explainers.get(model, name))
 
 
 @router.put(
@@ -103,7 +103,7 @@ async def put_explainer(request: Request, response: Response, model: str, name: 
     status = await gateway_of(request).explainers.put(model, name, spec)
     response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"
     response.status_code = 200 if status.record.settled else 202
-    return _shown(status)
+    return _explainer_status(status)
 
 
 @router.delete(
@@ -120,7 +120,7 @@ async def delete_explainer(request: Request, model: str, name: str) -> None:
     await gateway_of(request).explainers.delete(model, name)
 
 
-def _shown(status: Status) -> ExplainerStatus:
+def _explainer_status(status: ExplainerState) -> ExplainerStatus:
     record, progress, entry = status.record, status.progress, status.entry
     serving = None
     if entry is not None and entry.manifest is not None:

@@ -265,6 +265,6 @@ def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Thresho
         adverse=profile.adverse,
         space=profile.space,
         margin=None if answering.decision is None else answering.decision.margin,
-        decision_only_features=knock_out_fields(profile, form.taken),
-        comparisons=[one.name for one in decided.comparisons],
+        decision_only_features=knock_out_fields(profile, form.allowed_keys),
+        comparisons=[comparison.name for comparison in decided.comparisons],
     )

@@ -178,7 +178,7 @@ def _show(operation: dict[str, Any]) -> None:
     operation["responses"]["200"]["content"][JSON]["example"] = example["answer"]
 
 
-class _Files(StaticFiles):
+class _DocsFiles(StaticFiles):
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
         response.headers.update(_NO_SNIFFING)
@@ -207,7 +207,7 @@ def add_page(app: FastAPI) -> None:
     async def docs() -> HTMLResponse:
         return HTMLResponse(page, headers=headers)
 
-    app.mount(_FILES, needs(NOBODY_NEEDS)(_Files(packages=[("fastapi_offline", "static")])))
+    app.mount(_FILES, needs(NOBODY_NEEDS)(_DocsFiles(packages=[("fastapi_offline", "static")])))
 
 
 def _digest(page: str) -> str:

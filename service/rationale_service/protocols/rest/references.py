@@ -17,7 +17,7 @@ from rationale_service.engine.checks import check_name
 from rationale_service.errors import InvalidInputError
 from rationale_service.models.references.formats import MEDIA_TYPES, NPZ
 from rationale_service.models.references.service import ReferenceSetService
-from rationale_service.models.references.store import ReferenceSet
+from rationale_service.models.references.store import StoredReferenceSet
 from rationale_service.protocols.rest.administration import AdministrativeRoute
 from rationale_service.protocols.rest.endpoint import gateway_of, media_type_of, read_body
 from rationale_service.protocols.rest.problems import problem_responses
@@ -90,7 +90,7 @@ _UPLOAD = {
 async def list_reference_sets(request: Request) -> ReferenceSetList:
     service = gateway_of(request).references
     sets = await asyncio.to_thread(service.sets.all)
-    return ReferenceSetList(reference_sets=[_shown(one, service) for one in sets])
+    return ReferenceSetList(reference_sets=[_set_status(reference_set, service) for reference_set in sets])
 
 
 @router.get(
@@ -102,7 +102,7 @@ async def list_reference_sets(request: Request) -> ReferenceSetList:
 @needs(ADMIN)
 async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
     service = gateway_of(request).references
-    return _shown(await asyncio.to_thread(service.sets.get, name), service)
+    return _set_status(await asyncio.to_thread(service.sets.get, name), service)
 
 
 @router.get(
@@ -136,9 +136,11 @@ async def get_reference_set_spreads(request: Request, name: str, response: Respo
     service = gateway_of(request).references
 
     def read() -> ReferenceSetSpreads:
-        one = service.sets.get(name)
-        found = list(service.spreads(one))
-        return ReferenceSetSpreads(name=name, digest=one.digest, rows=one.rows, features=found)
+        reference_set = service.sets.get(name)
+        features = list(service.spreads(reference_set))
+        return ReferenceSetSpreads(
+            name=name, digest=reference_set.digest, rows=reference_set.rows, features=features
+        )
 
     response.headers["Cache-Control"] = "no-store"
     return await asyncio.to_thread(read)
@@ -178,7 +180,7 @@ async def put_reference_set(
     stored, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"
-    status = _shown(stored, service)
+    status = _set_status(stored, service)
     for baked in status.baked:
         response.headers.append("Link", f'</v2/models/{baked.replace("/", "/explainers/")}>; rel="status"')
     return status
@@ -199,8 +201,8 @@ async def delete_reference_set(request: Request, name: str, *, force: Force = Fa
     await gateway_of(request).references.remove(name, force=force)
 
 
-def _shown(one: ReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:
-    fields = asdict(one)
+def _set_status(reference_set: StoredReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:
+    fields = asdict(reference_set)
     created = datetime.fromtimestamp(fields.pop("created_s"), UTC)
-    used_by, baked = service.users(one)
+    used_by, baked = service.users(reference_set)
     return ReferenceSetStatus(**fields, created=created, used_by=used_by, baked=baked)

@@ -72,17 +72,17 @@ async def model_config(request: Request, model: str, version: Version = None) ->
 async def model_statistics(request: Request, model: str, version: Version = None) -> StatisticsList:
     plane = gateway_of(request).plane
     entry = plane.repository.entry(model, version)
-    return _listed(statistics_of(plane.metrics, [entry]))
+    return _statistics_list(statistics_of(plane.metrics, [entry]))
 
 
 @router.get("/models/stats", include_in_schema=False)
 @needs(ANY_KEY)
 async def all_statistics(request: Request) -> StatisticsList:
     plane = gateway_of(request).plane
-    return _listed(statistics_of(plane.metrics, plane.repository.entries.values()))
+    return _statistics_list(statistics_of(plane.metrics, plane.repository.entries.values()))
 
 
-_DONE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}}
+_EMPTY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}}
 
 
 @admin.post(
@@ -92,7 +92,7 @@ _DONE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}}
     "a failure changes nothing. SIGHUP does it for all entries that have changed.",
     operation_id="repository_load",
     response_class=Response,
-    responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
+    responses={**_EMPTY_RESPONSE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
     openapi_extra=body_of(LoadRequest, required=False),
 )
 @needs(ADMIN)
@@ -108,7 +108,7 @@ async def load(request: Request, model: str) -> Response:
     description="Running requests finish; its memory is free when the longest of them may have ended.",
     operation_id="repository_unload",
     response_class=Response,
-    responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
+    responses={**_EMPTY_RESPONSE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
     openapi_extra=body_of(LoadRequest, required=False),
 )
 @needs(ADMIN)
@@ -123,10 +123,10 @@ async def _check_parameters(request: Request) -> None:
     parameters = (await _message(request)).get("parameters", {})
     if not isinstance(parameters, dict):
         raise MalformedError("`parameters` must be an object")
-    given = [name for name, value in parameters.items() if value is not False]
-    if given:
+    names = [name for name, value in parameters.items() if value is not False]
+    if names:
         raise NotOfferedError(
-            f"the parameter {listed(given)} is not offered: write the entry's files, then load it"
+            f"the parameter {listed(names)} is not offered: write the entry's files, then load it"
         )
 
 
@@ -139,5 +139,5 @@ async def _message(request: Request) -> dict[str, Any]:
     return message
 
 
-def _listed(items: list[dict[str, Any]]) -> StatisticsList:
+def _statistics_list(items: list[dict[str, Any]]) -> StatisticsList:
     return StatisticsList(model_stats=[ModelStatistics(**item) for item in items])

@@ -29,18 +29,18 @@ class RouteScopes:
         for route in routes:
             needs_of(route)
         self._routes = routes
-        self.needed = functools.lru_cache(maxsize=1024)(self._needed)
+        self.needed = functools.lru_cache(maxsize=1024)(self._scopes_of_path)
 
-    def _needed(self, method: str, path: str, root_path: str) -> Scopes:
+    def _scopes_of_path(self, method: str, path: str, root_path: str) -> Scopes:
         """Return the scopes of a path, one of which opens it; every key may learn that a path is missing."""
         request = {"type": "http", "method": method, "path": path, "root_path": root_path}
         other_method: Scopes | None = None
         for route in self._routes:
-            match, found = route.matches(request)
+            match, child_scope = route.matches(request)
             if match is Match.NONE:
                 continue
             needed = needs_of(route)
-            scopes = needed if isinstance(needed, frozenset) else needed(found["path_params"]["model"])
+            scopes = needed if isinstance(needed, frozenset) else needed(child_scope["path_params"]["model"])
             if match is Match.FULL:
                 return scopes
             other_method = scopes if other_method is None else other_method

@@ -12,12 +12,12 @@ _SCALARS = [{"type": "number"}, {"type": "boolean"}, {"type": "string"}]
 _NESTED = {"type": "array", "items": {"anyOf": [*_SCALARS, {"type": "array", "items": {}}]}}
 
 
-def _object(of: list[dict[str, Any]], **known: str) -> WithJsonSchema:
-    """Describe an object with members of the types `of`; `known` members have their own JSON type."""
-    properties = {name: {"type": kind} for name, kind in known.items()}
+def _object(of: list[dict[str, Any]], **named_members: str) -> WithJsonSchema:
+    """Describe an object with members of the types `of`; `named_members` members have their own JSON type."""
+    properties = {name: {"type": kind} for name, kind in named_members.items()}
     return WithJsonSchema(
         {"type": "object", "properties": properties, "additionalProperties": {"anyOf": of}}
-        if known
+        if named_members
         else {"type": "object", "additionalProperties": {"anyOf": of}}
     )
 
@@ -60,13 +60,13 @@ _MOST_TENSORS = 10_000  # a table may have an input for each column
 _MOST_PARAMETERS = 100
 
 
-class _Strict(BaseModel):
+class _StrictMessage(BaseModel):
     """Unknown members pass, as OIP demands; known ones have exactly their JSON type."""
 
     model_config = ConfigDict(strict=True)
 
 
-class InputTensor(_Strict):
+class InputTensor(_StrictMessage):
     name: str
     shape: Annotated[list[int], FailFast()] = Field(
         description="with the batch axis first", examples=[[2, 3]]
@@ -82,7 +82,7 @@ class InputTensor(_Strict):
     )
 
 
-class RequestedOutput(_Strict):
+class RequestedOutput(_StrictMessage):
     name: str
     parameters: OutputParameters = Field(
         default_factory=dict,
@@ -91,7 +91,7 @@ class RequestedOutput(_Strict):
     )
 
 
-class InferRequest(_Strict):
+class InferRequest(_StrictMessage):
     id: str = ""
     inputs: list[InputTensor] = Field(max_length=_MOST_TENSORS)
     outputs: list[RequestedOutput] = Field(

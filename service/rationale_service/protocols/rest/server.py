@@ -219,9 +219,9 @@ class HttpMiddleware:
             return
         headers = Headers(scope=scope)
         context = _context_of(scope, headers)
-        receive = body = _Body(receive, last=headers.get("connection", "").lower() == "close")
+        receive = body = _RequestBody(receive, last=headers.get("connection", "").lower() == "close")
         body.ended = "expect" in headers  # its sender waits for the answer
-        answering = _Answering(context, send, body)
+        answering = _ResponseSender(context, send, body)
         with self._interceptor.noted(context):
             try:
                 token = token_of(headers.get("authorization"), headers.get("x-api-key"))
@@ -245,7 +245,7 @@ def _context_of(scope: Scope, headers: Headers) -> RequestContext:
     )
 
 
-class _Body:
+class _RequestBody:
     """A body on its way in; `ended` tells that it is complete.
 
     Args:
@@ -272,12 +272,12 @@ class _Body:
                     await self()
 
 
-class _Answering:
+class _ResponseSender:
     """An answer on its way out: it notes the status and adds the request's id."""
 
     __slots__ = ("_body", "_context", "_send", "begun")
 
-    def __init__(self, context: RequestContext, send: Send, body: _Body) -> None:
+    def __init__(self, context: RequestContext, send: Send, body: _RequestBody) -> None:
         self.begun = False
         self._context = context
         self._send = send

@@ -14,9 +14,9 @@ from rationale.schema.manifest import Manifest, unshared
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale_service.decisions.decider import DECIDE
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Instances
+from rationale_service.engine.features import RequestRows
 from rationale_service.engine.large_requests import parse_json
-from rationale_service.engine.request import Answer, InferenceRequest, name_of
+from rationale_service.engine.request import InferenceAnswer, InferenceRequest, name_of
 from rationale_service.errors import MalformedError, NotExplainableError
 from rationale_service.handlers import EXPLAIN, INFER
 from rationale_service.protocols.instances import (
@@ -61,7 +61,7 @@ _MOST_ROWS = 100_000
 _WRITTEN_AT_ONCE = 500
 
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
-_Part = tuple[Mapping[str, str], str, tuple[str, ...] | None]
+_NamedPart = tuple[Mapping[str, str], str, tuple[str, ...] | None]
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 inference = APIRouter(prefix="/v1/models", tags=["v1"], route_class=DirectRoute)
@@ -181,30 +181,30 @@ async def decide(request: Request) -> Response:
     gateway = gateway_of(request)
     read = reader(request, decode_decide, JSON)
     call = call_of(request, DECIDE)
-    given = request.headers.getlist(IDEMPOTENCY_KEY)
-    key = ", ".join(given) if given else None
+    keys = request.headers.getlist(IDEMPOTENCY_KEY)
+    key = ", ".join(keys) if keys else None
     decisions = await gateway.decider.decide(call, read, key)
     write, plane = partial(_decisions, decisions), gateway.plane
     return await plane.off_loop.run(len(decisions) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
 
 
-def _decisions(found: Sequence[Any]) -> Response:
-    return _json({"decisions": _written(found)})
+def _decisions(decisions: Sequence[Any]) -> Response:
+    return _json({"decisions": _json_list(decisions)})
 
 
-def _predictions(answer: Answer) -> Response:
+def _predictions(answer: InferenceAnswer) -> Response:
     return _json(
         {"predictions": predictions(answer.entry.output_names, answer.tensors), **_known_faults(answer)}
     )
 
 
-def _known_faults(answer: Answer) -> dict[str, Any]:
+def _known_faults(answer: InferenceAnswer) -> dict[str, Any]:
     """Return an answer's known faults: its drift and warnings."""
     drift = {} if answer.drift is None else {"drift": answer.drift}
     return {**drift, "warnings": list(answer.warnings)} if answer.warnings else drift
 
 
-def _explanations(answer: Answer) -> Response:
+def _explanations(answer: InferenceAnswer) -> Response:
     return _json(encode_explanations(answer))
 
 
@@ -227,21 +227,21 @@ def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
         TooLargeError: if it has too many rows or values.
     """
     message, faults = _message(request, body), Faults()
-    return InferenceRequest(instances=Instances(_instances(message, body, faults)), faults=faults)
+    return InferenceRequest(instances=RequestRows(_instances(message, body, faults)), faults=faults)
 
 
 def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
     """Decode instances, and the explainer and references for them. Raises as `decode_predict`."""
     message, faults = _message(request, body), Faults()
     rows = _instances(message, body, faults)
-    given, weights = message.get("references"), message.get("reference_weights")
-    is_alone = given is None and weights is not None
-    if is_alone or not isinstance(given, list | None) or not isinstance(weights, list | None):
+    references, weights = message.get("references"), message.get("reference_weights")
+    is_alone = references is None and weights is not None
+    if is_alone or not isinstance(references, list | None) or not isinstance(weights, list | None):
         raise MalformedError(
             "references must be a list of rows as instances is, reference_weights one of numbers"
         )
     return InferenceRequest(
-        instances=Instances(rows, given, weights),
+        instances=RequestRows(rows, references, weights),
         faults=faults,
         explainer=name_of(message, "explainer"),
         reference_set=name_of(message, "reference_set"),
@@ -277,7 +277,7 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
         yield by_target[0] if len(by_target) == 1 else {"targets": by_target}
 
 
-def encode_explanations(answer: Answer) -> dict[str, Any]:
+def encode_explanations(answer: InferenceAnswer) -> dict[str, Any]:
     """Encode explanations for orjson. Raises NotExplainableError."""
     manifest, tensors = answer.entry.manifest, answer.tensors
     if manifest is None:
@@ -288,17 +288,17 @@ def encode_explanations(answer: Answer) -> dict[str, Any]:
         explainer["references"] = answer.references
     return {
         "predictions": predictions([spec.name for spec in manifest.outputs], tensors),
-        "explanations": _written(explanations(manifest, tensors)),
+        "explanations": _json_list(explanations(manifest, tensors)),
         "explainer": explainer,
         **_known_faults(answer),
     }
 
 
-def _written(items: Iterable[Any]) -> orjson.Fragment:
+def _json_list(items: Iterable[Any]) -> orjson.Fragment:
     """Write a list of items as JSON in parts, since their objects take ten times as much memory."""
-    left, parts = iter(items), []
-    while part := list(itertools.islice(left, _WRITTEN_AT_ONCE)):
-        parts.append(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+    remaining, parts = iter(items), []
+    while block := list(itertools.islice(remaining, _WRITTEN_AT_ONCE)):
+        parts.append(orjson.dumps(block, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
@@ -330,18 +330,18 @@ def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[i
 
 
 def _explanation(
-    values: Mapping[str, str], layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
+    values: Mapping[str, str], layout: Sequence[_NamedPart], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
     """Return the explanation of one target of one row; `row` has [T, …] arrays."""
     explanation = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
     for outputs, tensor, names in layout:
         for kind, name in outputs.items():
             by_feature = explanation.setdefault(OUTPUT_KINDS[kind].member, {})
-            by_feature |= _by_feature(row[name][t], tensor, names)
+            by_feature |= _values_by_feature(row[name][t], tensor, names)
     return explanation
 
 
-def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
+def _values_by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
     if not names:
         return {tensor: np.ascontiguousarray(values)}
     return dict(zip(names, values.reshape(-1), strict=True))

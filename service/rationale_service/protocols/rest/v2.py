@@ -17,7 +17,7 @@ from rationale.distribution import version
 from rationale_service.engine.checks import Faults, from_validation
 from rationale_service.engine.large_requests import parse_json
 from rationale_service.engine.request import (
-    Answer,
+    InferenceAnswer,
     InferenceRequest,
     check_form,
     check_parameters,
@@ -186,8 +186,8 @@ _EXPLAIN = (
 )
 
 
-async def _refuse(what: str, _: Request) -> Response:
-    raise NotOfferedError(NOT_OFFERED[what])
+async def _refuse(feature: str, _: Request) -> Response:
+    raise NotOfferedError(NOT_OFFERED[feature])
 
 
 @inference.post("/versions/{version}/infer", include_in_schema=False)
@@ -204,14 +204,14 @@ async def explain(request: Request) -> Response:
     return await _respond(request, EXPLAIN)
 
 
-for path, what in {
+for path, feature in {
     "/v2/systemsharedmemory/{rest:path}": "shared memory",
     "/v2/cudasharedmemory/{rest:path}": "shared memory",
     "/v2/trace/setting": "trace settings",
     "/v2/models/{model}/trace/setting": "trace settings",
     "/v2/logging": "log settings",
 }.items():
-    unoffered.add_route(path, needs(keys.ANY_KEY)(partial(_refuse, what)), ["GET", "POST"])
+    unoffered.add_route(path, needs(keys.ANY_KEY)(partial(_refuse, feature)), ["GET", "POST"])
 
 
 async def _respond(request: Request, verb: Verb) -> Response:
@@ -222,7 +222,7 @@ def _decode(request: Request, body: bytearray) -> InferenceRequest:
     return decode_request(body, request.headers.get(LENGTH_HEADER), most_json(request))
 
 
-def _encode(answer: Answer) -> Response:
+def _encode(answer: InferenceAnswer) -> Response:
     content, length = encode_answer(answer)
     if length is None:
         return Response(content, media_type=JSON)
@@ -270,7 +270,7 @@ def decode_request(
     )
 
 
-def encode_answer(answer: Answer) -> tuple[bytes, int | None]:
+def encode_answer(answer: InferenceAnswer) -> tuple[bytes, int | None]:
     """Return the body, and the length of its JSON part if raw tensors follow it.
 
     Raises:
@@ -316,20 +316,20 @@ def _decode_outputs(outputs: Sequence[RequestedOutput], faults: Faults) -> tuple
 def _decode_inputs(tensors: Sequence[InputTensor], raw: memoryview, faults: Faults) -> Tensors:
     """Decode the inputs. Raises MalformedError if the raw bytes cannot be assigned to inputs."""
     arrays: Tensors = {}
-    at = 0
+    offset = 0
     for tensor in tensors:
         name = tensor.name
         if name in arrays:
             note_twice(name, faults)
-        size = _binary_size(tensor, raw[at:], faults)
-        own = None if size is None else raw[at : at + size]
-        at += size or 0
+        size = _binary_size(tensor, raw[offset:], faults)
+        bytes_of_tensor = None if size is None else raw[offset : offset + size]
+        offset += size or 0
         try:
-            arrays[name] = _decode_input(tensor, own)
+            arrays[name] = _decode_input(tensor, bytes_of_tensor)
         except (InvalidInputError, MalformedError) as fault:
             faults.add(fault, name)
-    if at != len(raw):
-        faults.end(MalformedError(f"{len(raw) - at} bytes follow the JSON that belong to no input"))
+    if offset != len(raw):
+        faults.end(MalformedError(f"{len(raw) - offset} bytes follow the JSON that belong to no input"))
     return arrays
 
 
@@ -352,6 +352,8 @@ def _binary_size(tensor: InputTensor, raw: memoryview, faults: Faults) -> int | 
     if type(size) is not int or size < 0:
         faults.end(MalformedError(f"input '{name}': binary_data_size must be a number of bytes"))
     if size > len(raw):
-        left = len(raw)
-        faults.end(MalformedError(f"input '{name}' announces {size} bytes, but {left} are left in the body"))
+        remaining = len(raw)
+        faults.end(
+            MalformedError(f"input '{name}' announces {size} bytes, but {remaining} are left in the body")
+        )
     return size

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore
@@ -82,8 +82,8 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
     return key_pair(tmp_path_factory.mktemp("stranger"))
 
 
-def ledger_of(store: AuditStore, inputs: Inputs | None = None) -> Ledger:
-    return Ledger(store, inputs or Inputs())
+def ledger_of(store: AuditStore, inputs: InputCodec | None = None) -> Ledger:
+    return Ledger(store, inputs or InputCodec())
 
 
 def decision(

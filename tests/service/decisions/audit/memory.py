@@ -35,8 +35,8 @@ class MemoryStore:
 
     def find(self, model: str, caller: str, key: str) -> list[Row]:
         request = (model, caller, key)
-        found = [row for row in self._read() if _request(row) == request]
-        return sorted(found, key=lambda row: row["place"])
+        rows = [row for row in self._read() if _request(row) == request]
+        return sorted(rows, key=lambda row: row["place"])
 
     def in_order(self, since: str | None, until: str | None, model: str | None) -> Iterator[Row]:
         for row in sorted(self._read(), key=lambda row: (row["time"], row["chain"], row["sequence"])):
@@ -51,12 +51,12 @@ class MemoryStore:
             yield Chain(name, pruned.get(name), iter(of_chain))
 
     def ends(self) -> list[ChainEnds]:
-        found = []
+        collected = []
         for chain in self.chains():
             rows = list(chain.rows)
             erased = tuple(row["sequence"] for row in rows if row["erased"] is not None)
-            found.append(ChainEnds(chain.name, chain.checkpoint, rows[-1] if rows else None, erased))
-        return found
+            collected.append(ChainEnds(chain.name, chain.checkpoint, rows[-1] if rows else None, erased))
+        return collected
 
     def prune(self, before: str) -> int:
         for chain in self.chains():
@@ -115,5 +115,5 @@ def _request(row: Row) -> tuple[Any, ...]:
 
 def _unique(row: Row) -> list[tuple[Any, ...]]:
     """What may be there once."""
-    found = [("place", row["chain"], row["sequence"]), ("id", row["id"])]
-    return [*found, ("key", *_request(row), row["place"])] if row["idempotency_key"] is not None else found
+    keys = [("place", row["chain"], row["sequence"]), ("id", row["id"])]
+    return [*keys, ("key", *_request(row), row["place"])] if row["idempotency_key"] is not None else keys

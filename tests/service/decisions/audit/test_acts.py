@@ -10,20 +10,20 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
-from rationale_service.decisions.audit.acts import Act, ActLog, record, verify_acts
+from rationale_service.decisions.audit.acts import ActLog, AdminAct, record, verify_acts
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore
 from rationale_service.errors import StateUnavailableError
 from rationale_service.settings import Settings
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.decisions.audit.test_store import sqlite, store
 
 __all__ = ["sqlite", "store"]  # a fixture, found by its name
 
 
-def act(number: int) -> Act:
-    return Act(
+def act(number: int) -> AdminAct:
+    return AdminAct(
         "ops", "10.0.0.1", "PUT", f"/v2/{number}", 200, "id", {"é": number}, time=f"2026-11-{number:02}"
     )
 
@@ -41,18 +41,18 @@ def test_acts_are_chained_in_order(store: AuditStore) -> None:
 def test_processes_add_to_one_chain(url: str) -> None:
     stores = [SqlStore(url) for _ in range(4)]
 
-    def add(one: SqlStore) -> None:
+    def add(sql_store: SqlStore) -> None:
         for number in range(1, 6):
-            record(one, act(number))
+            record(sql_store, act(number))
 
-    threads = [threading.Thread(target=add, args=(one,)) for one in stores]
+    threads = [threading.Thread(target=add, args=(sql_store,)) for sql_store in stores]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert list(verify_acts(stores[0])) == [20]
-    for one in stores:
-        one.close()
+    for sql_store in stores:
+        sql_store.close()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_only_the_row_that_was_changed_is_named(tmp_path: Path) -> None:
 
 
 async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models")
     path = "/v2/models/score/explainers/mine"
     async with gateway(settings) as client:
@@ -121,7 +121,7 @@ async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: 
 
 async def test_an_act_is_recorded_whatever_its_path_holds(tmp_path: Path, url: str) -> None:
     """PostgreSQL takes no NUL in a text."""
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     paths = [f"/v2/models/score/explainers/{name}" for name in ("%00", "a%0Ab", "%FF", "%C3%A9")]
     async with gateway(Settings(repository=tmp_path / "models", audit=url)) as client:
         for path in paths:
@@ -132,7 +132,7 @@ async def test_an_act_is_recorded_whatever_its_path_holds(tmp_path: Path, url: s
 
 
 async def test_who_may_not_administer_leaves_no_row(tmp_path: Path) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models", host="0.0.0.0")  # noqa: S104  # closed: there are no keys
     async with gateway(settings) as client:
         for call in (client.get, client.delete):
@@ -143,7 +143,7 @@ async def test_who_may_not_administer_leaves_no_row(tmp_path: Path) -> None:
 
 
 async def test_without_a_record_nothing_is_done(tmp_path: Path) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     (tmp_path / "file").write_text("in the way")
     audit = f"sqlite:///{tmp_path}/file/audit.sqlite3"
     async with gateway(Settings(repository=tmp_path / "models", audit=audit)) as client:
@@ -153,7 +153,7 @@ async def test_without_a_record_nothing_is_done(tmp_path: Path) -> None:
 
 
 async def test_without_a_trail_the_log_has_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     caplog.set_level("INFO")
     async with gateway(Settings(repository=tmp_path / "models", audit="off")) as client:
         answer: httpx.Response = await client.post("/v2/repository/models/score/load")
@@ -172,5 +172,5 @@ async def test_an_act_that_cannot_be_recorded_any_more_is_in_the_log(
         await acts.check()
     await acts.note(act(7))
     (line,) = [each.getMessage() for each in caplog.records if "is not recorded" in each.getMessage()]
-    assert "the database is gone" in line
+    assert "database is gone" in line
     assert all(repr(value) in line for value in ("ops", "10.0.0.1", "PUT", "/v2/7", {"é": 7}))

@@ -38,11 +38,11 @@ def test_migrations_make_the_tables_of_this_version(database: SqlStore) -> None:
         context = MigrationContext.configure(
             connection, opts={"version_table": opening.VERSIONS, "compare_type": True}
         )
-        due = MetaData()
+        expected = MetaData()
         for table in (*state.tables.values(), *metadata.tables.values()):
-            table.to_metadata(due)
-        assert compare_metadata(context, due) == []
-        assert set(inspect(connection).get_table_names()) == {*due.tables, opening.VERSIONS}
+            table.to_metadata(expected)
+        assert compare_metadata(context, expected) == []
+        assert set(inspect(connection).get_table_names()) == {*expected.tables, opening.VERSIONS}
 
 
 def test_several_open_a_new_trail_at_once(url: str) -> None:
@@ -50,10 +50,10 @@ def test_several_open_a_new_trail_at_once(url: str) -> None:
     databases, state = [SqlStore(url) for _ in range(6)], StateDatabase(url)
     with ThreadPoolExecutor(len(databases) + 1) as pool:
         revision = pool.submit(state.revision)
-        assert list(pool.map(lambda one: list(verify(one)), databases)) == [[0]] * len(databases)
+        assert list(pool.map(lambda store: list(verify(store)), databases)) == [[0]] * len(databases)
         assert revision.result() == 0
-    for one in (*databases, state):
-        one.close()
+    for store in (*databases, state):
+        store.close()
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def test_a_server_that_is_frozen_is_given_up(server: Postgres) -> None:
     """Its kernel goes on acknowledging, so that TCP finds nothing wrong."""
     database = SqlStore(server.new_schema())
     database.probe()
-    refused = pytest.raises(StateUnavailableError, match=r"not answered within 0\.5 s")
+    refused = pytest.raises(StateUnavailableError, match=r"within 0\.5 s")
     with refused, database.writing() as connection, server.frozen():
         connection.execute(text("SELECT 1"))
     database.probe()
     with server.frozen():
         began_s = time.monotonic()
-        with pytest.raises(StateUnavailableError, match="the audit trail cannot be read or written"):
+        with pytest.raises(StateUnavailableError, match=r"^the audit trail"):
             database.probe()
         assert time.monotonic() - began_s < 2 * opening._CONNECT_S
     database.probe()
@@ -91,8 +91,8 @@ def test_a_server_is_not_waited_for_where_another_holds_a_lock(server: Postgres)
             database.probe()
         time.sleep(1)  # longer than a client may leave what it locks
         database.probe()
-    for one in (database, other):
-        one.close()
+    for store in (database, other):
+        store.close()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -139,7 +139,7 @@ def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: SqlStore) 
     with database.writing() as connection:
         connection.execute(text("UPDATE rationale_version SET version_num = '9999'"))
     newer = SqlStore(url)
-    with pytest.raises(StateUnavailableError, match="by a newer version of Rationale"):
+    with pytest.raises(StateUnavailableError, match="newer version"):
         newer.probe()
     assert list(verify(database)) == [1]
 
@@ -169,7 +169,7 @@ def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
 def test_a_reader_makes_nothing(tmp_path: Path) -> None:
     settings = Settings(repository=tmp_path / "models")
     store = open_ledger(settings)
-    with pytest.raises(StateUnavailableError, match="there is no audit trail"):
+    with pytest.raises(StateUnavailableError, match="no audit"):
         store.read("one")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UnknownResourceError, match="is off"):
@@ -191,9 +191,9 @@ def test_where_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_urls_of_no_database(url: str) -> None:
-    with pytest.raises(InvalidOptionError, match="must be off, or a URL of a database") as told:
+    with pytest.raises(InvalidOptionError, match="URL") as caught:
         open_ledger(Settings(audit=url))
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(caught.value)
 
 
 def test_a_file_that_is_moved_is_written_no_more(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_file_that_is_moved_is_written_no_more(tmp_path: Path) -> None:
     ledger = ledger_of(database)
     ledger.append([[decision(1)]])
     file.rename(tmp_path / "elsewhere")
-    with pytest.raises(StateUnavailableError, match="moved or removed"):
+    with pytest.raises(StateUnavailableError, match="moved"):
         ledger.append([[decision(2)]])
     ledger.append([[decision(3)]])
     assert list(verify(database)) == [1]
@@ -211,9 +211,9 @@ def test_a_file_that_is_moved_is_written_no_more(tmp_path: Path) -> None:
 def test_garbage_in_the_place_of_a_database(tmp_path: Path) -> None:
     file = tmp_path / "audit.sqlite3"
     file.write_bytes(b"this is no database" * 1000)
-    with pytest.raises(StateUnavailableError, match="file is not a database"):
+    with pytest.raises(StateUnavailableError, match="not a database"):
         SqlStore(file).probe()
-    with pytest.raises(StateUnavailableError, match="cannot be read or written"):
+    with pytest.raises(StateUnavailableError, match="written"):
         SqlStore(tmp_path).probe()
 
 
@@ -223,20 +223,18 @@ def test_a_password_is_told_to_nobody(server: Postgres, tmp_path: Path) -> None:
     assert SECRET not in repr(settings)
     assert SECRET not in str(settings.model_dump_json())
     for refusing in (url, server.new_schema().replace("postgres:secret", f"nobody:{SECRET}")):
-        with pytest.raises(StateUnavailableError) as told:
+        with pytest.raises(StateUnavailableError) as caught:
             SqlStore(refusing).probe()
-        assert SECRET not in str(told.value)
+        assert SECRET not in str(caught.value)
 
 
 def test_of_what_a_server_says_the_first_line_is_told() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(
-        StateUnavailableError, match=r"cannot be read or written: connection .*failed"
-    ) as told:
+    with pytest.raises(StateUnavailableError, match=r"connection .*failed") as caught:
         SqlStore(f"postgresql://a:b@127.0.0.1:{port}/d").probe()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_settings_that_make_no_sense() -> None:

@@ -11,18 +11,18 @@ import httpx
 import pytest
 
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.trail import RecordedDecision
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.child import ready_line, serve, until
 from tests.service.decisions.audit.postgres import Postgres
 
 CLIENTS = 8
 LOADED_S = 0.5
 TIMES, MANY_TIMES = 3, 100
-INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+INSTANCES = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
 HEADER = "Idempotency-Key"
 _CONTEXT = ssl.create_default_context()  # each client would read all authorities again
 
@@ -82,16 +82,16 @@ def test_it_is_killed_a_hundred_times_with_postgresql(tmp_path: Path, server: Po
 
 def killed(folder: Path, url: str, times: int) -> None:
     repository = folder / "repository"
-    made.write_score(repository)
+    handmade.write_score(repository)
     clients = [Client(f"client-{i}") for i in range(CLIENTS)]
     for _ in range(times):
-        known = answers(clients)
+        answer_count = answers(clients)
         with serve("--repository", str(repository), "--port", "0", RATIONALE_AUDIT=url) as gateway:
             address, _ = ready_line(gateway)
             living = [threading.Thread(target=client.live, args=(address,)) for client in clients]
             for thread in living:
                 thread.start()
-            until(lambda known=known: answers(clients) > known + CLIENTS)
+            until(lambda answer_count=answer_count: answers(clients) > answer_count + CLIENTS)
             time.sleep(random.uniform(0, LOADED_S))  # noqa: S311
             gateway.kill()
             for thread in living:
@@ -105,20 +105,20 @@ def answers(clients: list[Client]) -> int:
 
 def check(database: SqlStore, clients: list[Client], times: int) -> None:
     recorded: dict[str, list[RecordedDecision]] = {}
-    for one in Ledger(database, Inputs()).in_order():
-        recorded.setdefault(one.idempotency_key or "", []).append(one)
-    found = list(verify(database))
+    for decision in Ledger(database, InputCodec()).in_order():
+        recorded.setdefault(decision.idempotency_key or "", []).append(decision)
+    actual = list(verify(database))
     database.close()
     answered = {key: decisions for client in clients for key, decisions in client.answered.items()}
     unanswered = {client.open_key for client in clients}
     assert len(answered) > times * CLIENTS
     for key, decisions in answered.items():
-        rows = sorted(recorded[key], key=lambda one: one.place)
-        assert [one.place for one in rows] == [0, 1]
-        assert json.loads(json.dumps([one.answer for one in rows])) == decisions
+        rows = sorted(recorded[key], key=lambda decision: decision.place)
+        assert [decision.place for decision in rows] == [0, 1]
+        assert json.loads(json.dumps([decision.answer for decision in rows])) == decisions
     for key in recorded.keys() - answered.keys():
         assert key in unanswered
         assert len(recorded[key]) == 2
-    assert found[-1] == sum(map(len, recorded.values()))
-    assert all(isinstance(each, int) for each in found)
+    assert actual[-1] == sum(map(len, recorded.values()))
+    assert all(isinstance(each, int) for each in actual)
     print(f"{len(answered)} requests answered, {len(recorded)} recorded")

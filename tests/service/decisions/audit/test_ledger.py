@@ -15,7 +15,7 @@ from sqlalchemy import func, select, text
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.rows import Inputs, WrongInstanceError
+from rationale_service.decisions.audit.rows import InputCodec, WrongInstanceError
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import decisions
 from rationale_service.decisions.audit.verify import verify
@@ -37,12 +37,12 @@ def test_what_was_recorded_is_read_again(ledger: Ledger) -> None:
     batch = [decision(3, "key", 0), decision(2, "key", 1)]
     assert ledger.append([[decision(1)], batch]) == [[decision(1)], batch]
     store = ledger
-    for one in (decision(1), *batch):
-        assert store.read(one.id) == one
-    assert [one.id for one in store.in_order()] == [decision(i).id for i in (1, 2, 3)]
-    assert [one.id for one in store.in_order(since="2026-11-23T10:00:02", until=decision(3).time)] == [
-        decision(2).id
-    ]
+    for recorded in (decision(1), *batch):
+        assert store.read(recorded.id) == recorded
+    assert [recorded.id for recorded in store.in_order()] == [decision(i).id for i in (1, 2, 3)]
+    assert [
+        recorded.id for recorded in store.in_order(since="2026-11-23T10:00:02", until=decision(3).time)
+    ] == [decision(2).id]
     assert list(store.in_order(model="another")) == []
     with pytest.raises(UnknownResourceError, match="no decision 'none'"):
         store.read("none")
@@ -74,25 +74,29 @@ def test_decisions_are_asked_for_by_times(ledger: Ledger, end: str, given: str, 
 def test_a_key_gives_what_was_decided_by_it(ledger: Ledger) -> None:
     batch = [decision(1, "key", 0), decision(2, "key", 1)]
     ledger.append([batch])
-    instances = [one.instance or {} for one in batch]
+    instances = [member.instance or {} for member in batch]
     assert ledger.find("credit", "shop", "key", instances) == batch
     turned = [dict(reversed([*instance.items()])) for instance in instances]
     assert ledger.find("credit", "shop", "key", turned) == batch
     for other in (("credit", "else", "key"), ("else", "shop", "key"), ("credit", "shop", "else")):
         assert ledger.find(*other, instances) == []
     for wrong in (instances[:1], instances[::-1], [instances[0], {**instances[1], "income": 1}]):
-        with pytest.raises(ConflictError, match="'key' was used for other instances"):
+        with pytest.raises(ConflictError, match=r"'key'.* other instances"):
             ledger.find("credit", "shop", "key", wrong)
 
 
 def test_a_key_that_was_there_first(ledger: Ledger, database: SqlStore) -> None:
     """In the same transaction, in an earlier one, and in another process's."""
-    mine, again, other = decision(1, "k"), decision(2, "k", instance=decision(1).instance), decision(3, "k")
-    first, second, third = ledger.append([[mine], [again], [other]])
+    mine, repeated, other = (
+        decision(1, "k"),
+        decision(2, "k", instance=decision(1).instance),
+        decision(3, "k"),
+    )
+    first, second, third = ledger.append([[mine], [repeated], [other]])
     assert [first, second] == [[mine], [mine]]
     assert isinstance(third, ConflictError)
     free = decision(4)
-    behind = ledger_of(database).append([[again], [free], [other]])
+    behind = ledger_of(database).append([[repeated], [free], [other]])
     assert behind[:2] == [[mine], [free]]
     assert isinstance(behind[2], ConflictError)
     assert count(database) == 2
@@ -109,7 +113,9 @@ def test_threads_that_race_for_keys(database: SqlStore, writers: int) -> None:
         mine = [decision(i, key, instance={"income": 1.0}, id=f"{writer}-{i}") for i, key in enumerate(keys)]
         ways = mine if writer % 2 else mine[::-1]
         answers: list[Any] = [
-            answer for part in (ways[:6], ways[6:]) for answer in ledger.append([[one] for one in part])
+            answer
+            for half in (ways[:6], ways[6:])
+            for answer in ledger.append([[request] for request in half])
         ]
         return sorted(f"{answer[0].idempotency_key} {answer[0].id}" for answer in answers)
 
@@ -126,7 +132,7 @@ def test_rows_of_one_transaction_stand_by_their_keys(database: SqlStore) -> None
     ledger = ledger_of(database)
     now = decision(0).time
     ledger.append([[decision(i, key, time=now)] for i, key in enumerate(("c", "a", None, "b"))])
-    assert [one.idempotency_key for one in ledger.in_order()] == [None, "a", "b", "c"]
+    assert [row.idempotency_key for row in ledger.in_order()] == [None, "a", "b", "c"]
 
 
 PROCESS = """
@@ -171,21 +177,23 @@ def everything(database: SqlStore) -> str:
 
 
 def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: Path) -> None:
-    ledger = ledger_of(database, Inputs("hashed", key_file))
-    one = decision(5, "key")
-    ledger.append([[one]])
+    ledger = ledger_of(database, InputCodec("hashed", key_file))
+    recorded = decision(5, "key")
+    ledger.append([[recorded]])
     assert "1005.0" not in everything(database)  # with its point, which no digest has
     assert "rent" not in everything(database)
     ledger_of(database).append([[decision(7)]])
     assert "1007.0" in everything(database)
-    assert ledger.read(one.id, one.instance) == replace(one, kept="hashed")
-    assert [each.id for each in ledger.find("credit", "shop", "key", [one.instance or {}])] == [one.id]
-    blind = ledger.read(one.id)
+    assert ledger.read(recorded.id, recorded.instance) == replace(recorded, kept="hashed")
+    assert [each.id for each in ledger.find("credit", "shop", "key", [recorded.instance or {}])] == [
+        recorded.id
+    ]
+    blind = ledger.read(recorded.id)
     assert blind.instance is None
     assert [reason["value"] for reason in blind.answer["reasons"]] == [None, None]
-    assert blind.answer["attributions"] == one.answer["attributions"]
+    assert blind.answer["attributions"] == recorded.answer["attributions"]
     with pytest.raises(WrongInstanceError):
-        ledger.read(one.id, {"income": 1006.0, "home": "rent"})
+        ledger.read(recorded.id, {"income": 1006.0, "home": "rent"})
     with pytest.raises(ConflictError):
         ledger.find("credit", "shop", "key", [{"income": 1}])
 
@@ -193,32 +201,32 @@ def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: P
 def test_sealed_inputs_are_erased_and_the_chain_is_not(
     database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
-    ledger = ledger_of(database, Inputs("sealed", key_file))
-    one, two = decision(5, "key"), decision(6)
-    ledger.append([[one], [two]])
+    ledger = ledger_of(database, InputCodec("sealed", key_file))
+    first, second = decision(5, "key"), decision(6)
+    ledger.append([[first], [second]])
     assert "1005.0" not in everything(database)
-    assert ledger.read(one.id) == replace(one, kept="sealed")
-    assert [each.id for each in ledger.find("credit", "shop", "key", [one.instance or {}])] == [one.id]
+    assert ledger.read(first.id) == replace(first, kept="sealed")
+    assert [each.id for each in ledger.find("credit", "shop", "key", [first.instance or {}])] == [first.id]
     with pytest.raises(ConflictError, match="other instances"):
-        ledger.find("credit", "shop", "key", [two.instance or {}])
+        ledger.find("credit", "shop", "key", [second.instance or {}])
 
-    erase(database, one.id, auditor.private)
-    erased = ledger.read(one.id)
+    erase(database, first.id, auditor.private)
+    erased = ledger.read(first.id)
     assert erased.instance is None
     assert erased.kept == "erased"
     assert [reason["value"] for reason in erased.answer["reasons"]] == [None, None]
-    assert ledger.read(two.id).instance == two.instance
+    assert ledger.read(second.id).instance == second.instance
     assert list(verify(database)) == [2]
-    with pytest.raises(ConflictError, match="cannot be shown: its inputs were erased"):
-        ledger.find("credit", "shop", "key", [one.instance or {}])
+    with pytest.raises(ConflictError, match="be shown"):
+        ledger.find("credit", "shop", "key", [first.instance or {}])
     with pytest.raises(ConflictError, match="erased before"):
-        erase(database, one.id, auditor.private)
+        erase(database, first.id, auditor.private)
     with pytest.raises(UnknownResourceError):
         erase(database, "none", auditor.private)
 
 
 @pytest.mark.parametrize(
-    ("kept", "moved"),
+    ("form", "moved"),
     [
         ("hashed", ("text",)),  # which has no key beside it
         ("sealed", ("text",)),
@@ -226,21 +234,21 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(
         ("sealed", ("text", "wrapped")),
     ],
 )
-def test_inputs_open_under_their_own_id_alone(kept: Any, moved: tuple[str, ...], key_file: Path) -> None:
-    inputs, given = Inputs(kept, key_file), {"income": 1}
-    mine, others = (
-        dict(zip(("text", "wrapped"), inputs.keep(name, given, ["v"]), strict=True)) for name in "ab"
+def test_inputs_open_under_their_own_id_alone(form: Any, moved: tuple[str, ...], key_file: Path) -> None:
+    inputs, instance = InputCodec(form, key_file), {"income": 1}
+    mine, others_stored = (
+        dict(zip(("text", "wrapped"), inputs.keep(name, instance, ["v"]), strict=True)) for name in "ab"
     )
-    assert inputs.show("a", kept, **mine, instance=given) == (given, ["v"])
-    with pytest.raises(InvalidOptionError, match="the inputs of decision a do not open"):
-        inputs.show("a", kept, **{**mine, **{name: others[name] for name in moved}}, instance=given)
+    assert inputs.show("a", form, **mine, instance=instance) == (instance, ["v"])
+    with pytest.raises(InvalidOptionError, match=r"decision a .* open"):
+        inputs.show("a", form, **{**mine, **{name: others_stored[name] for name in moved}}, instance=instance)
 
 
 def test_what_is_erased_is_overwritten(tmp_path: Path, key_file: Path, auditor: KeyPair) -> None:
     """In the file and its journal: nothing of the key is left in pages that are free."""
     file = tmp_path / "audit.sqlite3"
     with contextlib.closing(SqlStore(f"sqlite:///{file}")) as database:
-        ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in range(3)])
+        ledger_of(database, InputCodec("sealed", key_file)).append([[decision(i)] for i in range(3)])
         with database.reading() as connection:
             query = text("SELECT wrapped FROM audit_input_keys WHERE id = :id")
             wrapped = str(connection.execute(query, {"id": decision(1).id}).scalar_one()).encode()
@@ -252,7 +260,7 @@ def test_what_is_erased_is_overwritten(tmp_path: Path, key_file: Path, auditor: 
 
 def test_plain_inputs_are_not_erased(ledger: Ledger, database: SqlStore, auditor: KeyPair) -> None:
     ledger.append([[decision(1)]])
-    with pytest.raises(ConflictError, match="kept plain: only sealed ones"):
+    with pytest.raises(ConflictError, match=r"plain: .*sealed"):
         erase(database, decision(1).id, auditor.private)
 
 
@@ -260,14 +268,14 @@ def test_a_key_that_was_tampered_with_is_not_erased(
     database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
     """Its erasure would hide the one, and leave the other's inputs readable."""
-    ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in (1, 2, 3)])
+    ledger_of(database, InputCodec("sealed", key_file)).append([[decision(i)] for i in (1, 2, 3)])
     first, second, third = (decision(i).id for i in (1, 2, 3))
     execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=first)
     execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=third)
     execute(database, "UPDATE audit_input_keys SET id = :to WHERE id = :id", id=second, to=third)
-    with pytest.raises(ConflictError, match="nobody recorded that it was erased"):
+    with pytest.raises(ConflictError, match="nobody recorded"):
         erase(database, first, auditor.private)
-    with pytest.raises(ConflictError, match="is not its own"):
+    with pytest.raises(ConflictError, match="its own"):
         erase(database, third, auditor.private)
     assert {each.sequence for each in verify(database) if not isinstance(each, int)} == {1, 2, 3}
 
@@ -277,12 +285,12 @@ def test_another_key_opens_nothing(
 ) -> None:
     other = tmp_path / "other"
     other.write_text("o" * 44)
-    ledger_of(database, Inputs("sealed", key_file)).append([[decision(5)]])
+    ledger_of(database, InputCodec("sealed", key_file)).append([[decision(5)]])
     with pytest.raises(InvalidOptionError, match="another key"):
-        ledger_of(database, Inputs("plain", other)).read(decision(5).id)
+        ledger_of(database, InputCodec("plain", other)).read(decision(5).id)
     with pytest.raises(InvalidOptionError, match="RATIONALE_AUDIT_KEY_FILE"):
         ledger.read(decision(5).id)
-    assert [one.instance for one in ledger.in_order(with_inputs=False)] == [None]
+    assert [row.instance for row in ledger.in_order(with_inputs=False)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +306,7 @@ def test_a_row_that_was_altered_is_not_shown(
 ) -> None:
     ledger.append([[decision(1)], [decision(2)]])
     execute(database, f"UPDATE audit_decisions SET {column} = :v WHERE sequence = 1", v=garbage)  # noqa: S608
-    with pytest.raises(StateUnavailableError, match="cannot be read: its row was altered"):
+    with pytest.raises(StateUnavailableError, match="altered"):
         ledger.read(decision(1).id)
     assert ledger.read(decision(2).id) == decision(2)
 
@@ -306,9 +314,9 @@ def test_a_row_that_was_altered_is_not_shown(
 def test_keys_that_are_none(tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.write_text("secret")
-    with pytest.raises(InvalidOptionError, match="has 6 bytes, and 32 are the least"):
-        Inputs("sealed", short)
-    with pytest.raises(InvalidOptionError, match="cannot read the audit trail's key"):
-        Inputs("hashed", tmp_path / "missing")
-    with pytest.raises(InvalidOptionError, match="need a key: name its file"):
-        Inputs("hashed")
+    with pytest.raises(InvalidOptionError, match=r"\b6 bytes.*\b32\b"):
+        InputCodec("sealed", short)
+    with pytest.raises(InvalidOptionError, match="trail's key"):
+        InputCodec("hashed", tmp_path / "missing")
+    with pytest.raises(InvalidOptionError, match="need a key"):
+        InputCodec("hashed")

@@ -9,10 +9,10 @@ from sqlalchemy import select
 from rationale_service.decisions.audit import sql
 from rationale_service.decisions.audit.heads import heads
 from rationale_service.decisions.audit.retention import months_ago
-from rationale_service.decisions.audit.rows import Inputs, placed_digest
+from rationale_service.decisions.audit.rows import InputCodec, placed_digest
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import checkpoints
-from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.verify import ChainFault, verify
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.test_ledger import everything
 from tests.service.decisions.audit.test_verify import execute
@@ -23,8 +23,8 @@ BEFORE = "2024-06"
 
 def pruned(database: SqlStore, before: str = BEFORE) -> int:
     count = 0
-    while found := database.prune(before):
-        count += found
+    while actual := database.prune(before):
+        count += actual
     return count
 
 
@@ -35,7 +35,7 @@ def test_old_rows_go(
     monkeypatch.setattr(sql, "_PRUNED_AT_ONCE", at_once)
     key = tmp_path / "key"
     key.write_text("k" * 32)
-    first, second, third = (ledger_of(database, Inputs("sealed", key)) for _ in range(3))
+    first, second, third = (ledger_of(database, InputCodec("sealed", key)) for _ in range(3))
     first.append([[decision(i, time=time)] for i, time in enumerate(OLD)])
     second.append([[decision(10 + i, time=time)] for i, time in enumerate(OLD[:3])])
     third.append([[decision(20)], [decision(21, time=OLD[0])]])  # an old one behind a new one stays
@@ -47,9 +47,11 @@ def test_old_rows_go(
 
     assert pruned(database) == 8
     assert database.prune(BEFORE) == 0
-    assert {one.id for one in first.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
-    left = {i for i in [*range(1, 7), *range(10, 13), 20, 21] if decision(i).id in everything(database)}
-    assert left == {5, 6, 20, 21}  # no keys of inputs and no erasures of the others either
+    assert {row.id for row in first.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
+    remaining_rows = {
+        i for i in [*range(1, 7), *range(10, 13), 20, 21] if decision(i).id in everything(database)
+    }
+    assert remaining_rows == {5, 6, 20, 21}  # no keys of inputs and no erasures of the others either
     assert list(verify(database, before, BEFORE)) == [4]
     after = heads(database)
     assert {(head.first, head.sequence) for head in after} == {(6, 7), (4, 3), (1, 2)}
@@ -67,9 +69,9 @@ def test_what_is_pruned_before_its_time_shows(database: SqlStore) -> None:
     assert pruned(database, "2027") == 3
     (chain,) = {head.chain for head in signed}
     for kept_since in (BEFORE, None):
-        faults = [each for each in verify(database, [], kept_since) if isinstance(each, Fault)]
+        faults = [each for each in verify(database, [], kept_since) if isinstance(each, ChainFault)]
         assert [(each.chain, each.sequence) for each in faults] == [(chain, 3)]
-        faults = [each for each in verify(database, signed, kept_since) if isinstance(each, Fault)]
+        faults = [each for each in verify(database, signed, kept_since) if isinstance(each, ChainFault)]
         assert [(each.chain, each.sequence) for each in faults] == [(chain, 3), (chain, 2)]
     assert list(verify(database, signed, "2027")) == [0]
 
@@ -79,15 +81,15 @@ def test_at_the_very_time_rows_are_kept(database: SqlStore) -> None:
     ledger = ledger_of(database)
     ledger.append([[decision(i, time=OLD[i])] for i in range(3)])
     assert pruned(database, OLD[1]) == 1
-    assert {one.id for one in ledger.in_order()} == {decision(i).id for i in (1, 2)}
+    assert {row.id for row in ledger.in_order()} == {decision(i).id for i in (1, 2)}
     signed = heads(database)
     assert pruned(database, BEFORE) == 2
-    for given in ([], signed):
-        assert list(verify(database, given, BEFORE)) == [0]
-        assert list(verify(database, given, OLD[2][:-1])) != [0]  # a prefix of the time is before it
-        (fault, _) = verify(database, given, OLD[2])
-        assert isinstance(fault, Fault)
-        assert "pruned before its time" in fault.what
+    for rows_sent in ([], signed):
+        assert list(verify(database, rows_sent, BEFORE)) == [0]
+        assert list(verify(database, rows_sent, OLD[2][:-1])) != [0]  # a prefix of the time is before it
+        (fault, _) = verify(database, rows_sent, OLD[2])
+        assert isinstance(fault, ChainFault)
+        assert "before its time" in fault.text
 
 
 def test_a_row_is_as_old_as_its_head_said(database: SqlStore) -> None:
@@ -99,8 +101,8 @@ def test_a_row_is_as_old_as_its_head_said(database: SqlStore) -> None:
     assert pruned(database) == 2
     assert list(verify(database, signed, OLD[3])) == [0]
     (fault, _) = verify(database, signed, OLD[2])
-    assert isinstance(fault, Fault)
-    assert (fault.sequence, "pruned before its time" in fault.what) == (1, True)
+    assert isinstance(fault, ChainFault)
+    assert (fault.sequence, "pruned before its time" in fault.text) == (1, True)
 
 
 def test_another_checkpoint_than_the_head_s(database: SqlStore) -> None:
@@ -110,10 +112,10 @@ def test_another_checkpoint_than_the_head_s(database: SqlStore) -> None:
     pruned(database)
     signed = heads(database)
     with database.reading() as connection:
-        found = dict(connection.execute(select(checkpoints)).mappings().one())
-    other = placed_digest(found | {"content": "0" * 64})
+        actual = dict(connection.execute(select(checkpoints)).mappings().one())
+    other = placed_digest(actual | {"content": "0" * 64})
     execute(database, "UPDATE audit_checkpoints SET content = :c, hash = :h", c="0" * 64, h=other)
-    faults = {str(each) for each in verify(database, signed, BEFORE) if isinstance(each, Fault)}
+    faults = {str(each) for each in verify(database, signed, BEFORE) if isinstance(each, ChainFault)}
     assert any("row 1: has another checkpoint than when the head was signed" in each for each in faults)
 
 
@@ -122,10 +124,10 @@ def test_a_checkpoint_hides_nothing_behind_it(database: SqlStore) -> None:
     ledger.append([[decision(1, time=OLD[0])], [decision(2)], [decision(3)]])
     pruned(database)
     execute(database, "DELETE FROM audit_decisions WHERE sequence = 2")
-    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, Fault)]
+    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, ChainFault)]
     assert faults == [2]
     execute(database, "UPDATE audit_checkpoints SET sequence = 2")
-    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, Fault)]
+    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, ChainFault)]
     assert faults == [2, 3]
 
 

@@ -12,7 +12,7 @@ import pytest
 from rationale_service.decisions.audit.heads import heads
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.rows import Head, Inputs, Row, checkpoint_of
+from rationale_service.decisions.audit.rows import ChainHead, InputCodec, Row, checkpoint_of
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DuplicateError
 from rationale_service.decisions.audit.verify import verify
@@ -49,18 +49,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditStore
 
 
 @pytest.fixture
-def sealed(tmp_path: Path) -> Inputs:
+def sealed(tmp_path: Path) -> InputCodec:
     key = tmp_path / "key"
     key.write_text("k" * 32)
-    return Inputs("sealed", key)
+    return InputCodec("sealed", key)
 
 
-def rows_of(*made: RecordedDecision, chain: str = "c", first: int = 1) -> list[Row]:
+def rows_of(*recorded: RecordedDecision, chain: str = "c", first: int = 1) -> list[Row]:
     """As a ledger appends them, in a chain of this name."""
-    store, head, rows = MemoryStore(), Head(chain, first - 1), list[Row]()
-    ledger_of(store).append([made])
-    for one in made:
-        row = store.read(one.id) or {}
+    store, head, rows = MemoryStore(), ChainHead(chain, first - 1), list[Row]()
+    ledger_of(store).append([recorded])
+    for item in recorded:
+        row = store.read(item.id) or {}
         row, head = head.append({k: v for k, v in row.items() if k not in ("wrapped", "erased", "signature")})
         rows.append(row)
     return rows
@@ -115,8 +115,8 @@ def test_a_request_is_found_in_the_order_of_its_instances(store: AuditStore) -> 
 def test_what_is_there_already_takes_all_along(store: AuditStore, twice: RecordedDecision) -> None:
     store.append(rows_of(decision(1, "key"), decision(2), decision(3)), {})  # many have no key
     before = everything(store)
-    new, again = rows_of(decision(8), twice, chain="d")
-    for rows in ([new, again], [again, new]):
+    new, repeated = rows_of(decision(8), twice, chain="d")
+    for rows in ([new, repeated], [repeated, new]):
         with pytest.raises(DuplicateError):
             store.append(rows, {new["id"]: "wrapped"})
     assert everything(store) == before
@@ -130,7 +130,7 @@ def test_rows_by_time(store: AuditStore) -> None:
     store.append(rows_of(decision(4, time=early), decision(5, time=decision(1).time), chain="a"), {})
 
     def numbers(since: str | None = None, until: str | None = None, model: str | None = None) -> list[int]:
-        return [int(one, 16) for one in ids(store.in_order(since, until, model))]
+        return [int(decision_id, 16) for decision_id in ids(store.in_order(since, until, model))]
 
     assert numbers() == [4, 5, 1, 3, 2]
     assert numbers(since="2026-11-23") == [5, 1, 3, 2]
@@ -148,12 +148,12 @@ def test_chains_are_those_of_one_moment(store: AuditStore) -> None:
     first = next(reading)
     store.append(rows_of(decision(7), chain="c"), {})
     store.append(rows_of(decision(8), chain="b", first=3), {})
-    found = [
+    actual = [
         (chain.name, [(row["sequence"], row["wrapped"]) for row in chain.rows])
         for chain in itertools.chain([first], reading)
     ]
     rows_of_each = [(1, "wrapped"), (2, None)]
-    assert found == [("a", rows_of_each), ("b", rows_of_each)]
+    assert actual == [("a", rows_of_each), ("b", rows_of_each)]
     assert [chain.name for chain in store.chains()] == ["a", "b", "c"]
 
 
@@ -173,16 +173,16 @@ def test_ends(store: AuditStore) -> None:
 
 
 def test_pruning_stops_at_the_first_that_is_not_older(store: AuditStore) -> None:
-    kept = decision(3).time
+    kept_since = decision(3).time
     rows = rows_of(decision(1, time=OLD), decision(2, time=OLD), decision(3), decision(4, time=OLD))
     store.append(rows, {row["id"]: "wrapped" for row in rows})
     assert store.erase(rows[1]["id"], OLD, "signature")
     assert store.prune(OLD) == 0
-    assert store.prune(kept) == 2
-    assert store.prune(kept) == 0
-    ((_, checkpoint, left),) = [(c.name, c.checkpoint, list(c.rows)) for c in store.chains()]
-    assert ids(left) == [rows[2]["id"], rows[3]["id"]]
-    assert [row["wrapped"] for row in left] == ["wrapped"] * 2
+    assert store.prune(kept_since) == 2
+    assert store.prune(kept_since) == 0
+    ((_, checkpoint, remaining_rows),) = [(c.name, c.checkpoint, list(c.rows)) for c in store.chains()]
+    assert ids(remaining_rows) == [rows[2]["id"], rows[3]["id"]]
+    assert [row["wrapped"] for row in remaining_rows] == ["wrapped"] * 2
     assert checkpoint is not None
     assert checkpoint_of(rows[1]).items() <= checkpoint.items()
     assert not store.erase(rows[0]["id"], OLD, "signature")  # its key went along
@@ -193,9 +193,9 @@ def test_an_erasure_is_recorded_once(store: AuditStore) -> None:
     store.append([row], {row["id"]: "wrapped"})
     assert store.erase(row["id"], OLD, "first")
     assert not store.erase(row["id"], BEFORE, "second")
-    found = store.read(row["id"]) or {}
-    assert (found["wrapped"], found["erased"], found["signature"]) == (None, OLD, "first")
-    assert found["hash"] == row["hash"]
+    actual = store.read(row["id"]) or {}
+    assert (actual["wrapped"], actual["erased"], actual["signature"]) == (None, OLD, "first")
+    assert actual["hash"] == row["hash"]
 
 
 def test_one_of_several_threads_writes_a_key(store: AuditStore) -> None:
@@ -213,20 +213,22 @@ def test_one_of_several_threads_writes_a_key(store: AuditStore) -> None:
     assert len(store.find("credit", "shop", "key")) == 1
 
 
-def test_a_trail_of_it_holds_what_was_decided(store: AuditStore, sealed: Inputs, auditor: KeyPair) -> None:
+def test_a_trail_of_it_holds_what_was_decided(
+    store: AuditStore, sealed: InputCodec, auditor: KeyPair
+) -> None:
     """Recorded, found, shown, erased, pruned and verified."""
     old, request = decision(1, time=OLD), [decision(2, "key", 0), decision(3, "key", 1)]
     ledger = Ledger(store, sealed)
     ledger.append([[old], request])
     other = Ledger(store, sealed)
-    again = [decision(12, "key", 0, request[0].instance), decision(13, "key", 1, request[1].instance)]
-    assert [[one.id for one in answer] for answer in other.append([again]) if isinstance(answer, list)] == [
-        [one.id for one in request]
-    ]
+    repeated = [decision(12, "key", 0, request[0].instance), decision(13, "key", 1, request[1].instance)]
+    assert [
+        [item.id for item in answer] for answer in other.append([repeated]) if isinstance(answer, list)
+    ] == [[item.id for item in request]]
     assert ledger.read(old.id).instance == old.instance
     signed = heads(store)
     erase(store, request[0].id, auditor.private)
     assert ledger.read(request[0].id).kept == "erased"
     assert store.prune(BEFORE) == 1
-    assert [one.id for one in ledger.in_order()] == [one.id for one in request]
+    assert [item.id for item in ledger.in_order()] == [item.id for item in request]
     assert list(verify(store, [*signed, *heads(store)], BEFORE, [auditor.public])) == [2]

@@ -13,9 +13,15 @@ from sqlalchemy import text
 
 from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from rationale_service.decisions.audit.retention import erase, erasure_of
-from rationale_service.decisions.audit.rows import Head, Inputs, content_digest, digest, placed_digest
+from rationale_service.decisions.audit.rows import (
+    ChainHead,
+    InputCodec,
+    content_digest,
+    digest,
+    placed_digest,
+)
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.verify import ChainFault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
 
@@ -58,18 +64,18 @@ class Trail:
     def rewrite(self, rows: Rows) -> None:
         """The chain with these rows, each with its place and digest."""
         self.execute("DELETE FROM audit_decisions")
-        head = Head(self.chain)
+        head = ChainHead(self.chain)
         for row in rows:
             linked, head = head.append(row)
             self.put("audit_decisions", linked)
 
-    def checkpoint(self, at: int, **over: Any) -> None:
+    def checkpoint(self, row_number: int, **over: Any) -> None:
         """As if all up to a row had been pruned."""
-        row = self.rows()[at - 1]
-        kept = {name: row[name] for name in ("chain", "sequence", "hash", "previous", "time")}
-        made = {**kept, "content": content_digest(row), "pruned": "2026-11-23", **over}
-        self.execute("DELETE FROM audit_decisions WHERE sequence <= :at", at=at)
-        self.put("audit_checkpoints", made)
+        row = self.rows()[row_number - 1]
+        copied = {name: row[name] for name in ("chain", "sequence", "hash", "previous", "time")}
+        checkpoint_row = {**copied, "content": content_digest(row), "pruned": "2026-11-23", **over}
+        self.execute("DELETE FROM audit_decisions WHERE sequence <= :at", at=row_number)
+        self.put("audit_checkpoints", checkpoint_row)
 
     def record(self, sequence: int, of: int, key: KeyPair) -> None:
         """That the key of a row was erased, signed for the row `of`."""
@@ -83,7 +89,7 @@ class Trail:
 def trail(database: SqlStore, tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> Trail:
     key = tmp_path / "key"
     key.write_text("k" * 32)
-    ledger = ledger_of(database, Inputs("sealed", key))
+    ledger = ledger_of(database, InputCodec("sealed", key))
     old = [[decision(i, time=OLD)] for i in (1, 2)]
     ledger.append([*old, *([decision(i)] for i in range(3, ROWS + 1))])
     query = text("SELECT wrapped FROM audit_input_keys WHERE id = :id")
@@ -92,8 +98,8 @@ def trail(database: SqlStore, tmp_path: Path, auditor: KeyPair, stranger: KeyPai
     erase(database, decision(ERASED).id, auditor.private)
     file = tmp_path / "heads.json"
     file.write_text(signed(heads(database), auditor.private))
-    kept = read_signed(file, [auditor.public])
-    return Trail(database, kept[0].chain, wrapped, kept, auditor, stranger)
+    heads_signed = read_signed(file, [auditor.public])
+    return Trail(database, heads_signed[0].chain, wrapped, heads_signed, auditor, stranger)
 
 
 def altered_with_its_digest(trail: Trail) -> None:
@@ -212,19 +218,19 @@ TAMPERED: dict[str, Callable[[Trail], None]] = {
 }
 
 
-def faults(trail: Trail, kept_since: str | None = KEPT_SINCE) -> list[Fault]:
-    found = verify(trail.database, trail.heads, kept_since, [trail.auditor.public])
-    return [each for each in found if isinstance(each, Fault)]
+def faults(trail: Trail, kept_since: str | None = KEPT_SINCE) -> list[ChainFault]:
+    actual = verify(trail.database, trail.heads, kept_since, [trail.auditor.public])
+    return [each for each in actual if isinstance(each, ChainFault)]
 
 
 @pytest.mark.parametrize("way", TAMPERED)
 def test_what_is_tampered_with_shows(trail: Trail, way: str) -> None:
     assert faults(trail) == []
     TAMPERED[way](trail)
-    found = faults(trail)
-    assert found
-    assert len({*found}) == len(found)
-    assert {each.chain for each in found} <= {trail.chain, "other"}
+    actual = faults(trail)
+    assert actual
+    assert len({*actual}) == len(actual)
+    assert {each.chain for each in actual} <= {trail.chain, "other"}
 
 
 def test_a_lawful_prune_passes(trail: Trail) -> None:

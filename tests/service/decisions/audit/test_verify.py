@@ -12,13 +12,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.audit.acts import Act, record, shown, verify_acts
+from rationale_service.decisions.audit.acts import AdminAct, record, shown, verify_acts
 from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import GENESIS
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.verify import ChainFault, verify
 from rationale_service.errors import StateUnavailableError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
@@ -36,8 +36,8 @@ def chain(ledger: Ledger) -> str:
     return first.chain
 
 
-def faults(database: SqlStore, *given: Any) -> list[Fault]:
-    return [each for each in verify(database, *given) if isinstance(each, Fault)]
+def faults(database: SqlStore, *arguments: Any) -> list[ChainFault]:
+    return [each for each in verify(database, *arguments) if isinstance(each, ChainFault)]
 
 
 def execute(database: SqlStore, *statements: str, **values: Any) -> None:
@@ -117,9 +117,9 @@ def test_an_inserted_row(database: SqlStore, chain: str) -> None:
         c=chain,
     )
     third = list(stored(database, chain))[2]
-    from rationale_service.decisions.audit.rows import Head
+    from rationale_service.decisions.audit.rows import ChainHead
 
-    forged, _ = Head(chain, 3, third["hash"]).append({**third, "id": "forged"})
+    forged, _ = ChainHead(chain, 3, third["hash"]).append({**third, "id": "forged"})
     names = ", ".join(forged)
     marks = ", ".join(f":{name}" for name in forged)
     execute(database, f"INSERT INTO audit_decisions ({names}) VALUES ({marks})", **forged)  # noqa: S608
@@ -140,17 +140,20 @@ def test_a_row_that_was_replaced_with_its_digest(database: SqlStore, chain: str)
 
 
 def test_a_tail_and_a_whole_chain_that_are_gone_show_by_heads_alone(database: SqlStore, chain: str) -> None:
-    kept = heads(database)
-    (other,) = {head.chain for head in kept} - {chain}
+    signed_heads = heads(database)
+    (other,) = {head.chain for head in signed_heads} - {chain}
     execute(database, "DELETE FROM audit_decisions WHERE chain = :c AND sequence > 4", c=chain)
     execute(database, "DELETE FROM audit_decisions WHERE chain = :c", c=other)
     assert faults(database) == []
-    assert {(each.chain, each.sequence) for each in faults(database, kept)} == {(chain, 5), (other, 1)}
+    assert {(each.chain, each.sequence) for each in faults(database, signed_heads)} == {
+        (chain, 5),
+        (other, 1),
+    }
 
 
 def test_a_chain_that_was_written_anew_shows_by_heads_alone(database: SqlStore, chain: str) -> None:
-    kept = [SignedHead(chain, 1, GENESIS, 4, "f" * 64, "2026-11-23T10:00:00.000000+00:00")]
-    assert [(each.chain, each.sequence) for each in faults(database, kept)] == [(chain, 4)]
+    signed_heads = [SignedHead(chain, 1, GENESIS, 4, "f" * 64, "2026-11-23T10:00:00.000000+00:00")]
+    assert [(each.chain, each.sequence) for each in faults(database, signed_heads)] == [(chain, 4)]
 
 
 def test_signed_heads(tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> None:
@@ -158,17 +161,17 @@ def test_signed_heads(tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> No
     file, keys = tmp_path / "heads.json", [auditor.public]
     file.write_text(signed([head], auditor.private))
     assert read_signed(file, keys) == read_signed(file, [stranger.public, *keys]) == [head]
-    with pytest.raises(InvalidOptionError, match="was not signed by"):
+    with pytest.raises(InvalidOptionError, match="not signed"):
         read_signed(file, [stranger.public])
     file.write_text(file.read_text().replace('"sequence": 3', '"sequence": 2'))
     with pytest.raises(InvalidOptionError, match="altered since"):
         read_signed(file, keys)
     for content in (b"", b"[]", b"{}", b"\xff"):
         file.write_bytes(content)
-        with pytest.raises(InvalidOptionError, match="holds no signed heads"):
+        with pytest.raises(InvalidOptionError, match="signed heads"):
             read_signed(file, keys)
     file.write_text('{"heads": [], "signature": 1}')
-    with pytest.raises(InvalidOptionError, match="was not signed by"):
+    with pytest.raises(InvalidOptionError, match="not signed"):
         read_signed(file, keys)
 
 
@@ -176,14 +179,14 @@ def test_heads_of_another_version(tmp_path: Path, auditor: KeyPair) -> None:
     document: dict[str, Any] = {"heads": [{"chain": "c", "sequence": 3, "hash": "a" * 64, "count": 3}]}
     file = tmp_path / "heads.json"
     file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
-    with pytest.raises(InvalidOptionError, match="write them anew by `rationale audit heads`"):
+    with pytest.raises(InvalidOptionError, match="`rationale audit heads`"):
         read_signed(file, [auditor.public])
 
 
 def test_keys_that_cannot_be_read(auditor: KeyPair) -> None:
-    with pytest.raises(InvalidOptionError, match="cannot read the public key"):
+    with pytest.raises(InvalidOptionError, match="public key"):
         PublicKey(auditor.private_file)
-    with pytest.raises(InvalidOptionError, match="cannot read the private key"):
+    with pytest.raises(InvalidOptionError, match="private key"):
         PrivateKey(auditor.public_file)
 
 
@@ -208,12 +211,12 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_read(
     ledger = ledger_of(database)
     ledger.append([[decision(i)] for i in range(3)])
     execute(database, f"UPDATE audit_decisions SET {column} = {ALTERED[value]} WHERE sequence = 2")  # noqa: S608
-    *found, rows = verify(database)
+    *actual, rows = verify(database)
     assert rows == 3
-    assert found
+    assert actual
     if not is_of_its_kind(column, value):
-        assert f": cannot be read: {column} cannot have been written so" in "\n".join(map(str, found))
-        with pytest.raises(StateUnavailableError, match="was altered, as `rationale audit verify` shows"):
+        assert f": cannot be read: {column} cannot have been written so" in "\n".join(map(str, actual))
+        with pytest.raises(StateUnavailableError, match=r"altered, .*`rationale audit verify`"):
             list(ledger.in_order())
     with contextlib.suppress(StateUnavailableError):  # where it is the end of a chain
         signed(heads(database), auditor.private)
@@ -226,17 +229,17 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_read(
 @pytest.mark.parametrize("column", "number hash previous time caller status detail".split())
 def test_an_act_that_cannot_be_read_is_named(tmp_path: Path, column: str, value: str) -> None:
     database = SqlStore(f"sqlite:///{tmp_path / 'audit.sqlite3'}")
-    act = Act(caller="ops", address="127.0.0.1", act="PUT", target="/v2/x", status=200, request_id="r")
+    act = AdminAct(caller="ops", address="127.0.0.1", act="PUT", target="/v2/x", status=200, request_id="r")
     for _ in range(3):
         record(database, act)
     number = f"UPDATE audit_acts SET {column} = {ALTERED[value]} WHERE number = 3"  # noqa: S608
     with contextlib.suppress(IntegrityError):  # of the number, which alone has to be one
         execute(database, number)
-        *found, _ = verify_acts(database)
-        assert found
+        *actual, _ = verify_acts(database)
+        assert actual
         if not is_of_its_kind(column, value):
-            assert f"cannot be read: {column} cannot have been written so" in "\n".join(map(str, found))
-            with pytest.raises(StateUnavailableError, match="was altered, as `rationale audit verify` shows"):
+            assert f"cannot be read: {column} cannot have been written so" in "\n".join(map(str, actual))
+            with pytest.raises(StateUnavailableError, match=r"altered, .*`rationale audit verify`"):
                 [shown(row) for row in database.acts()]
             if column != "number" or value == "a number":  # else it is not the last
                 with pytest.raises(StateUnavailableError, match="was altered"):

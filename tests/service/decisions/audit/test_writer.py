@@ -33,7 +33,7 @@ from rationale_service.errors import ConflictError, QueueFullError, StateUnavail
 from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings
 from rationale_service.state import database as opening
-from tests.service import handmade as made
+from tests.service import handmade
 from tests.service.conftest import gateway
 from tests.service.decisions.audit.conftest import decision
 from tests.service.decisions.audit.postgres import Postgres
@@ -41,7 +41,7 @@ from tests.service.grpc_end import grpc_end
 
 QUEUE = 20
 DECIDE = "/v1/models/score:decide"
-BODY = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()[:2]]}
+BODY = {"instances": [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()[:2]]}
 UNAVAILABLE = "urn:rationale:problem:state-unavailable"
 
 
@@ -66,7 +66,7 @@ def ids(url: str) -> list[str]:
     store = open_ledger(Settings(audit=url))
     with contextlib.closing(store):
         assert all(isinstance(each, int) for each in verify(store.store, [], months_ago(25)))
-        return [one.id for one in store.in_order()]
+        return [decision.id for decision in store.in_order()]
 
 
 @contextlib.contextmanager
@@ -108,16 +108,16 @@ async def test_many_requests_share_a_transaction(trail: DatabaseTrail, url: str)
 async def test_a_row_that_no_store_takes_fails_alone(trail: DatabaseTrail, url: str) -> None:
     await trail.record([decision(99)])
     bad = replace(decision(3), caller="jwt:\ud800")
-    given = [bad if i == 3 else decision(i) for i in range(QUEUE)]
+    sent = [bad if i == 3 else decision(i) for i in range(QUEUE)]
     with locked(url):
-        waiting = [asyncio.create_task(trail.record([one])) for one in given]
+        waiting = [asyncio.create_task(trail.record([item])) for item in sent]
         await asyncio.sleep(0.3)
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     refused = answers.pop(3)
     assert isinstance(refused, StateUnavailableError)
-    assert answers == [[one] for one in given if one is not bad]
+    assert answers == [[item] for item in sent if item is not bad]
     assert trail.fault is None
-    assert sorted(ids(url)) == sorted(one.id for one in (*given, decision(99)) if one is not bad)
+    assert sorted(ids(url)) == sorted(item.id for item in (*sent, decision(99)) if item is not bad)
 
 
 async def test_who_does_not_wait_is_not_recorded_and_too_many_are_refused(
@@ -135,8 +135,8 @@ async def test_who_does_not_wait_is_not_recorded_and_too_many_are_refused(
             task.cancel()
         await asyncio.wait(waiting[::2])
     await asyncio.gather(first, *waiting[1::2])
-    kept = [99, 0, *range(2, QUEUE + 1, 2)]
-    assert sorted(ids(url)) == sorted(decision(i).id for i in kept)
+    recorded_numbers = [99, 0, *range(2, QUEUE + 1, 2)]
+    assert sorted(ids(url)) == sorted(decision(i).id for i in recorded_numbers)
 
 
 async def test_searches_end(trail: DatabaseTrail) -> None:
@@ -169,7 +169,7 @@ async def test_it_stops_when_all_is_written(url: str) -> None:
 async def test_keys_at_the_same_time(trail: DatabaseTrail, url: str) -> None:
     instance = {"income": 1}
     mine = [decision(i, "key", instance=instance) for i in range(10)]
-    answers = await asyncio.gather(*(trail.record([one]) for one in mine))
+    answers = await asyncio.gather(*(trail.record([item]) for item in mine))
     assert answers == [answers[0]] * 10
     assert await trail.find("credit", "shop", "key", [instance]) == list(answers[0])
     with pytest.raises(ConflictError):
@@ -186,9 +186,9 @@ async def test_a_server_that_is_restarted(server: Postgres) -> None:
     server.stop()
     try:
         for _ in range(2):
-            with pytest.raises(StateUnavailableError, match="the audit trail is not available") as told:
+            with pytest.raises(StateUnavailableError, match="audit trail") as caught:
                 await trail.record([decision(2)])
-            assert told.value.retry_after_s
+            assert caught.value.retry_after_s
         with pytest.raises(StateUnavailableError):
             await trail.find("credit", "shop", "key", [])
     finally:
@@ -249,26 +249,26 @@ async def test_old_decisions_go_by_themselves(url: str, monkeypatch: pytest.Monk
     old = [decision(number, time="2020-01-01T00:00:00.000000+00:00") for number in range(3, 8)]
     await trail.record([*old, decision(2)])
     await trail.stop()
-    for months, left in ((0, 6), (25, 1)):
-        again = trail_of(Settings(audit=url, audit_retention_months=months))
-        again.start()
+    for months, row_count in ((0, 6), (25, 1)):
+        reopened = trail_of(Settings(audit=url, audit_retention_months=months))
+        reopened.start()
         end_s = time.monotonic() + 30
-        while len(ids(url)) != left and time.monotonic() < end_s:
+        while len(ids(url)) != row_count and time.monotonic() < end_s:
             await asyncio.sleep(0.05)
-        await again.stop()
-        assert len(ids(url)) == left
+        await reopened.stop()
+        assert len(ids(url)) == row_count
 
 
-@pytest.mark.parametrize("kept", ["hashed", "sealed"])
-def test_inputs_that_need_a_key_are_refused_at_the_start(kept: Literal["hashed", "sealed"]) -> None:
+@pytest.mark.parametrize("form", ["hashed", "sealed"])
+def test_inputs_that_need_a_key_are_refused_at_the_start(form: Literal["hashed", "sealed"]) -> None:
     with pytest.raises(InvalidOptionError, match="audit_key_file"):
-        trail_of(Settings(audit_inputs=kept))
+        trail_of(Settings(audit_inputs=form))
 
 
 async def test_no_trail_is_made_before_one_is_needed(tmp_path: Path) -> None:
     trail = trail_of(Settings(repository=tmp_path / "models"))
     await trail.record([])
-    await trail.opened()
+    await trail.wait_until_open()
     await trail.stop()
     assert trail.fault is None
     assert list(tmp_path.iterdir()) == []
@@ -280,7 +280,7 @@ async def test_it_is_made_at_the_start_and_looked_at_without_leaving_anything(ur
     trail = trail_of(Settings(audit=url))
     trail.start()
     assert trail.fault is not None  # not open yet
-    await trail.opened()
+    await trail.wait_until_open()
     assert trail.fault is None
     await asyncio.sleep(0.3)  # some looks
     await trail.record([decision(1)])
@@ -296,7 +296,7 @@ async def test_what_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(opening, "_BUSY_S", 0.3)
     url = f"sqlite:///{tmp_path}/audit.sqlite3"
     metrics = Metrics()
-    told = metrics.registry.get_sample_value
+    sample_value = metrics.registry.get_sample_value
     trail = trail_of(Settings(audit=url, max_queue_size=1), metrics.audit)
     await trail.record([decision(1)])
     with locked(url):
@@ -306,17 +306,17 @@ async def test_what_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError):
             await trail.record([decision(5)])
-        assert told("rationale_audit_waiting") == 3
+        assert sample_value("rationale_audit_waiting") == 3
         with pytest.raises(StateUnavailableError):
             await first
-        assert told("rationale_audit_unavailable") == 1
-        assert told("rationale_audit_write_failures_total") == 1
+        assert sample_value("rationale_audit_unavailable") == 1
+        assert sample_value("rationale_audit_write_failures_total") == 1
     await second
     await trail.stop()
-    assert told("rationale_audit_waiting") == 0
-    assert told("rationale_audit_unavailable") == 0
-    assert told("rationale_audit_write_failures_total") == 1
-    assert told("rationale_audit_write_seconds_count") == 2
+    assert sample_value("rationale_audit_waiting") == 0
+    assert sample_value("rationale_audit_unavailable") == 0
+    assert sample_value("rationale_audit_write_failures_total") == 1
+    assert sample_value("rationale_audit_write_seconds_count") == 2
 
 
 @pytest.mark.usefixtures("quick")
@@ -333,7 +333,7 @@ async def test_an_outage_is_told_once_a_minute(
 
     await refused(20)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "decisions are refused: " in caplog.text
+    assert "refused: " in caplog.text
     monkeypatch.setattr(writer, "_LOG_S", 0.0)  # a minute later
     await refused(1)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
@@ -361,10 +361,10 @@ async def test_a_thread_that_hangs_is_told_by_another(
     hangs, thawed = threading.Event(), threading.Event()
     method = getattr(SqlStore, name)
 
-    def hanging(*given: Any) -> Any:
+    def hanging(*arguments: Any) -> Any:
         hangs.set()
         thawed.wait()
-        return method(*given)
+        return method(*arguments)
 
     monkeypatch.setattr(SqlStore, name, hanging)
     metrics = Metrics()
@@ -375,9 +375,9 @@ async def test_a_thread_that_hangs_is_told_by_another(
     while metrics.registry.get_sample_value("rationale_audit_unavailable") != 1:
         await asyncio.sleep(0.02)
     assert trail.fault is not None
-    for asked in (trail.record([decision(2)]), trail.find("score", "", "key", [])):
-        with pytest.raises(StateUnavailableError, match="try again later"):  # at once
-            await asyncio.wait_for(asked, 1)
+    for call in (trail.record([decision(2)]), trail.find("score", "", "key", [])):
+        with pytest.raises(StateUnavailableError, match="later"):  # at once
+            await asyncio.wait_for(call, 1)
     thawed.set()
     while trail.fault is not None:
         await asyncio.sleep(0.02)
@@ -407,14 +407,14 @@ async def test_one_request_in_a_while_finds_out_whether_the_trail_is_back(
     monkeypatch.setattr(SqlStore, "append", hanging)
     trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
     trail.start()
-    await trail.opened()
+    await trail.wait_until_open()
     first = asyncio.create_task(trail.record([decision(1)]))
     await asyncio.to_thread(hangs.wait)
     await asyncio.sleep(0.2)
-    with pytest.raises(StateUnavailableError, match="try again later"):
+    with pytest.raises(StateUnavailableError, match="later"):
         await asyncio.wait_for(trail.record([decision(2)]), 1)
     thawed.set()
-    with pytest.raises(StateUnavailableError, match="try again later"):
+    with pytest.raises(StateUnavailableError, match="later"):
         await first
     await trail.stop()
 
@@ -549,9 +549,9 @@ asyncio.run(main())
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
     file = tmp_path / "audit.sqlite3"
     command = [sys.executable, "-c", PROCESS + FULL, str(file)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.startswith("50 the audit trail cannot be read or written: ")
-    refused, back = done.stderr.splitlines()
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert process.stdout.startswith("50 the audit trail cannot be read or written: ")
+    refused, back = process.stderr.splitlines()
     assert refused.startswith("decisions are refused: the audit trail cannot be read or written: ")
     assert back.endswith("recorded again (49 refused since the line before)")
     assert ids(f"sqlite:///{file}") == [decision(1).id, decision(60).id]
@@ -559,35 +559,35 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("descriptors", "message"),
     [(0, "[Errno 24] Too many open files"), (2, "unable to open database file")],
 )
-def test_a_start_without_descriptors(tmp_path: Path, left: int, told: str) -> None:
+def test_a_start_without_descriptors(tmp_path: Path, descriptors: int, message: str) -> None:
     file = tmp_path / "audit.sqlite3"
-    command = [sys.executable, "-c", PROCESS + NO_DESCRIPTORS, str(file), str(left)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert told in done.stdout
-    refused, back = done.stderr.splitlines()
-    assert told in refused
+    command = [sys.executable, "-c", PROCESS + NO_DESCRIPTORS, str(file), str(descriptors)]
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert message in process.stdout
+    refused, back = process.stderr.splitlines()
+    assert message in refused
     assert "recorded again" in back
     assert ids(f"sqlite:///{file}") == [decision(60).id]
 
 
 async def test_decisions_over_http(tmp_path: Path, url: str) -> None:
     """Two processes' worth of gateways on one trail: the same key gives the same bytes."""
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models", audit=url)
     async with (
-        gateway(settings) as one,
-        gateway(settings.model_copy(update={"state": SecretStr(str(tmp_path))})) as two,
+        gateway(settings) as first_client,
+        gateway(settings.model_copy(update={"state": SecretStr(str(tmp_path))})) as second,
     ):
-        first = await one.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
-        again = await two.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
-        other = await two.post(
+        first = await first_client.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
+        repeated = await second.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
+        other = await second.post(
             DECIDE, json={"instances": BODY["instances"][:1]}, headers={"Idempotency-Key": "k"}
         )
     assert first.status_code == 200
-    assert again.content == first.content
+    assert repeated.content == first.content
     assert other.status_code == 409
     assert ids(url) == [each["id"] for each in first.json()["decisions"]]
 
@@ -628,8 +628,8 @@ async def test_a_model_is_not_ready_to_decide_while_there_is_no_trail(
     befallen: Callable[[str, pytest.FixtureRequest], AbstractContextManager[None]],
 ) -> None:
     """It still predicts, and the server is ready. Nobody has to ask for a decision to find out."""
-    made.write_score(tmp_path / "models")
-    made.write_gradient(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
+    handmade.write_gradient(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models", audit=url)
     every = dict.fromkeys(("score", "score_explain", "slope", "slope_explain"), True)
     async with gateway(settings) as client, grpc_end(settings) as end:
@@ -641,13 +641,13 @@ async def test_a_model_is_not_ready_to_decide_while_there_is_no_trail(
                 name: (await end.stub.ModelReady(pb.ModelReadyRequest(name=name))).ready for name in every
             }
             listed = (await client.post("/v2/repository/index", json={"ready": True})).json()
-            names = {one["name"] for one in listed}
+            names = {model["name"] for model in listed}
             refused = answers["score"]
             if refused.status_code != 200:
                 assert (refused.status_code, refused.json()["type"]) == (503, UNAVAILABLE)
-                assert "no decision is answered without it" in refused.json()["detail"]
-            found = {name: answer.status_code == 200 for name, answer in answers.items()}
-            return found, over_grpc, {name: name in names for name in every}
+                assert "no decision" in refused.json()["detail"]
+            actual = {name: answer.status_code == 200 for name, answer in answers.items()}
+            return actual, over_grpc, {name: name in names for name in every}
 
         async def until(expected: dict[str, bool]) -> None:
             end_s = time.monotonic() + 30
@@ -668,11 +668,11 @@ async def test_a_model_is_not_ready_to_decide_while_there_is_no_trail(
 
 @pytest.mark.usefixtures("quick")
 async def test_a_model_that_is_loaded_later_opens_the_trail(tmp_path: Path) -> None:
-    made.write_gradient(tmp_path / "models")
+    handmade.write_gradient(tmp_path / "models")
     (tmp_path / "state").write_text("in the way")
     settings = Settings(repository=tmp_path / "models", audit=f"sqlite:///{tmp_path}/state/audit.sqlite3")
     async with gateway(settings) as client:
-        made.write_score(tmp_path / "models")
+        handmade.write_score(tmp_path / "models")
         refused = await client.post("/v2/repository/models/score/load")  # it could not be put on record
         assert refused.status_code == 503
         await client._transport.app.state.gateway.live.scan()  # type: ignore[attr-defined]  # as at SIGHUP
@@ -685,7 +685,7 @@ async def test_a_model_that_is_loaded_later_opens_the_trail(tmp_path: Path) -> N
 
 
 async def test_without_a_trail_a_model_decides_and_is_ready(tmp_path: Path) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     (tmp_path / "models.state").write_text("in the way")
     async with gateway(Settings(repository=tmp_path / "models", audit="off")) as client:
         assert (await client.get("/v2/models/score/ready")).status_code == 200
@@ -693,7 +693,7 @@ async def test_without_a_trail_a_model_decides_and_is_ready(tmp_path: Path) -> N
 
 
 async def test_a_trail_that_is_gone_stops_decisions_alone(tmp_path: Path) -> None:
-    made.write_score(tmp_path / "models")
+    handmade.write_score(tmp_path / "models")
     (tmp_path / "state").write_text("in the way")
     settings = Settings(repository=tmp_path / "models", audit=f"sqlite:///{tmp_path}/state/audit.sqlite3")
     async with gateway(settings) as client:

@@ -11,35 +11,35 @@ Both are the walk of `Lrp` with the ε-rule for every layer, and these rules:
     activation        R unchanged
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.methods.engine import Gap
-from rationale.methods.environment import Call
+from rationale.methods.environment import Calls
 from rationale.methods.propagation.backward import Pull
 from rationale.methods.propagation.lrp.attention import (
-    activations,
-    constants,
+    calls_reaching,
     detach,
-    deviations,
     free_names,
-    gates,
-    reaching,
-    refusal,
-    shares,
+    hold_constants,
+    holds_attention,
+    holds_deviations,
+    holds_gates,
+    join_activations,
+    no_rule_error,
 )
-from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
-from rationale.methods.propagation.lrp.lrp import Propagated, Propagation
-from rationale.methods.propagation.lrp.modified import Bounds
+from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, is_product, join_affine_maps
+from rationale.methods.propagation.lrp.lrp import RelevanceMethod, RelevancePull
+from rationale.methods.propagation.lrp.modified import InputBounds
 from rationale.methods.propagation.lrp.rules import STABILISER, Epsilon, Zero
 from rationale.rules.rule import Kind, Trait
 
 
 @dataclass(frozen=True)
-class AttnLrp(Propagated):
+class AttnLrp(RelevanceMethod):
     """Relevance of the inputs for an output of a transformer, through its attention.
 
     Args:
@@ -61,16 +61,16 @@ class AttnLrp(Propagated):
     def options(self) -> dict[str, Any]:
         return {"epsilon": self.epsilon}
 
-    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        calls = constants(calls)
-        read = self.read(activations(detach(calls, deviations(calls))))
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
+        calls = hold_constants(calls)
+        read = self.read(join_activations(detach(calls, holds_deviations(calls))))
         _demand_rules(read)
-        joined, layers = join(op, read)
+        joined, layers = join_affine_maps(op, read)
         epsilons = _stabilisers(joined, layers, self.epsilon)
         rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
-        return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None))
+        return joined, RelevancePull(layers, rules, Zero(), InputBounds(joined, None, None))
 
-    def read(self, calls: Sequence[Call]) -> Sequence[Call]:
+    def read(self, calls: Calls) -> Calls:
         """Return the calls through which the walk carries relevance."""
         return calls
 
@@ -81,30 +81,32 @@ class CpLrp(AttnLrp):
 
     name: ClassVar[str] = "cplrp"
 
-    def read(self, calls: Sequence[Call]) -> Sequence[Call]:
-        detached = detach(detach(calls, shares(calls)), gates(calls))
-        left = reaching([c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs)
-        _demand_reached(calls, left)
-        return left
+    def read(self, calls: Calls) -> Calls:
+        detached = detach(detach(calls, holds_attention(calls)), holds_gates(calls))
+        remaining = calls_reaching(
+            [c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs
+        )
+        _demand_reached(calls, remaining)
+        return remaining
 
 
-def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
+def _stabilisers(calls: Calls, layers: Mapping[str, LinearLayer], epsilon: float) -> dict[str, float]:
     """Return ε by output, for layers with weights, normalisations that add an offset, and sums.
 
     The sums are products that sum, such as MatMul. With y + ε/2 and half of the relevance, both factors have
     2y + ε.
     """
-    found = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
+    epsilons = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
     for call in calls:
         name, traits = call.outputs[0], call.rule.traits
         if Trait.CENTRING in traits:
-            found[name] = epsilon
+            epsilons[name] = epsilon
         elif name not in layers and Trait.PRODUCT in traits and not is_product(call):
-            found[name] = epsilon / sum(call.varying)
-    return found
+            epsilons[name] = epsilon / sum(call.varying)
+    return epsilons
 
 
-def _demand_rules(calls: Sequence[Call]) -> None:
+def _demand_rules(calls: Calls) -> None:
     """Raise UnsupportedModelError that lists all operators that are not linear and have no rule."""
     missing = [
         call
@@ -112,14 +114,15 @@ def _demand_rules(calls: Sequence[Call]) -> None:
         if call.rule.kind is Kind.LOCAL and not is_linear(call) and not call.rule.has_relevance
     ]
     if missing:
-        raise refusal("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
+        raise no_rule_error("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
 
 
-def _demand_reached(calls: Sequence[Call], left: Sequence[Call]) -> None:
+def _demand_reached(calls: Calls, remaining: Calls) -> None:
     """Raise UnsupportedModelError if an explained input reaches the output only through constants."""
-    lost = sorted(free_names(calls) - free_names(left))
+    lost = sorted(free_names(calls) - free_names(remaining))
     if lost:
         raise UnsupportedModelError(
-            f"CP-LRP hands nothing through a Softmax or a gate, and {', '.join(map(repr, lost))} reaches the "
-            "explained output through these alone. Explain the tensor before them (--output), or use AttnLRP."
+            f"CP-LRP passes no relevance through a Softmax or a gate, and {', '.join(map(repr, lost))} "
+            "reaches the explained output through these alone. Explain the tensor before them (--output), or "
+            "use AttnLRP."
         )

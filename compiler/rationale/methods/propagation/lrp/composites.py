@@ -12,12 +12,12 @@ The last selector that matches a node decides.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rationale.errors import InvalidOptionError
-from rationale.methods.environment import Call
-from rationale.methods.propagation.lrp.layers import Layer, is_linear, preparations, sums
+from rationale.methods.environment import Calls, RuleCall
+from rationale.methods.propagation.lrp.layers import LinearLayer, input_preparations, is_linear, summing_calls
 from rationale.methods.propagation.lrp.rules import (
     AlphaBeta,
     DeconvRelu,
@@ -83,7 +83,7 @@ class Selector:
     name: re.Pattern[str] | None = None
     span: tuple[int, int] | None = None
 
-    def matches(self, call: Call, ordinals: Mapping[str | None, Mapping[str, tuple[int, int]]]) -> bool:
+    def matches(self, call: RuleCall, ordinals: Mapping[str | None, Mapping[str, tuple[int, int]]]) -> bool:
         """Tell whether the selector matches a call.
 
         Args:
@@ -110,8 +110,8 @@ def parse_selector(text: str) -> Selector:
             return Selector(name=re.compile(text.removeprefix("name:")))
         except re.error as error:
             raise InvalidOptionError(
-                f"selector {text!r}: no regular expression ({error}). Brackets and other signs that shall "
-                "stand for themselves take a \\ before them."
+                f"selector {text!r}: no regular expression ({error}). Write a \\ before brackets "
+                "and other special characters."
             ) from error
     op_type, _, position = text.rpartition(":") if ":" in text else ("", "", text)
     if not op_type and _TYPE.fullmatch(position):
@@ -126,10 +126,10 @@ def parse_selector(text: str) -> Selector:
 
 
 def _span(position: str) -> tuple[int, int] | None:
-    found = _POSITION.fullmatch(position)
-    if found is None:
+    position_match = _POSITION.fullmatch(position)
+    if position_match is None:
         return None
-    end, count, first, last = found.groups()
+    end, count, first, last = position_match.groups()
     if end == "first":
         span = 1, int(count or 1)
     elif end == "last":
@@ -140,7 +140,7 @@ def _span(position: str) -> tuple[int, int] | None:
 
 
 def assign(
-    calls: Sequence[Call], layers: Mapping[str, Layer], composite: Composite, chosen: Iterable[Choice]
+    calls: Calls, layers: Mapping[str, LinearLayer], composite: Composite, chosen: Iterable[Choice]
 ) -> dict[str, RelevanceRule]:
     """Return the rule of each call that has one, by the call's first output; the last match wins.
 
@@ -153,23 +153,23 @@ def assign(
     ordinals = _ordinals(layers)
     rules: dict[str, RelevanceRule] = {}
     if not composite.is_gradient:
-        rules |= {call.outputs[0]: Epsilon() for call in sums(calls)}
+        rules |= {call.outputs[0]: Epsilon() for call in summing_calls(calls)}
     rules |= dict.fromkeys(ordinals[None], composite.default)
     for text, rule in composite.choices:
-        rules |= _matching(parse_selector(text), rule, calls, layers, ordinals)
+        rules |= _matching_rules(parse_selector(text), rule, calls, layers, ordinals)
     if not composite.is_gradient:
-        rules |= {call.outputs[0]: Pass() for call in preparations(calls)}
+        rules |= {call.outputs[0]: Pass() for call in input_preparations(calls)}
     for text, rule in chosen:
         selector = parse_selector(text)
-        found = _matching(selector, rule, calls, layers, ordinals)
-        if not found:
+        matching_rules = _matching_rules(selector, rule, calls, layers, ordinals)
+        if not matching_rules:
             matched = [c for c in calls if selector.matches(c, ordinals)]
-            raise InvalidOptionError(_nothing_found(text, rule, matched, layers, calls))
-        rules |= found
+            raise InvalidOptionError(_mismatch_message(text, rule, matched, layers, calls))
+        rules |= matching_rules
     return rules
 
 
-def _ordinals(layers: Mapping[str, Layer]) -> dict[str | None, dict[str, tuple[int, int]]]:
+def _ordinals(layers: Mapping[str, LinearLayer]) -> dict[str | None, dict[str, tuple[int, int]]]:
     weighted = [(name, layer) for name, layer in layers.items() if layer.weights is not None]
     groups: dict[str | None, list[str]] = {None: [name for name, _ in weighted]}
     for name, layer in weighted:
@@ -179,11 +179,11 @@ def _ordinals(layers: Mapping[str, Layer]) -> dict[str | None, dict[str, tuple[i
     }
 
 
-def _matching(
+def _matching_rules(
     selector: Selector,
     rule: RelevanceRule,
-    calls: Sequence[Call],
-    layers: Mapping[str, Layer],
+    calls: Calls,
+    layers: Mapping[str, LinearLayer],
     ordinals: Mapping[str | None, Mapping[str, tuple[int, int]]],
 ) -> dict[str, RelevanceRule]:
     return {
@@ -193,7 +193,7 @@ def _matching(
     }
 
 
-def takes(rule: RelevanceRule, call: Call, layer: Layer | None) -> bool:
+def takes(rule: RelevanceRule, call: RuleCall, layer: LinearLayer | None) -> bool:
     """Tell whether a rule can be applied to an operator."""
     moving = Trait.MOVING in call.rule.traits
     if isinstance(rule, Taylor | GuidedRelu | DeconvRelu):
@@ -208,17 +208,13 @@ def takes(rule: RelevanceRule, call: Call, layer: Layer | None) -> bool:
     return layer is not None
 
 
-def _keeps_shape(call: Call) -> bool:
+def _keeps_shape(call: RuleCall) -> bool:
     x = call.x.inputs[call.varying.index(True)]
     return x is not None and call.rule.kind is not Kind.SELECTION and x.shape == call.x.y.shape
 
 
-def _nothing_found(
-    text: str,
-    rule: RelevanceRule,
-    matched: Sequence[Call],
-    layers: Mapping[str, Layer],
-    calls: Sequence[Call],
+def _mismatch_message(
+    text: str, rule: RelevanceRule, matched: Calls, layers: Mapping[str, LinearLayer], calls: Calls
 ) -> str:
     if matched:
         names = ", ".join(f"{c.rule.op_type} {c.name!r}" for c in matched[:5])
@@ -227,10 +223,10 @@ def _nothing_found(
             "ConvTranspose, Gemm, MatMul by weights) and averages; zero and epsilon for linear operators; "
             "pass where the shape stays; own where an operator has a form of its own; taylor for any."
         )
-    known = [f"{layer.call.rule.op_type} {layer.call.name!r}" for layer in layers.values()]
-    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    layer_names = [f"{layer.call.rule.op_type} {layer.call.name!r}" for layer in layers.values()]
+    more = f" and {len(layer_names) - 20} more" if len(layer_names) > 20 else ""
     types = ", ".join(sorted({c.rule.op_type for c in calls}))
     return (
-        f"rule {text}={rule} matches nothing. The layers are, in order: {', '.join(known[:20])}{more}; the "
-        f"operator types {types}."
+        f"rule {text}={rule} matches nothing. The layers are, in order: {', '.join(layer_names[:20])}{more}; "
+        f"the operator types {types}."
     )

@@ -14,14 +14,19 @@ import numpy as np
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap
-from rationale.methods.environment import Call
+from rationale.methods.engine import Gap
+from rationale.methods.environment import Calls, RuleCall
 from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.lrp.attention import activations, constants, refusal
+from rationale.methods.propagation.lrp.attention import hold_constants, join_activations, no_rule_error
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
-from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
-from rationale.methods.propagation.lrp.modified import Bounds, hand_back, multiplier, relevance_of
+from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, is_product, join_affine_maps
+from rationale.methods.propagation.lrp.modified import (
+    InputBounds,
+    multiplier,
+    relevance_of,
+    through_layer,
+)
 from rationale.methods.propagation.lrp.registry import check_rule, origins
 from rationale.methods.propagation.lrp.rules import (
     Bound,
@@ -41,13 +46,13 @@ from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
 
-class Propagated(PropagationMethod):
+class RelevanceMethod(PropagationMethod):
     """The base of methods that propagate relevance, layer by layer."""
 
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
     explains_scores: ClassVar[bool] = True
 
-    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+    def pull(self, op: Ops, call: RuleCall, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
 
     def attribute(
@@ -57,7 +62,7 @@ class Propagated(PropagationMethod):
 
 
 @dataclass(frozen=True, eq=False)
-class Lrp(Propagated):
+class Lrp(RelevanceMethod):
     """Relevance of the inputs for an output, by rules chosen for each operator.
 
     Args:
@@ -111,14 +116,18 @@ class Lrp(Propagated):
     def extensions(self) -> tuple[Extension, ...]:
         return origins(rule for _, rule in self.rules)
 
-    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+    def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         composite = COMPOSITES[self.composite]
-        joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(constants(calls)))
+        joined, layers = (
+            (calls, {})
+            if composite.is_gradient
+            else join_affine_maps(op, join_activations(hold_constants(calls)))
+        )
         rules = assign(joined, layers, composite, self.rules)
-        rest = Taylor() if composite.is_gradient else Zero()
+        default_rule = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:
             _demand_rules(joined, rules)
-        return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high))
+        return joined, RelevancePull(layers, rules, default_rule, InputBounds(joined, self.low, self.high))
 
     def attribute(
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -144,7 +153,7 @@ def lrp_from_texts(
     return Lrp(composite, tuple(parse_choice(text) for text in rule), low, high)
 
 
-def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
+def _demand_rules(calls: Calls, rules: Mapping[str, RelevanceRule]) -> None:
     """Raise UnsupportedModelError that lists all operators without a rule, built in or chosen."""
     missing = [
         call
@@ -162,34 +171,34 @@ def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> 
         )
         advice = f"Take attnlrp for attention and normalisations, or first-order expansions ({expanded})"
         advice += f", or hand relevance on unchanged ({passed})." if passing else "."
-        raise refusal("LRP", missing, calls, advice)
+        raise no_rule_error("LRP", missing, calls, advice)
 
 
 @dataclass(frozen=True)
-class Propagation:
+class RelevancePull:
     """The way in which relevance leaves each operator; rules and layers by an operator's first output.
 
     Attributes:
-        rest: the rule of operators without a chosen rule.
+        default_rule: the rule of operators without a chosen rule.
     """
 
-    layers: Mapping[str, Layer]
+    layers: Mapping[str, LinearLayer]
     rules: Mapping[str, RelevanceRule]
-    rest: RelevanceRule
-    bounds: Bounds
+    default_rule: RelevanceRule
+    bounds: InputBounds
 
-    def rule_of(self, call: Call) -> str | None:
+    def rule_of(self, call: RuleCall) -> str | None:
         """Return the name of an operator's rule; None for an operator that only moves values."""
         rule = self.rules.get(call.outputs[0])
-        if rule is None and call.outputs[0] not in self.layers and isinstance(self.rest, Zero):
-            return _name_of_own(call)
-        return label(rule or self.rest)
+        if rule is None and call.outputs[0] not in self.layers and isinstance(self.default_rule, Zero):
+            return _built_in_rule_name(call)
+        return label(rule or self.default_rule)
 
-    def __call__(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
-        rule = self.rules.get(call.outputs[0], self.rest)
+    def __call__(self, op: Ops, call: RuleCall, m: Any) -> Sequence[Carried | None]:
+        rule = self.rules.get(call.outputs[0], self.default_rule)
         layer = self.layers.get(call.outputs[0])
         if isinstance(rule, Pass):
-            return _passed(op, call, m)
+            return _pass_relevance(op, call, m)
         if isinstance(rule, Taylor):
             return pull_back(call.x, call, m if isinstance(m, tuple) else multiplier(op, m, call.x.y, rule))
         if isinstance(rule, GuidedRelu):
@@ -197,12 +206,12 @@ class Propagation:
         if isinstance(rule, DeconvRelu):
             return [op.Max(m, 0.0)]
         if layer is not None:
-            others = [None for _ in call.inputs[1:]]
-            return [hand_back(op, rule, layer, m, self.bounds), *others]
+            other_inputs = [None for _ in call.inputs[1:]]
+            return [through_layer(op, rule, layer, m, self.bounds), *other_inputs]
         return _PULL[Kind.BILINEAR if is_linear(call) else call.rule.kind](op, call, m, rule)
 
 
-def _name_of_own(call: Call) -> str | None:
+def _built_in_rule_name(call: RuleCall) -> str | None:
     """Return the name of the built-in rule of an operator without a chosen one; see `_PULL`."""
     if Trait.MOVING in call.rule.traits:
         return None
@@ -213,7 +222,7 @@ def _name_of_own(call: Call) -> str | None:
     return names[kind].name if kind in names else "winner"
 
 
-def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
+def _pass_relevance(op: Ops, call: RuleCall, m: Carried) -> Sequence[Carried | None]:
     """Pass R on unchanged, in equal shares to the varying inputs."""
     relevance = relevance_of(op, m, call.x.y)
     count = sum(call.varying)
@@ -221,59 +230,59 @@ def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
     return [share if varying else None for varying in call.varying]
 
 
-def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+def _move_back(op: Ops, call: RuleCall, m: Any) -> Sequence[Carried | None]:
     """Move a multiplier or relevance back to the original places of moved values."""
     parts = m if isinstance(m, tuple) else (m,)
-    if not any(isinstance(part, Relevance) for part in parts):
+    if not any(isinstance(carried, Relevance) for carried in parts):
         return pull_back(call.x, call, m)
     pairs = zip(parts, call.x.outputs, strict=True)
-    tensors = tuple(relevance_of(op, part, y) for part, y in pairs)
+    tensors = tuple(relevance_of(op, carried, y) for carried, y in pairs)
     leaving = pull_back(call.x, call, tensors if len(tensors) > 1 else tensors[0])
     return [None if r is None else Relevance(r) for r in leaving]
 
 
-def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
+def _linear(op: Ops, call: RuleCall, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
     """Carry relevance back through a linear operator without weights to modify.
 
     Each factor of a product of two varying values gets one half.
     """
     if Trait.MOVING in call.rule.traits:
-        return _moved(op, call, m)
+        return _move_back(op, call, m)
     if isinstance(m, Relevance) and is_product(call) and not isinstance(rule, Epsilon):
-        return _passed(op, call, m)
+        return _pass_relevance(op, call, m)
     m = multiplier(op, m, call.x.y, rule)
     if sum(call.varying) == 1:
         return pull_back(call.x, call, m)
     pairs = zip(call.x.inputs, call.varying, strict=True)
     halves = [op.Mul(x, 0.5) if varying else x for x, varying in pairs]
-    return pull_back(call.at(op, halves), call, m)
+    return pull_back(call.evaluate(op, halves), call, m)
 
 
-def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
+def _pointwise(op: Ops, call: RuleCall, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
     """Pass R on unchanged: multiply the multiplier by f(x)/x.
 
     This is f'(x) if f is homogeneous; otherwise the function returns R itself.
     """
     if any(call.varying[1:]):
-        raise UnsupportedModelError("a parameter of it depends on what is explained")
+        raise UnsupportedModelError("one of its parameters depends on the explained inputs")
     if isinstance(m, Relevance) or Trait.HOMOGENEOUS not in call.rule.traits:
-        return _passed(op, call, m)
+        return _pass_relevance(op, call, m)
     return pull_back(call.x, call, m)
 
 
-def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
+def _local(op: Ops, call: RuleCall, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
     """Carry relevance back by the operator's own rule."""
-    form, at = call.rule.relevance_form, call.x
-    m = multiplier(op, m, at.y, rule)
+    form, point = call.rule.relevance_form, call.x
+    m = multiplier(op, m, point.y, rule)
     if form is None:
-        return pull_back(at, call, m)
-    leaving = form(op, m, list(at.inputs), at.y, **call.attributes)
+        return pull_back(point, call, m)
+    leaving = form(op, m, list(point.inputs), point.y, **call.attributes)
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
 
 
-_PULL: dict[Kind, Callable[[Ops, Call, Any, RelevanceRule], Sequence[Carried | None]]] = {
+_PULL: dict[Kind, Callable[[Ops, RuleCall, Any, RelevanceRule], Sequence[Carried | None]]] = {
     Kind.BILINEAR: _linear,
     Kind.POINTWISE: _pointwise,
-    Kind.SELECTION: lambda op, call, m, _: _moved(op, call, m),  # to the winner
+    Kind.SELECTION: lambda op, call, m, _: _move_back(op, call, m),  # to the winner
     Kind.LOCAL: _local,
 }

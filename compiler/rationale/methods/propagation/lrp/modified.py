@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.environment import Call
+from rationale.methods.environment import Calls
 from rationale.methods.propagation.backward import Carried, Relevance
-from rationale.methods.propagation.lrp.layers import Layer, is_plain
+from rationale.methods.propagation.lrp.layers import LinearLayer, is_plain
 from rationale.methods.propagation.lrp.rules import (
     Bound,
     Epsilon,
@@ -35,14 +36,14 @@ _READS_X = frozenset({itself, positive, negative})
 
 
 @dataclass(frozen=True)
-class Bounds:
+class InputBounds:
     """Bounds for ZBox: the rule's own, or those of the model's input, mapped to the layer."""
 
-    calls: Sequence[Call]
+    calls: Calls
     low: Bound
     high: Bound
 
-    def of(self, op: Ops, rule: ZBox, layer: Layer) -> dict[Operand, Tensor]:
+    def of(self, op: Ops, rule: ZBox, layer: LinearLayer) -> dict[Operand, Tensor]:
         """Return the lowest and highest values of a layer's input.
 
         Raises:
@@ -50,9 +51,9 @@ class Bounds:
         """
         who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
         if rule.low is not None:
-            ends = _row(op, rule.low, layer.x, who), _row(op, rule.high, layer.x, who)
+            ends = _bound_row(op, rule.low, layer.x, who), _bound_row(op, rule.high, layer.x, who)
         elif self.low is not None:
-            ends = self._at(op, str(layer.call.inputs[0]), layer.x, who)
+            ends = self._mapped_bounds(op, str(layer.call.inputs[0]), layer.x, who)
         else:
             raise InvalidOptionError(
                 f"{who} needs the smallest and largest value an input may take: low and high "
@@ -60,11 +61,11 @@ class Bounds:
             )
         return dict(zip((low, high), ends, strict=True))
 
-    def _at(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
+    def _mapped_bounds(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
         """Return the bounds of a value that moves and elementwise affine maps compute from the input."""
         call = next((c for c in self.calls if name in c.outputs), None)
         if call is None:
-            return _row(op, self.low, x, who), _row(op, self.high, x, who)
+            return _bound_row(op, self.low, x, who), _bound_row(op, self.high, x, who)
         if not is_plain(call):
             raise InvalidOptionError(
                 f"{who}: low and high bound the model's input, which reaches this layer through "
@@ -74,12 +75,14 @@ class Bounds:
         i = call.varying.index(True)
         source = call.x.inputs[i]
         assert source is not None
-        ends = self._at(op, str(call.inputs[i]), source, who)
-        a, b = (call.at(op, [end if j == i else v for j, v in enumerate(call.x.inputs)]).y for end in ends)
+        ends = self._mapped_bounds(op, str(call.inputs[i]), source, who)
+        a, b = (
+            call.evaluate(op, [end if j == i else v for j, v in enumerate(call.x.inputs)]).y for end in ends
+        )
         return op.Min(a, b), op.Max(a, b)
 
 
-def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
+def _bound_row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
     try:
         array = np.broadcast_to(np.asarray(bound, x.dtype.numpy()), x.shape)
     except ValueError as error:
@@ -112,27 +115,31 @@ def _divides_by_y(rule: RelevanceRule) -> bool:
 
 def _denominator(op: Ops, rule: RelevanceRule, z: Tensor) -> Tensor:
     """Return a rule's denominator; raise InvalidOptionError if it is no tensor of z's shape."""
-    found = rule.modify_denominator(op, z)
-    if not isinstance(found, Tensor) or found.shape != z.shape:
-        what = f"of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+    denominator = rule.modify_denominator(op, z)
+    if not isinstance(denominator, Tensor) or denominator.shape != z.shape:
+        fault = (
+            f"of shape {list(denominator.shape)}" if isinstance(denominator, Tensor) else repr(denominator)
+        )
         raise InvalidOptionError(
             f"rule {rule}: modify_denominator(op, z) must return a tensor of z's shape {list(z.shape)}, not "
-            f"{what}."
+            f"{fault}."
         )
-    return found
+    return denominator
 
 
-def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
+def through_layer(
+    op: Ops, rule: RelevanceRule, layer: LinearLayer, m: Carried, bounds: InputBounds
+) -> Carried:
     """Return a multiplier of x if all terms of the rule read x itself, else relevance."""
     if _divides_by_y(rule) and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
     relevance = relevance_of(op, m, y)
     groups = rule.groups()
-    stand_ins = _stand_ins(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
+    stand_ins = _operands(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
     leaving: dict[Operand, Tensor] = {}
     for group in groups:
-        z, pullbacks = _evaluate(op, layer, group, stand_ins)
+        z, pullbacks = _evaluate_group(op, layer, group, stand_ins)
         if z is None:
             continue
         s = op.Div(_share(op, relevance, y, group), _denominator(op, rule, z))
@@ -141,7 +148,7 @@ def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bo
             leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c
     if leaving.keys() <= _READS_X:
         return _as_multiplier(op, layer, leaving)
-    return Relevance(_sum(op, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
+    return Relevance(reduce(op.Add, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
 
 
 def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
@@ -151,17 +158,17 @@ def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
     return relevance if group.share == 1 else op.Mul(relevance, group.share)
 
 
-def _stand_ins(
-    op: Ops, groups: Sequence[Group], layer: Layer, given: dict[Operand, Tensor]
+def _operands(
+    op: Ops, groups: Sequence[Group], layer: LinearLayer, bounds: dict[Operand, Tensor]
 ) -> dict[Operand, Tensor]:
     """Return the tensor for each operand of the rule's terms, in this layer."""
-    known = given | ({positive: layer.x} if layer.nonnegative else {})
+    known_x = bounds | ({positive: layer.x} if layer.nonnegative else {})
     used = dict.fromkeys(term.operand for group in groups for term in group.terms)
-    return {operand: known[operand] if operand in known else operand(op, layer.x) for operand in used}
+    return {operand: known_x[operand] if operand in known_x else operand(op, layer.x) for operand in used}
 
 
-def _evaluate(
-    op: Ops, layer: Layer, group: Group, stand_ins: Mapping[Operand, Tensor]
+def _evaluate_group(
+    op: Ops, layer: LinearLayer, group: Group, stand_ins: Mapping[Operand, Tensor]
 ) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
     """Return z of the group and each term's pullback; z is None if no modified weights remain."""
     if group.terms in _UNMODIFIED:
@@ -171,48 +178,48 @@ def _evaluate(
     for term in group.terms:
         if term.operand is negative and layer.nonnegative:
             continue
-        found = _call(op, layer, term, stand_ins[term.operand])
-        if found is None:
+        term_result = _evaluate_term(op, layer, term, stand_ins[term.operand])
+        if term_result is None:
             continue
-        y, pullback = found
-        bias = None if layer.bias is None or term.bias is None else modified(op, layer.bias, term.bias)
+        y, pullback = term_result
+        bias = None if layer.bias is None or term.bias is None else modify_weights(op, layer.bias, term.bias)
         if bias is not None:
             y = op.Add(y, bias)
-        parts.append(_signed(op, y, term.sign))
+        parts.append(_scaled(op, y, term.sign))
         pullbacks.append((term.operand, pullback))
-    return (_sum(op, parts) if parts else None), pullbacks
+    return (reduce(op.Add, parts) if parts else None), pullbacks
 
 
 _UNMODIFIED = {Zero().groups()[0].terms}
 
 
-def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
+def _evaluate_term(op: Ops, layer: LinearLayer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
     """Return ρ(W)·x and its pullback with the term's sign; None if ρ(W) = 0."""
     scale = 1.0
     if layer.weights is None:  # equal and positive weights: ρ can only scale them
         scale = term.weight.positive if isinstance(term.weight, Parts) else 1.0
         if scale == 0:
             return None
-        at = layer.linear(op, x, None)
+        point = layer.linear(op, x, None)
     else:
-        at = layer.linear(op, x, modified(op, layer.weights.weight, term.weight))
-    back = at.pullback()
+        point = layer.linear(op, x, modify_weights(op, layer.weights.weight, term.weight))
+    unsigned_pullback = point.pullback()
 
     def pullback(s: Tensor) -> Tensor:
-        return _signed(op, back(s), scale * term.sign)
+        return _scaled(op, unsigned_pullback(s), scale * term.sign)
 
-    return _signed(op, at.y, scale), pullback
+    return _scaled(op, point.y, scale), pullback
 
 
-def _pullback(op: Ops, layer: Layer) -> Pullback:
+def _pullback(op: Ops, layer: LinearLayer) -> Pullback:
     """Return the pullback of the layer with unmodified weights."""
-    at = layer.call.x
+    point = layer.call.x
     if layer.joined and layer.weights is not None:
-        at = layer.linear(op, layer.x, layer.weights.weight)
-    return at.pullback()
+        point = layer.linear(op, layer.x, layer.weights.weight)
+    return point.pullback()
 
 
-def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
+def _as_multiplier(op: Ops, layer: LinearLayer, leaving: Mapping[Operand, Tensor]) -> Tensor:
     """Return a group's c as a multiplier of x.
 
     max(x, 0) and min(x, 0) are nonzero at different places; at each place, the operand's c is x's multiplier.
@@ -226,24 +233,17 @@ def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> 
     return op.Where(op.Greater(x, 0.0), leaving.get(positive, zero), leaving.get(negative, zero))
 
 
-def modified(op: Ops, w: Tensor, how: Modified) -> Tensor:
+def modify_weights(op: Ops, w: Tensor, modification: Modified) -> Tensor:
     """Return ρ(W)."""
-    if not isinstance(how, Parts):
-        return how(op, w)
+    if not isinstance(modification, Parts):
+        return modification(op, w)
     parts = [
-        _signed(op, part(w, 0.0), factor)
-        for part, factor in ((op.Max, how.positive), (op.Min, how.negative))
+        _scaled(op, clip(w, 0.0), factor)
+        for clip, factor in ((op.Max, modification.positive), (op.Min, modification.negative))
         if factor
     ]
-    return w if how == Parts() else _sum(op, parts)
+    return w if modification == Parts() else reduce(op.Add, parts)
 
 
-def _signed(op: Ops, x: Tensor, factor: float) -> Tensor:
+def _scaled(op: Ops, x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else op.Neg(x) if factor == -1 else op.Mul(x, factor)
-
-
-def _sum(op: Ops, parts: Sequence[Tensor]) -> Tensor:
-    total, *others = parts
-    for part in others:
-        total = op.Add(total, part)
-    return total

@@ -118,7 +118,7 @@ class RelevanceRule:
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
             return
-        if not is_own(cls) and cls.name in RULES and is_own(RULES[cls.name]):
+        if not is_built_in(cls) and cls.name in RULES and is_built_in(RULES[cls.name]):
             raise InvalidOptionError(
                 f"class {cls.__qualname__}: one of Rationale's own rules has the name {cls.name!r}. Choose "
                 "another."
@@ -130,7 +130,7 @@ class RelevanceRule:
             value, kind = getattr(self, f.name), kind_of(f)
             if not fits(kind, value) or (kind is float and not 0 <= value < np.inf):
                 who = f"{type(self).__name__}: {f.name}"
-                raise InvalidOptionError(f"{who} must be {_WANTED[kind]}, not {value!r}.")
+                raise InvalidOptionError(f"{who} must be {_TYPE_NAMES[kind]}, not {value!r}.")
 
     def groups(self) -> tuple[Group, ...]:
         return ()
@@ -150,13 +150,13 @@ class RelevanceRule:
 
         If a value cannot be written between colons, the form is a call, such as `zbox(epsilon=0.1)`.
         """
-        given = [(f, getattr(self, f.name)) for f in fields(self) if f.init]
-        while given and _equal(given[-1][1], given[-1][0].default):
-            given.pop()
-        texts = [_text(kind_of(f), value) for f, value in given]
+        parameters = [(f, getattr(self, f.name)) for f in fields(self) if f.init]
+        while parameters and _equal(parameters[-1][1], parameters[-1][0].default):
+            parameters.pop()
+        texts = [_text(kind_of(f), value) for f, value in parameters]
         if None not in texts:
             return ":".join([self.name, *filter(None, texts)])
-        named = [f"{f.name}={np.asarray(v).tolist()!r}" for f, v in given if not _equal(v, f.default)]
+        named = [f"{f.name}={np.asarray(v).tolist()!r}" for f, v in parameters if not _equal(v, f.default)]
         return f"{self.name}({', '.join(named)})"
 
 
@@ -165,18 +165,18 @@ def label(rule: RelevanceRule) -> str:
     return str(rule) if hasattr(rule, "name") else type(rule).__name__.lower()
 
 
-def is_own(cls: type[RelevanceRule]) -> bool:
+def is_built_in(cls: type[RelevanceRule]) -> bool:
     """Tell whether a rule is built in."""
     return cls.__module__ == __name__
 
 
-_WANTED = {float: "a number of at least 0", int: "a whole number", bool: "True or False", str: "a text"}
-_NAMED = {kind.__name__: kind for kind in _WANTED}  # under `from __future__ import annotations`
+_TYPE_NAMES = {float: "a number of at least 0", int: "a whole number", bool: "True or False", str: "a text"}
+_TYPE_BY_NAME = {kind.__name__: kind for kind in _TYPE_NAMES}  # under `from __future__ import annotations`
 
 
 def kind_of(field: "Field[Any]") -> Any:
     """Return a field's type: float, int, bool or str, or another type that only the rule checks."""
-    return _NAMED.get(field.type, field.type) if isinstance(field.type, str) else field.type
+    return _TYPE_BY_NAME.get(field.type, field.type) if isinstance(field.type, str) else field.type
 
 
 def fits(kind: Any, value: Any) -> bool:
@@ -184,7 +184,7 @@ def fits(kind: Any, value: Any) -> bool:
     if kind in (float, int):
         number = int | float if kind is float else int
         return isinstance(value, number) and not isinstance(value, bool)
-    return kind not in _WANTED or isinstance(value, kind)
+    return kind not in _TYPE_NAMES or isinstance(value, kind)
 
 
 def _equal(value: Any, default: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rationale.errors import InvalidOptionError
 from rationale.methods.propagation.lrp.composites import Choice, parse_selector
-from rationale.methods.propagation.lrp.registry import find
+from rationale.methods.propagation.lrp.registry import find_rule_class
 from rationale.methods.propagation.lrp.rules import NAME, RelevanceRule, fits, kind_of
 
 _WRITTEN = re.compile(rf"({NAME.pattern})(?::([^()\"']*)|\((.*)\))?", re.DOTALL)
@@ -24,16 +24,16 @@ _PLURALS = {float: "numbers", int: "whole numbers", bool: "true or false", str: 
 
 def parse_choice(text: str) -> Choice:
     """Parse `Conv=gamma:0.25`, as on the command line; raise the errors of `parse_rule`."""
-    ends = [i for i, sign in enumerate(text) if sign == "="]
-    rules = [i for i in ends if i and _looks_like_a_rule(text[i + 1 :])]
-    at = (rules or ends or [0])[-1]
-    if not at:
+    equal_signs = [i for i, sign in enumerate(text) if sign == "="]
+    rules = [i for i in equal_signs if i and _looks_like_a_rule(text[i + 1 :])]
+    split_index = (rules or equal_signs or [0])[-1]
+    if not split_index:
         raise InvalidOptionError(
             f"rule {text!r}: give SELECTOR=RULE, such as Conv=gamma:0.25 or 'first=zbox(low=-2, high=2)'."
         )
-    selector = text[:at].strip()
+    selector = text[:split_index].strip()
     parse_selector(selector)
-    return selector, parse_rule(text[at + 1 :])
+    return selector, parse_rule(text[split_index + 1 :])
 
 
 def _looks_like_a_rule(text: str) -> bool:
@@ -53,18 +53,18 @@ def parse_rule(text: str) -> RelevanceRule:
         raise InvalidOptionError(
             f"rule {text!r}: write a name alone, or gamma:0.25, or gamma(0.25) with literals as in Python."
         )
-    name, values, arguments = written.groups()
-    cls = find(name)
+    name, values, call_text = written.groups()
+    cls = find_rule_class(name)
     parameters = {f.name: f for f in fields(cls) if f.init}
-    if arguments is not None:
-        given = _of_call(text, arguments, parameters)
+    if call_text is not None:
+        parsed = _parse_call(text, call_text, parameters)
     else:
-        given = _of_values(text, values.split(":") if values is not None else [], parameters)
+        parsed = _parse_values(text, values.split(":") if values is not None else [], parameters)
     needed = [f.name for f in parameters.values() if f.default is MISSING and f.default_factory is MISSING]
-    if not given.keys() >= set(needed):
-        raise InvalidOptionError(f"rule {text!r} needs {', '.join(needed)}; {_form(name, parameters)}.")
+    if not parsed.keys() >= set(needed):
+        raise InvalidOptionError(f"rule {text!r} needs {', '.join(needed)}; {_usage(name, parameters)}.")
     try:
-        return cls(**given)
+        return cls(**parsed)
     except (TypeError, ValueError) as error:
         raise InvalidOptionError(f"rule {text!r}: {error}.") from error
 
@@ -72,32 +72,32 @@ def parse_rule(text: str) -> RelevanceRule:
 Parameters = Mapping[str, "Field[Any]"]
 
 
-def _of_values(text: str, values: Sequence[str], parameters: Parameters) -> dict[str, Any]:
-    _demand_room(text, len(values), parameters)
+def _parse_values(text: str, values: Sequence[str], parameters: Parameters) -> dict[str, Any]:
+    _check_count(text, len(values), parameters)
     pairs = zip(values, parameters.values(), strict=False)
     try:
-        return {f.name: _READ.get(kind_of(f), _any)(value.strip()) for value, f in pairs}
+        return {f.name: _PARSERS.get(kind_of(f), _parse_any)(value.strip()) for value, f in pairs}
     except ValueError as error:
-        raise InvalidOptionError(f"rule {text!r}: give {_values(parameters)}.") from error
+        raise InvalidOptionError(f"rule {text!r}: give {_describe_values(parameters)}.") from error
 
 
-def _of_call(text: str, arguments: str, parameters: Parameters) -> dict[str, Any]:
+def _parse_call(text: str, arguments: str, parameters: Parameters) -> dict[str, Any]:
     positional, named = _literals(text, arguments)
-    _demand_room(text, len(positional), parameters)
-    given = dict(zip(parameters, positional, strict=False))
+    _check_count(text, len(positional), parameters)
+    parsed = dict(zip(parameters, positional, strict=False))
     for name, value in named:
-        if name is None or name not in parameters or name in given:
-            fault = "comes twice" if name in given else "is no parameter of it"
-            form = _form(_name(text), parameters)
+        if name is None or name not in parameters or name in parsed:
+            fault = "comes twice" if name in parsed else "is no parameter of it"
+            form = _usage(_name(text), parameters)
             raise InvalidOptionError(f"rule {text!r}: {name or '**'} {fault}; {form}.")
-        given[name] = value
-    for name, value in given.items():
+        parsed[name] = value
+    for name, value in parsed.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         kind = kind_of(parameters[name])
-        given[name] = _float(value) if number and kind is not int else value
-        if not fits(kind, given[name]):
-            raise InvalidOptionError(f"rule {text!r}: give {_values(parameters)}.")
-    return given
+        parsed[name] = _to_float(value) if number and kind is not int else value
+        if not fits(kind, parsed[name]):
+            raise InvalidOptionError(f"rule {text!r}: give {_describe_values(parameters)}.")
+    return parsed
 
 
 def _literals(text: str, arguments: str) -> tuple[list[Any], list[tuple[str | None, Any]]]:
@@ -119,44 +119,44 @@ def _literals(text: str, arguments: str) -> tuple[list[Any], list[tuple[str | No
     return positional, named
 
 
-def _demand_room(text: str, count: int, parameters: Parameters) -> None:
+def _check_count(text: str, count: int, parameters: Parameters) -> None:
     if count > len(parameters):
         kinds = {kind_of(f) for f in parameters.values()}
         many = "numbers" if kinds <= {float} else "values"
-        raise InvalidOptionError(f"rule {text!r} has too many {many}; {_form(_name(text), parameters)}.")
+        raise InvalidOptionError(f"rule {text!r} has too many {many}; {_usage(_name(text), parameters)}.")
 
 
 def _name(text: str) -> str:
     return re.split("[:(]", text.strip(), maxsplit=1)[0]
 
 
-def _form(name: str, parameters: Parameters) -> str:
+def _usage(name: str, parameters: Parameters) -> str:
     colons = ":".join([name, *(p.upper() for p in parameters)])
     return f"the form is {colons} or {name}({', '.join(f'{p}=…' for p in parameters)})"
 
 
-def _values(parameters: Parameters) -> str:
+def _describe_values(parameters: Parameters) -> str:
     """Return a text that lists the kinds of values and their parameters."""
     kinds: dict[str, list[str]] = {}
     for f in parameters.values():
         kinds.setdefault(_PLURALS.get(kind_of(f), "numbers or lists"), []).append(f.name)
-    return ", ".join(f"{what} for {', '.join(names)}" for what, names in kinds.items())
+    return ", ".join(f"{type_name} for {', '.join(names)}" for type_name, names in kinds.items())
 
 
-def _float(number: float) -> float:
+def _to_float(number: float) -> float:
     try:
         return float(number)
     except OverflowError:  # from a large integer
         return math.inf if number > 0 else -math.inf
 
 
-def _truth(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
 
 
-def _any(text: str) -> Any:
+def _parse_any(text: str) -> Any:
     """Read a number, a list of numbers, or the text itself; the rule checks the value."""
     for read in (float, json.loads):
         try:
@@ -166,4 +166,4 @@ def _any(text: str) -> Any:
     return text
 
 
-_READ: dict[Any, Callable[[str], Any]] = {float: float, int: int, bool: _truth, str: str}
+_PARSERS: dict[Any, Callable[[str], Any]] = {float: float, int: int, bool: _parse_bool, str: str}

@@ -14,10 +14,10 @@ from rationale_service.errors import ConflictError, ServiceError, UnknownModelEr
 from rationale_service.models.explainers.artifact_store import ArtifactStore
 from rationale_service.models.explainers.records import (
     Artifact,
+    ExplainerRecord,
     Key,
-    Known,
-    Record,
     RecordStore,
+    StateSnapshot,
     lease_of,
     to_its_end,
 )
@@ -33,11 +33,11 @@ _HEARD_S = 2.0  # between two signs of life for other machines
 _FOLLOWED_S = 3.0  # longest wait for other processes to adopt a change
 
 
-async def nothing(_: object = None) -> None:
-    """Do nothing: a change, or a callback, without effect."""
+async def _no_change() -> None:
+    """Do nothing."""
 
 
-class Tasks:
+class ExplainerTasks:
     """The background tasks of this process.
 
     Attributes:
@@ -76,7 +76,7 @@ class Tasks:
             await asyncio.wait(self._running)
 
 
-class Following:
+class ReplicaSync:
     """Follower of the other processes, which reports the adopted revision to them.
 
     Attributes:
@@ -88,8 +88,8 @@ class Following:
         plane: DataPlane,
         artifacts: ArtifactStore,
         store: RecordStore,
-        tasks: Tasks,
-        begin: Callable[[Record], None],
+        tasks: ExplainerTasks,
+        begin: Callable[[ExplainerRecord], None],
         retire: Callable[[str], None],
     ) -> None:
         """Take the objects that other processes' changes affect.
@@ -107,9 +107,9 @@ class Following:
         self._begin = begin
         self._retire = retire
         self._noted, self._heard_s = -1, 0.0  # the revision and time that others know
-        self._news: Known | None = None  # records that this process's other parts lack
+        self._news: StateSnapshot | None = None  # records that this process's other parts lack
 
-    async def published(self) -> None:
+    async def wait_until_adopted(self) -> None:
         """Wait until every other process serves the present revision, or its time to do so is over."""
         end_s = time.monotonic() + _FOLLOWED_S
         with contextlib.suppress(ServiceError):
@@ -121,19 +121,23 @@ class Following:
         """Adopt others' changes, then run a change alone: see `RecordStore.exclusively`."""
         return await self._store.exclusively(change, self._adopt)
 
-    def show(self) -> None:
+    async def adopt_changes(self) -> None:
+        """Adopt others' changes, and change nothing else. Raises StateUnavailableError."""
+        await self.exclusively(_no_change)
+
+    def publish(self) -> None:
         """Publish the registry of the present records to the data plane."""
         before, now = self._plane.repository.made_by_others, self._store.registry()
         self._plane.repository = now
         if now.made_by_others not in ("", before):
             log.warning(now.made_by_others)
 
-    async def follow(self, followed: Callable[[Known], Awaitable[None]]) -> None:
+    async def follow(self, on_change: Callable[[StateSnapshot], Awaitable[None]]) -> None:
         """Refresh for ever at an interval: see `refresh`."""
         is_lost = False
         while True:
             try:
-                await self.refresh(followed)
+                await self.refresh(on_change)
                 is_lost = False
             except ServiceError as error:
                 if not is_lost:
@@ -145,31 +149,31 @@ class Following:
                 is_lost = True
             await asyncio.sleep(LOOK_S)
 
-    async def refresh(self, followed: Callable[[Known], Awaitable[None]]) -> None:
+    async def refresh(self, on_change: Callable[[StateSnapshot], Awaitable[None]]) -> None:
         """Adopt other processes' changes, and begin explainers that nobody makes. Raises as `State.open`.
 
         Args:
-            followed: function that gets the present records if others have written them.
+            on_change: function that gets the present records if others have written them.
         """
         if not (self._state.exists or self._state.is_shared):
             return
-        await self.exclusively(nothing)
+        await self.adopt_changes()
         if self._tasks.ending:  # they hold files that may now be deleted
             await asyncio.wait(self._tasks.ending)
         news, self._news = self._news, None
         if news is not None:
-            await followed(news)
+            await on_change(news)
         revision, now_s = self._store.revision, time.monotonic()
         if revision != self._noted or (self._state.is_remote and now_s > self._heard_s + _HEARD_S):
             await asyncio.to_thread(self._state.follow, revision)
             self._noted, self._heard_s = revision, now_s
-        waiting = [one for one in self._store.unsettled() if one.key not in self._tasks.making]
+        waiting = [record for record in self._store.unsettled() if record.key not in self._tasks.making]
         self.elsewhere = await asyncio.to_thread(self._state.leases) if waiting else {}
-        for one in waiting:
-            if lease_of(one.digest) not in self.elsewhere and await self._is_of_here(one):
-                self._begin(one)
+        for record in waiting:
+            if lease_of(record.digest) not in self.elsewhere and await self._is_of_here(record):
+                self._begin(record)
 
-    async def _is_of_here(self, record: Record) -> bool:
+    async def _is_of_here(self, record: ExplainerRecord) -> bool:
         """Tell whether a record is for this process's version of the model."""
         spec = ExplainerSpec.model_validate(record.spec)
         try:
@@ -179,49 +183,52 @@ class Following:
         except ServiceError:  # the compile will meet and report it
             return True
 
-    async def _adopt(self, known: Known) -> None:
+    async def _adopt(self, snapshot: StateSnapshot) -> None:
         """Adopt other processes' records; continue work here that is still wanted."""
-        former = self._store.artifacts
-        self._store.artifacts = {one.digest: one for one in known.artifacts}
-        await self.open_entries(known.records)  # before this process shows them as ready
-        before, now = self._store.records, {one.key: self._merged(one) for one in known.records}
-        self._store.records = now
-        self._store.splits = {one.model: one for one in known.splits}
-        self.show()
+        former_artifacts = self._store.artifacts
+        self._store.artifacts = {record.digest: record for record in snapshot.artifacts}
+        await self.open_entries(snapshot.records)  # before this process shows them as ready
+        former_records, records = (
+            self._store.records,
+            {record.key: self._merge(record) for record in snapshot.records},
+        )
+        self._store.records = records
+        self._store.canaries = {record.model: record for record in snapshot.canaries}
+        self.publish()
         self._plane.forget_answers()
-        for key, one in before.items():
-            same = now.get(key)
-            is_over = same is None or same.generation != one.generation or same.settled
+        for key, record in former_records.items():
+            current = records.get(key)
+            is_over = current is None or current.generation != record.generation or current.settled
             if key in self._tasks.making and is_over and key not in self._tasks.unshown:
                 self._tasks.cancel(key)
-            if one.serving is not None and (same is None or same.serving != one.serving):
-                self._retire(one.serving)
-        for digest in former.keys() - self._store.artifacts.keys():
-            self._tasks.spawn(self._let_go(former[digest]))
-        self._news = known
+            if record.serving is not None and (current is None or current.serving != record.serving):
+                self._retire(record.serving)
+        for digest in former_artifacts.keys() - self._store.artifacts.keys():
+            self._tasks.spawn(self._free(former_artifacts[digest]))
+        self._news = snapshot
 
-    def _merged(self, one: Record) -> Record:
+    def _merge(self, record: ExplainerRecord) -> ExplainerRecord:
         """Return a record with this process's own knowledge of its stage and last use."""
-        mine = self._store.records.get(one.key)
-        if mine is None or mine.generation != one.generation:
-            return one
-        stage = mine.stage if one.key in self._tasks.making and not one.settled else one.stage
-        return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
+        mine = self._store.records.get(record.key)
+        if mine is None or mine.generation != record.generation:
+            return record
+        stage = mine.stage if record.key in self._tasks.making and not record.settled else record.stage
+        return replace(record, stage=stage, updated_s=max(record.updated_s, mine.updated_s))
 
-    async def open_entries(self, records: Iterable[Record]) -> None:
+    async def open_entries(self, records: Iterable[ExplainerRecord]) -> None:
         """Open the serving entries of records.
 
         This process skips entries that it cannot read, and those for another version of a model than its own.
         """
-        for one in list(records):
-            artifact = self._store.artifacts.get(one.serving or "")
+        for record in list(records):
+            artifact = self._store.artifacts.get(record.serving or "")
             if artifact is None or artifact.digest in self._store.entries:
                 continue
-            if await asyncio.to_thread(self._store.models.digest, one.model) not in (
+            if await asyncio.to_thread(self._store.models.digest, record.model) not in (
                 None,
                 artifact.model_digest,
             ):
-                log.warning("%s explains another version of %s than is here", artifact.entry, one.model)
+                log.warning("%s explains another version of %s than is here", artifact.entry, record.model)
                 continue
             try:
                 entry = await asyncio.to_thread(self._artifacts.read, artifact)
@@ -231,7 +238,7 @@ class Following:
             self._store.entries[artifact.digest] = entry
             self._plane.model_cache.admit(entry)
 
-    async def _let_go(self, artifact: Artifact) -> None:
+    async def _free(self, artifact: Artifact) -> None:
         """Free an artifact that another process has deleted, after its running requests."""
         entry = self._store.entries.pop(artifact.digest, None)
         if entry is not None:
