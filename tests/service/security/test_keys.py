@@ -33,7 +33,7 @@ from rationale_service.security.keys import (
     read_keys,
 )
 from rationale_service.security.rate_limit import RateLimits, window_of
-from rationale_service.security.watch import Watched, watch
+from rationale_service.security.watch import WatchedSource, watch
 from rationale_service.settings import Settings
 from tests.service import handmade
 from tests.service.conftest import gateway
@@ -109,7 +109,7 @@ async def test_a_thing_is_read_again_once_it_stays(seen: str, read: list[str]) -
         found.append(last)
 
     with pytest.raises(LookupError, match="over"):
-        await watch(Watched(look, note, 0.0))
+        await watch(WatchedSource(look, note, 0.0))
     assert found == read
 
 
