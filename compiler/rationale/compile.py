@@ -18,7 +18,7 @@ from rationale.artifact.finishing.finish import finish
 from rationale.artifact.finishing.open_length import check_span
 from rationale.conversion.convert import Converted, convert, example_of
 from rationale.conversion.files import is_fitted_file, read_fitted
-from rationale.conversion.parity import warnings_of
+from rationale.conversion.parity import parity_warnings
 from rationale.errors import (
     CheckFailedError,
     InvalidOptionError,
@@ -320,7 +320,7 @@ def _compile(
         plan.rules,
         notes=notes,
         first=(
-            *(warnings_of(provenance.parity) if provenance.parity else ()),
+            *(parity_warnings(provenance.parity) if provenance.parity else ()),
             *(() if choice.is_exact else why),
         ),
         libraries=context.libraries,

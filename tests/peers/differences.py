@@ -114,14 +114,14 @@ def truth(name: str) -> np.ndarray:
 @cache
 def judged(name: str, tool: str) -> Judged | str:
     """How far a tool is from the truth; what it says where it gives no answer."""
-    given = case(name)
+    sample = case(name)
     try:
-        values = TOOLS[tool](given)
+        values = TOOLS[tool](sample)
     except (AssertionError, RuntimeError, AttributeError) as refusal:
         return f"{type(refusal).__name__}: {refusal}"
-    due = predict(given.network, given.x) - predict(given.network, given.references).mean(axis=0)
-    missing = values.reshape(*due.shape, -1).sum(axis=-1) - due
-    return Judged(error(values, truth(name)), float(np.abs(missing).max() / np.abs(due).max()))
+    expected = predict(sample.network, sample.x) - predict(sample.network, sample.references).mean(axis=0)
+    missing = values.reshape(*expected.shape, -1).sum(axis=-1) - expected
+    return Judged(error(values, truth(name)), float(np.abs(missing).max() / np.abs(expected).max()))
 
 
 def _cell(result: Judged | str) -> str:

@@ -192,7 +192,7 @@ def exported(name: str, exporter: str) -> onnx.ModelProto:
     return export(case(name), exporter)
 
 
-def export(given: Case, exporter: str) -> onnx.ModelProto:
+def export(sample: Case, exporter: str) -> onnx.ModelProto:
     """The network as ONNX with a symbolic batch, by one of PyTorch's two exporters."""
     options = {
         "torchscript": {"dynamo": False, "dynamic_axes": {"x": {0: "n"}, "y": {0: "n"}}},
@@ -200,6 +200,6 @@ def export(given: Case, exporter: str) -> onnx.ModelProto:
     }[exporter]
     with TemporaryDirectory() as folder, without_chatter():
         path = Path(folder) / "model.onnx"
-        example = (torch.from_numpy(given.x),)
-        torch.onnx.export(given.fresh(), example, path, input_names=["x"], output_names=["y"], **options)
+        example = (torch.from_numpy(sample.x),)
+        torch.onnx.export(sample.fresh(), example, path, input_names=["x"], output_names=["y"], **options)
         return onnx.load(path)

@@ -19,8 +19,8 @@ def gap(name: str, method: Method) -> float:
     return float(np.abs(answer["completeness_gap"]).max() / difference)
 
 
-def table(what: str, counts: tuple[int, ...], method: Callable[[str, int], Method]) -> str:
-    lines = [f"| {what} | " + " | ".join(NETWORKS.values()) + " |", "|---|" + "---|" * len(NETWORKS)]
+def table(quantity: str, counts: tuple[int, ...], method: Callable[[str, int], Method]) -> str:
+    lines = [f"| {quantity} | " + " | ".join(NETWORKS.values()) + " |", "|---|" + "---|" * len(NETWORKS)]
     for count in counts:
         gaps = (f"{gap(name, method(name, count)):.0e}".replace("e-0", "e-") for name in NETWORKS)
         lines.append(f"| {count} | " + " | ".join(gaps) + " |")

@@ -55,12 +55,12 @@ def test_the_page_says_what_is_measured() -> None:
     lines = PAGE.read_text().splitlines()
     rows = {cells[0]: cells[1:] for line in lines if len(cells := _cells(line)) == 4}
     for name in CASES:
-        for said, tool in zip(rows[name], ("Rationale", "SHAP", "captum"), strict=True):
+        for outcome, tool in zip(rows[name], ("Rationale", "SHAP", "captum"), strict=True):
             result = judged(name, tool)
             if isinstance(result, str):
-                assert said == "raises"
+                assert outcome == "raises"
             else:
-                assert (said == "right") == (max(result.error, result.missing) <= RIGHT), (name, tool)
+                assert (outcome == "right") == (max(result.error, result.missing) <= RIGHT), (name, tool)
 
 
 def _cells(line: str) -> list[str]:

@@ -8,12 +8,12 @@ from tests.peers.others import autograd
 
 @each_export
 def test_gradient(name: str, exporter: str) -> None:
-    given = case(name)
-    truth = autograd(given.fresh(), given.x)
+    sample = case(name)
+    truth = autograd(sample.fresh(), sample.x)
     model = exported(name, exporter)
-    plain = compile_model(model, Gradient(), targets="all").explain(given.x)
-    product = compile_model(model, Gradient(times_input=True), targets="all").explain(given.x)
+    plain = compile_model(model, Gradient(), targets="all").explain(sample.x)
+    product = compile_model(model, Gradient(times_input=True), targets="all").explain(sample.x)
     assert error(plain["x_attributions"], truth) <= GRADIENT
-    assert error(product["x_attributions"], truth * given.x[:, None]) <= GRADIENT
+    assert error(product["x_attributions"], truth * sample.x[:, None]) <= GRADIENT
     assert "completeness_gap" not in plain
     assert "base_value" not in plain

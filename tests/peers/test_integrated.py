@@ -30,10 +30,10 @@ def ours(name: str, method: object) -> Explanation:
     return compile_model(exported(name, "torchscript"), method, targets="all").explain(case(name).x)
 
 
-def captum_integrated(given: Case, baseline: np.ndarray) -> np.ndarray:
+def captum_integrated(sample: Case, baseline: np.ndarray) -> np.ndarray:
     """`captum.attr.IntegratedGradients` from one row [1, …], in float64: [N, T, …]."""
-    network = given.fresh().double()
-    rows, start = torch.from_numpy(given.x).double(), torch.from_numpy(baseline).double()
+    network = sample.fresh().double()
+    rows, start = torch.from_numpy(sample.x).double(), torch.from_numpy(baseline).double()
     explainer = captum.attr.IntegratedGradients(network)
     values = [
         explainer.attribute(rows, start, target=t, n_steps=STEPS, method="gausslegendre")
@@ -42,11 +42,11 @@ def captum_integrated(given: Case, baseline: np.ndarray) -> np.ndarray:
     return torch.stack(values, dim=1).detach().numpy()
 
 
-def captum_expected(given: Case, draws: int, target: int) -> np.ndarray:
+def captum_expected(sample: Case, draws: int, target: int) -> np.ndarray:
     """`captum.attr.GradientShap` with draws of its own, without noise, in float64: [N, …]."""
-    network, references = given.fresh().double(), torch.from_numpy(given.references).double()
+    network, references = sample.fresh().double(), torch.from_numpy(sample.references).double()
     explainer = captum.attr.GradientShap(network)
-    rows = torch.from_numpy(given.x).double()
+    rows = torch.from_numpy(sample.x).double()
     return explainer.attribute(rows, references, n_samples=draws, stdevs=0.0, target=target).detach().numpy()
 
 
@@ -65,25 +65,25 @@ def seeded(seed: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_integrated_gradients_from_zeros(name: str) -> None:
-    given = case(name)
+    sample = case(name)
     answer = ours(name, IntegratedGradients(steps=STEPS))
-    assert error(answer["x_attributions"], captum_integrated(given, np.zeros_like(given.x[:1]))) <= GRADIENT
-    base = predict(given.network, np.zeros_like(given.x[:1]))
-    np.testing.assert_allclose(answer["base_value"], np.tile(base, (len(given.x), 1)), rtol=1e-5, atol=1e-6)
+    assert error(answer["x_attributions"], captum_integrated(sample, np.zeros_like(sample.x[:1]))) <= GRADIENT
+    base = predict(sample.network, np.zeros_like(sample.x[:1]))
+    np.testing.assert_allclose(answer["base_value"], np.tile(base, (len(sample.x), 1)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["tanh_3", "relu_1", "plain"])
 def test_integrated_gradients_from_references(name: str) -> None:
-    given = case(name)
-    each = np.stack([captum_integrated(given, given.references[k : k + 1]) for k in range(K)])
-    wanted = {
+    sample = case(name)
+    each = np.stack([captum_integrated(sample, sample.references[k : k + 1]) for k in range(K)])
+    expected_outputs = {
         "x_attributions": each.mean(axis=0),
         "x_standard_error": each.std(axis=0, ddof=1) / np.sqrt(K),
     }
-    method = IntegratedGradients(given.references, STEPS, standard_error=True)
+    method = IntegratedGradients(sample.references, STEPS, standard_error=True)
     compiled = compile_model(exported(name, "torchscript"), method, targets="all")
-    narrow, wide = compiled.explain(given.x), run64(compiled.model, {"x": given.x})
-    for output, want in wanted.items():
+    narrow, wide = compiled.explain(sample.x), run64(compiled.model, {"x": sample.x})
+    for output, want in expected_outputs.items():
         assert error(wide[output], want) <= WIDE
         off = np.abs(narrow[output] - want) > GRADIENT * np.abs(want).max()
         assert off.mean() <= (FLIPPED_SHARE if name in CNNS else 0)
@@ -91,33 +91,33 @@ def test_integrated_gradients_from_references(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tanh_3", "softplus_1"])
 def test_integrated_gradients_add_up(name: str) -> None:
-    given = case(name)
-    answer = ours(name, IntegratedGradients(given.references, 40))
+    sample = case(name)
+    answer = ours(name, IntegratedGradients(sample.references, 40))
     difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
     assert np.abs(answer["completeness_gap"]).max() <= GAP * difference
 
 
 @pytest.mark.parametrize("name", [*MLPS, *CNNS])
 def test_expected_gradients_over_the_same_pairs(name: str) -> None:
-    given, method = case(name), ExpectedGradients(case(name).references, samples=23, seed=3)
+    sample, method = case(name), ExpectedGradients(case(name).references, samples=23, seed=3)
     places, alphas = method.pairs(K)
     each = []
     for place, alpha in zip(places, alphas, strict=True):
-        delta = given.x.astype(np.float64) - given.references[place]
-        slopes = autograd(given.fresh(), given.references[place] + alpha * delta)
+        delta = sample.x.astype(np.float64) - sample.references[place]
+        slopes = autograd(sample.fresh(), sample.references[place] + alpha * delta)
         each.append(slopes * delta[:, None])
     assert error(ours(name, method)["x_attributions"], np.mean(each, axis=0)) <= GRADIENT
 
 
 @pytest.mark.parametrize("name", ["tanh_3", "relu_3", "plain"])
 def test_expected_gradients_are_within_four_standard_errors_of_captums_draws(name: str) -> None:
-    given, samples, draws = case(name), 400, 2000
-    answer = ours(name, ExpectedGradients(given.references, samples, seed=8, standard_error=True))
+    sample, samples, draws = case(name), 400, 2000
+    answer = ours(name, ExpectedGradients(sample.references, samples, seed=8, standard_error=True))
     with seeded(0):
-        theirs = captum_expected(given, draws, target=2)
+        theirs = captum_expected(sample, draws, target=2)
     values, errors = answer["x_attributions"][:, 2], answer["x_standard_error"][:, 2]
-    both = errors * np.sqrt(1 + samples / draws)
-    distance = np.abs(values - theirs) / np.where(both > 0, both, 1)
+    combined = errors * np.sqrt(1 + samples / draws)
+    distance = np.abs(values - theirs) / np.where(combined > 0, combined, 1)
     assert errors.max() < 0.1 * np.abs(theirs).max(), "the bound would hold for anything"
     assert distance.max() < 4
     assert 0.7 < np.sqrt((distance**2).mean()) < 1.3
@@ -125,9 +125,9 @@ def test_expected_gradients_are_within_four_standard_errors_of_captums_draws(nam
 
 @pytest.mark.parametrize("name", ["tanh_3", "relu_1", "vgg_like"])
 def test_smoothgrad_over_the_same_noise(name: str) -> None:
-    given, method = case(name), SmoothGrad(samples=17, sigma=0.2, seed=6)
-    noise = method.noise("x", given.x.shape[1:])
-    want = np.mean([autograd(given.fresh(), given.x + one) for one in noise], axis=0)
+    sample, method = case(name), SmoothGrad(samples=17, sigma=0.2, seed=6)
+    noise = method.noise("x", sample.x.shape[1:])
+    want = np.mean([autograd(sample.fresh(), sample.x + draw) for draw in noise], axis=0)
     assert error(ours(name, method)["x_attributions"], want) <= GRADIENT
-    plain = autograd(given.fresh(), given.x)
+    plain = autograd(sample.fresh(), sample.x)
     assert error(plain, want) > 0.01, "the noise changes nothing"

@@ -39,8 +39,8 @@ def compiled() -> Compiled:
 def by_captum(inputs: np.ndarray, targets: Any, **_: object) -> np.ndarray:
     x = torch.as_tensor(np.asarray(inputs), dtype=torch.float32).requires_grad_()
     with without_chatter():
-        found = Saliency(case(NETWORK).fresh()).attribute(x, target=[int(t) for t in targets], abs=False)
-    values: np.ndarray = found.detach().numpy()
+        scores = Saliency(case(NETWORK).fresh()).attribute(x, target=[int(t) for t in targets], abs=False)
+    values: np.ndarray = scores.detach().numpy()
     return values
 
 
@@ -61,19 +61,19 @@ METRICS = {
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_of_quantus_answers_as_for_captum(name: str) -> None:
     """The same draws, the same formula: once by our graph alone, once by the network and captum."""
-    x, found = case(NETWORK).x[: len(TARGETS)], []
+    x, scores = case(NETWORK).x[: len(TARGETS)], []
     for module, explain in (
         (torch_module(compiled()), quantus_explain(compiled())),
         (case(NETWORK).fresh(), by_captum),
     ):
         np.random.seed(0)  # Quantus draws from it
         with without_chatter():
-            scores = METRICS[name]()(
+            result = METRICS[name]()(
                 model=module, x_batch=x, y_batch=TARGETS, explain_func=explain, device="cpu"
             )
-        found.append(np.asarray(scores, np.float64))
-    assert np.abs(found[1]).max() > 1e-3
-    np.testing.assert_allclose(*found, atol=1e-4)
+        scores.append(np.asarray(result, np.float64))
+    assert np.abs(scores[1]).max() > 1e-3
+    np.testing.assert_allclose(*scores, atol=1e-4)
 
 
 def test_captums_own_metrics() -> None:
@@ -97,12 +97,12 @@ def test_captums_own_metrics() -> None:
         noise = 0.1 * torch.randn_like(inputs)
         return noise, inputs - noise
 
-    found = []
+    scores = []
     for forward in (module, case(NETWORK).fresh()):
         torch.manual_seed(1)
         with without_chatter():
-            found.append(infidelity(forward, perturbed, x, explain(x, target=1), target=1).detach().numpy())
-    np.testing.assert_allclose(*found, rtol=1e-3)
+            scores.append(infidelity(forward, perturbed, x, explain(x, target=1), target=1).detach().numpy())
+    np.testing.assert_allclose(*scores, rtol=1e-3)
 
 
 def test_the_module_predicts_what_the_network_does() -> None:
@@ -113,14 +113,14 @@ def test_the_module_predicts_what_the_network_does() -> None:
 def test_what_a_metric_cannot_ask() -> None:
     several = compile_model(two_inputs(), Lrp(), targets=[0])
     for make in (quantus_explain, captum_explain, torch_module):
-        with pytest.raises(InvalidOptionError, match="know one input, and the model has"):
+        with pytest.raises(InvalidOptionError, match=r"\['a', 'b'\]"):
             make(several)
     x = rows(3, FEATURES)
-    one = quantus_explain(compile_model(mlp(), Lrp(), targets=[1]))
-    with pytest.raises(InvalidOptionError, match=r"targets \[0, 2\] are not explained"):
-        one(x, [0, 1, 2])
+    explain = quantus_explain(compile_model(mlp(), Lrp(), targets=[1]))
+    with pytest.raises(InvalidOptionError, match=r"\[0, 2\]"):
+        explain(x, [0, 1, 2])
     predicted = compile_model(mlp(last="Identity"), Lrp(), targets="predicted")
     winners = predicted.explain(x)["y"].argmax(axis=1)
     assert quantus_explain(predicted)(x, winners).shape == x.shape
-    with pytest.raises(InvalidOptionError, match='compile with targets="all"'):
+    with pytest.raises(InvalidOptionError, match='targets="all"'):
         quantus_explain(predicted)(x, winners - 1)

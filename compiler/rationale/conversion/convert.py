@@ -10,8 +10,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 import onnx
 
-from rationale.conversion.graphs import AsOnnx
-from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
+from rationale.conversion.graphs import ConversionResult
+from rationale.conversion.parity import (
+    ADVICE,
+    check_allowed,
+    compare,
+    describe_parity,
+    parity_warnings,
+    refuse_another_model,
+)
 from rationale.conversion.rows import Features, part_of
 from rationale.conversion.wrappers import exporter, unwrapped
 from rationale.distribution import NAME, install
@@ -54,11 +61,11 @@ _LIBRARIES = {  # by the module of a class or its base; the first that fits
 }
 
 
-class _Module(Protocol):
+class _LibraryModule(Protocol):
     def features(self, model: Any) -> Features:
         """Return a fitted model's knowledge of its columns."""
 
-    def as_onnx(self, model: Any, example: Any, **named: Any) -> AsOnnx:
+    def as_onnx(self, model: Any, example: Any, **named: Any) -> ConversionResult:
         """Convert a model; raise RationaleError, or any error of its converter."""
 
 
@@ -90,12 +97,16 @@ class Converted:
     @property
     def report(self) -> str:
         """The parity in one line."""
-        return "parity: not measured, without references" if self.parity is None else summary(self.parity)
+        return (
+            "parity: not measured, without references"
+            if self.parity is None
+            else describe_parity(self.parity)
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about differences that are more than rounding."""
-        return () if self.parity is None else warnings_of(self.parity)
+        return () if self.parity is None else parity_warnings(self.parity)
 
     def columns_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
         """Return the method with those columns of its references that the model reads.
@@ -103,14 +114,14 @@ class Converted:
         References that are no table stay as they are. If no table names the one input's features, their names
         are returned too.
         """
-        given: Any = getattr(method, "references", None)
-        opened = isinstance(given, OpenReferences)
-        rows = given.examples if opened else given
-        chosen = None if self.columns is None else part_of(rows, self.columns, underscored=self.underscored)
-        if chosen is None:
+        references: Any = getattr(method, "references", None)
+        is_open = isinstance(references, OpenReferences)
+        rows = references.examples if is_open else references
+        selected = None if self.columns is None else part_of(rows, self.columns, underscored=self.underscored)
+        if selected is None:
             return method, None if self.by_column else self.columns
-        changed: Any = method  # a frozen dataclass, as all methods are
-        return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None
+        changed = replace(references, examples=selected) if is_open else selected
+        return replace(cast("Any", method), references=changed), None  # all methods are dataclasses
 
 
 def convert(
@@ -142,30 +153,32 @@ def convert(
     """
     check_allowed(allow_parity)
     model = unwrapped(model)
+    name = _class_name(model)
     with _converting(model) as (module, converter):
-        named = {"categories": categories} if categories and _name(model).startswith("catboost.") else {}
-        made = module.as_onnx(model, example, **named)
-        parity = compare(made, _name(model), converter, allow_parity)
+        options = {"categories": categories} if categories and name.startswith("catboost.") else {}
+        result = module.as_onnx(model, example, **options)
+        parity = compare(result, name, converter, allow_parity)
     if parity is not None:
-        demand(parity)
+        refuse_another_model(parity)
     if not converter.startswith("torch "):  # a module's features are unknown
-        mark_numbers(made.proto)
-    underscored = example is None and _name(model).startswith("lightgbm.")
-    return Converted(made.proto, made.columns, made.by_column, underscored, parity, made.feeds, _ask(made))
+        mark_numbers(result.proto)
+    underscored = example is None and name.startswith("lightgbm.")
+    ask = _fitted_answers(result)
+    return Converted(result.proto, result.columns, result.by_column, underscored, parity, result.feeds, ask)
 
 
-def _ask(made: AsOnnx) -> Ask | None:
+def _fitted_answers(result: ConversionResult) -> Ask | None:
     """Return a function that asks the fitted model; its answer is empty if the model refuses the rows."""
-    both = made.both
-    if both is None:
+    pair = result.pair
+    if pair is None:
         return None
-    names = [value.name for value in made.proto.graph.output]
+    names = [value.name for value in result.proto.graph.output]
 
     def ask(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                answers = both.answer(both.rows.as_fed(feeds, by_column=made.by_column))
+                answers = pair.answer(pair.rows.from_onnx_inputs(feeds, by_column=result.by_column))
         except Exception:  # each library has errors of its own for rows that it refuses
             return {}
         return {n: np.asarray(a) for n, a in zip(names, answers, strict=False) if a is not None}
@@ -182,19 +195,21 @@ def features_of(model: Any) -> Features:
 
 def example_of(method: Method) -> Any:
     """Return a method's references as an example; None if there are none."""
-    given = method.reference_set
-    if isinstance(given, OpenReferences):
-        return given.examples
-    return None if isinstance(given, Baseline) else given
+    references = method.reference_set
+    if isinstance(references, OpenReferences):
+        return references.examples
+    return None if isinstance(references, Baseline) else references
 
 
 def _library(model: object) -> Library | None:
     modules = tuple(f"{kind.__module__}." for kind in type(model).__mro__)
-    found = (own for name, own in _LIBRARIES.items() if any(m.startswith(f"{name}.") for m in modules))
-    return next(found, None)
+    for name, library in _LIBRARIES.items():
+        if any(module.startswith(f"{name}.") for module in modules):
+            return library
+    return None
 
 
-def _name(model: object) -> str:
+def _class_name(model: object) -> str:
     """Name a model, such as xgboost.XGBClassifier."""
     kind = type(model)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
@@ -210,12 +225,12 @@ def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
 
 
 @contextmanager
-def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
+def _converting(model: Any) -> Iterator[tuple[_LibraryModule, str]]:
     """Yield the module for a model's library and its converter's version; report the converter's errors.
 
     Converters' warnings about their own past and future are silenced.
     """
-    library, name = _library(model), _name(model)
+    library, name = _library(model), _class_name(model)
     if library is None and (advice := exporter(model)) is not None:
         raise InvalidModelError(f"{name} is not converted here. {advice}.")
     if library is None:
@@ -233,7 +248,7 @@ def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            yield cast("_Module", import_module(library.module)), converter
+            yield cast("_LibraryModule", import_module(library.module)), converter
         except RationaleError:
             raise
         except Exception as error:

@@ -11,54 +11,55 @@ from typing import Any
 import numpy as np
 from skl2onnx.common.data_types import Int64TensorType, StringTensorType
 
-from rationale.conversion.classifiers import Convert
+from rationale.conversion.operators import Convert, add_node
 from rationale.errors import UnsupportedModelError
 from rationale.tables.frames import as_text
 
 _INFREQUENT = "infrequent_sklearn"  # scikit-learn's name for their column
 _NONE = "\0"  # no category
+_ML: dict[str, Any] = {"op_domain": "ai.onnx.ml", "op_version": 2}
 
 
-def of_texts(operator: Any) -> bool:
+def reads_texts(operator: Any) -> bool:
     """Tell whether a step reads texts alone."""
     return all(isinstance(value.type, StringTensorType) for value in operator.inputs)
 
 
-def one_hot(known: Convert) -> Convert:
+def one_hot(convert: Convert) -> Convert:
     """Convert a OneHotEncoder as skl2onnx does, with rare categories as one and a new one as none."""
 
-    def converted(scope: Any, operator: Any, container: Any) -> None:
-        encoder, given = operator.raw_operator, list(operator.inputs)
+    def convert_one_hot(scope: Any, operator: Any, container: Any) -> None:
+        encoder, inputs = operator.raw_operator, list(operator.inputs)
         operator.raw_operator = plain = _without_rare(encoder)
-        if of_texts(operator):
-            operator.inputs = [_in_groups(encoder, plain, scope, operator, container)]
-        known(scope, operator, container)
-        operator.raw_operator, operator.inputs = encoder, given
+        if reads_texts(operator):
+            operator.inputs = [_grouped_texts(encoder, plain, scope, operator, container)]
+        convert(scope, operator, container)
+        operator.raw_operator, operator.inputs = encoder, inputs
 
-    return converted
+    return convert_one_hot
 
 
-def one_hot_shapes(known: Callable[[Any], None]) -> Callable[[Any], None]:
+def one_hot_shapes(original_shapes: Callable[[Any], None]) -> Callable[[Any], None]:
     """Set the columns that scikit-learn makes, in the type that skl2onnx gives them."""
 
     def shapes(operator: Any) -> None:
-        known(operator)
+        original_shapes(operator)
         rows = operator.outputs[0].type.shape[0]
         operator.outputs[0].type.shape = [rows, sum(operator.raw_operator._n_features_outs)]
 
     return shapes
 
 
-def texts_or(known: Convert, of_words: Convert) -> Convert:
+def by_type(convert_numbers: Convert, convert_texts: Convert) -> Convert:
     """Convert a step by `of_words` if it reads texts, else by `known`."""
 
-    def converted(scope: Any, operator: Any, container: Any) -> None:
-        (of_words if of_texts(operator) else known)(scope, operator, container)
+    def convert(scope: Any, operator: Any, container: Any) -> None:
+        (convert_texts if reads_texts(operator) else convert_numbers)(scope, operator, container)
 
-    return converted
+    return convert
 
 
-def coded(scope: Any, operator: Any, container: Any) -> None:
+def encode(scope: Any, operator: Any, container: Any) -> None:
     """Convert an OrdinalEncoder or a TargetEncoder of texts, with the encoder's answer to each category."""
     encoder, numbers = operator.raw_operator, list[str]()
     if getattr(encoder, "target_type_", "binary") == "multiclass":
@@ -68,83 +69,60 @@ def coded(scope: Any, operator: Any, container: Any) -> None:
         for category in encoder.categories_[i]:
             if (text := as_text(category)) not in keys:
                 keys.append(text)
-                values.append(_asked(encoder, i, category))
-        numbers.append(scope.get_unique_variable_name("coded"))
-        container.add_node(
-            "LabelEncoder",
-            [column],
-            [numbers[-1]],
-            op_domain="ai.onnx.ml",
-            op_version=2,
-            name=scope.get_unique_operator_name("LabelEncoder"),
-            keys_strings=keys,
-            values_floats=values,
-            default_float=_of_unknown(encoder, i),
-        )
+                values.append(_code(encoder, i, category))
+        code, default = scope.get_unique_variable_name("coded"), _unknown_code(encoder, i)
+        settings = {"keys_strings": keys, "values_floats": values, "default_float": default}
+        numbers.append(add_node(scope, container, "LabelEncoder", [column], code, **_ML, **settings))
     joined, (result,) = scope.get_unique_variable_name("codes"), operator.outputs
-    container.add_node("Concat", numbers, [joined], axis=1, name=scope.get_unique_operator_name("Concat"))
-    container.add_node(
-        "Cast",
-        [joined],
-        [result.full_name],
-        to=result.type._get_element_onnx_type(),
-        name=scope.get_unique_operator_name("Cast"),
-    )
+    add_node(scope, container, "Concat", numbers, joined, axis=1)
+    kind = result.type._get_element_onnx_type()
+    add_node(scope, container, "Cast", [joined], result.full_name, to=kind)
 
 
-def imputed(known: Convert) -> Convert:
+def impute_texts(convert: Convert) -> Convert:
     """Convert an imputer of texts as skl2onnx does, with the empty text as the missing value."""
 
-    def converted(scope: Any, operator: Any, container: Any) -> None:
-        imputer, given = operator.raw_operator, list(operator.inputs)
+    def convert_texts(scope: Any, operator: Any, container: Any) -> None:
+        imputer, inputs = operator.raw_operator, list(operator.inputs)
         operator.raw_operator = copy.copy(imputer)
-        operator.inputs = [_together(list(_columns(scope, operator, container)), scope, container)]
+        operator.inputs = [_joined(list(_columns(scope, operator, container)), scope, container)]
         if not isinstance(imputer.missing_values, str):
             operator.raw_operator.missing_values = ""
-        known(scope, operator, container)
-        operator.raw_operator, operator.inputs = imputer, given
+        convert(scope, operator, container)
+        operator.raw_operator, operator.inputs = imputer, inputs
 
-    return converted
+    return convert_texts
 
 
 def _without_rare(encoder: Any) -> Any:
     """Return an encoder with rare categories as one, and a missing one as an empty text."""
     plain = copy.copy(encoder)
     plain.handle_unknown = "ignore"
-    if any(isinstance(category, str) for own in encoder.categories_ for category in own):
+    if any(isinstance(category, str) for categories in encoder.categories_ for category in categories):
         groups = [
             encoder._compute_transformed_categories(i, remove_dropped=False)
             for i in range(len(encoder.categories_))
         ]
-        plain.categories_ = [np.array(list(map(as_text, own)), object) for own in groups]
+        plain.categories_ = [np.array(list(map(as_text, categories)), object) for categories in groups]
         plain.drop_idx_, plain._infrequent_enabled = encoder._drop_idx_after_grouping, False
     return plain
 
 
-def _in_groups(encoder: Any, plain: Any, scope: Any, operator: Any, container: Any) -> Any:
+def _grouped_texts(encoder: Any, plain: Any, scope: Any, operator: Any, container: Any) -> Any:
     """Return a variable of the texts, with one name for all rare ones."""
     columns = list(_columns(scope, operator, container))
     rare = getattr(encoder, "infrequent_categories_", [None] * len(columns))
     takes = encoder.handle_unknown in ("infrequent_if_exist", "warn")
-    for i, (names, others) in enumerate(zip(plain.categories_, rare, strict=True)):
-        if others is None:
+    for i, (names, rare_categories) in enumerate(zip(plain.categories_, rare, strict=True)):
+        if rare_categories is None:
             continue
         named = {name: name for name in names if name != _INFREQUENT}
-        named |= dict.fromkeys(map(as_text, others), _INFREQUENT)
-        grouped = scope.get_unique_variable_name("grouped")
-        container.add_node(
-            "LabelEncoder",
-            [columns[i]],
-            [grouped],
-            op_domain="ai.onnx.ml",
-            op_version=2,
-            name=scope.get_unique_operator_name("LabelEncoder"),
-            keys_strings=list(named),
-            values_strings=list(named.values()),
-            default_string=_INFREQUENT if takes else _NONE,
-        )
-        columns[i] = grouped
-    return _together(columns, scope, container)
+        named |= dict.fromkeys(map(as_text, rare_categories), _INFREQUENT)
+        grouped, default = scope.get_unique_variable_name("grouped"), _INFREQUENT if takes else _NONE
+        groups = {"keys_strings": list(named), "values_strings": list(named.values())}
+        settings = {**_ML, **groups, "default_string": default}
+        columns[i] = add_node(scope, container, "LabelEncoder", [columns[i]], grouped, **settings)
+    return _joined(columns, scope, container)
 
 
 def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
@@ -157,27 +135,19 @@ def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
                 continue
             index, column = (scope.get_unique_variable_name(name) for name in ("index", "column"))
             container.add_initializer(index, Int64TensorType()._get_element_onnx_type(), [1], [i])
-            container.add_node(
-                "Gather",
-                [value.full_name, index],
-                [column],
-                axis=1,
-                name=scope.get_unique_operator_name("Gather"),
-            )
-            yield column
+            yield add_node(scope, container, "Gather", [value.full_name, index], column, axis=1)
 
 
-def _together(columns: Sequence[str], scope: Any, container: Any) -> Any:
+def _joined(columns: Sequence[str], scope: Any, container: Any) -> Any:
     """Return a variable that joins columns of texts."""
     joined = scope.declare_local_variable("texts", StringTensorType([None, len(columns)]))
-    name = scope.get_unique_operator_name("Concat")
-    container.add_node("Concat", columns, [joined.full_name], axis=1, name=name)
+    add_node(scope, container, "Concat", columns, joined.full_name, axis=1)
     return joined
 
 
-def _asked(encoder: Any, i: int, category: Any) -> float:
+def _code(encoder: Any, i: int, category: Any) -> float:
     """Return the encoder's number for a category of its column i."""
-    row = np.array([[own[0] for own in encoder.categories_]], object)
+    row = np.array([[categories[0] for categories in encoder.categories_]], object)
     row[0, i] = category
     plain = copy.copy(encoder)
     vars(plain).pop("feature_names_in_", None)
@@ -185,8 +155,8 @@ def _asked(encoder: Any, i: int, category: Any) -> float:
     return float(np.asarray(plain.transform(row))[0, i])
 
 
-def _of_unknown(encoder: Any, i: int) -> float:
+def _unknown_code(encoder: Any, i: int) -> float:
     try:
-        return _asked(encoder, i, _NONE)
+        return _code(encoder, i, _NONE)
     except ValueError:  # it refuses unknown categories
         return float("nan")

@@ -15,7 +15,7 @@ Answer = Callable[[Rows], tuple[np.ndarray | None, ...]]
 
 
 @dataclass(frozen=True)
-class Both:
+class ModelPair:
     """Functions that ask the fitted model and the ONNX model about rows.
 
     Attributes:
@@ -23,19 +23,19 @@ class Both:
         feed: a function that returns rows as the ONNX model takes them, by input.
         answer: a function that returns the fitted model's answers, one for each output of the ONNX model; see
             `parity.measure`.
-        alike: features that one step of the model reads together.
+        feature_groups: features that one step of the model reads together.
         numbers: the categories that the model knows of a feature, if they are numbers.
     """
 
     rows: Rows
     feed: Callable[[Rows], Mapping[str, np.ndarray]]
     answer: Answer
-    alike: Sequence[Sequence[int]] = ()
+    feature_groups: Sequence[Sequence[int]] = ()
     numbers: Mapping[int, Collection[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class AsOnnx:
+class ConversionResult:
     """A converted model.
 
     Attributes:
@@ -43,7 +43,7 @@ class AsOnnx:
         answers: the fitted model's answers to the example, for each output; see `parity.measure`.
         columns: names of the columns that it reads; None if it knows none.
         by_column: whether each of these is an input of its own.
-        both: functions that ask either model about further rows; None if the example is no table.
+        pair: functions that ask either model about further rows; None if the example is no table.
     """
 
     proto: onnx.ModelProto
@@ -51,15 +51,15 @@ class AsOnnx:
     answers: tuple[np.ndarray | None, ...] = ()
     columns: tuple[str, ...] | None = None
     by_column: bool = False
-    both: Both | None = None
+    pair: ModelPair | None = None
 
     @staticmethod
-    def of_table(
-        proto: onnx.ModelProto, both: Both, columns: tuple[str, ...] | None, *, by_column: bool = False
-    ) -> "AsOnnx":
+    def from_table(
+        proto: onnx.ModelProto, pair: ModelPair, columns: tuple[str, ...] | None, *, by_column: bool = False
+    ) -> "ConversionResult":
         """Return the model with a table as the example; errors of later questions name the model."""
-        both = replace(both, answer=_naming_the_model(both.answer))
-        return AsOnnx(proto, both.feed(both.rows), both.answer(both.rows), columns, by_column, both)
+        pair = replace(pair, answer=_naming_the_model(pair.answer))
+        return ConversionResult(proto, pair.feed(pair.rows), pair.answer(pair.rows), columns, by_column, pair)
 
 
 def _naming_the_model(answer: Answer) -> Answer:
@@ -92,11 +92,11 @@ def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     graph.name = "converted"
     new = {value.name: name for value, name in zip(graph.input, names, strict=True)}
     read = {name for node in graph.node for name in node.input}
-    kept = [value for value in graph.input if value.name in read]
-    for value in kept:
+    inputs = [value for value in graph.input if value.name in read]
+    for value in inputs:
         value.name = new[value.name]
     del graph.input[:]
-    graph.input.extend(kept)
+    graph.input.extend(inputs)
     for node in graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = new.get(name, name)
@@ -116,20 +116,24 @@ def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
 
 def _shorten(graph: onnx.GraphProto) -> None:
     """Remove nodes that pass a computed tensor on unchanged: an Identity, or a Mul by 1."""
-    ones = {one.name for one in graph.initializer if onnx.numpy_helper.to_array(one).tolist() in (1, [1])}
-    kept = {value.name for value in (*graph.input, *graph.output)}
+    ones = {
+        constant.name
+        for constant in graph.initializer
+        if onnx.numpy_helper.to_array(constant).tolist() in (1, [1])
+    }
+    edges = {value.name for value in (*graph.input, *graph.output)}
     for node in list(graph.node):
-        source = _handed_on(node, ones)
-        if source is None or source in kept:
+        source = _passed_input(node, ones)
+        if source is None or source in edges:
             continue
         graph.node.remove(node)
-        for other in graph.node:
-            for names in (other.input, other.output):
+        for neighbour in graph.node:
+            for names in (neighbour.input, neighbour.output):
                 for i, name in enumerate(names):
                     names[i] = node.output[0] if name == source else name
 
 
-def _handed_on(node: onnx.NodeProto, ones: Collection[str]) -> str | None:
+def _passed_input(node: onnx.NodeProto, ones: Collection[str]) -> str | None:
     if node.op_type == "Identity":
         return node.input[0]
     if node.op_type == "Mul" and node.input[1] in ones:

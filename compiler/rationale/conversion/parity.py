@@ -1,22 +1,20 @@
-"""Distance of an ONNX model from its fitted model: on references, mixtures and gaps."""
+"""Distance of an ONNX model from its fitted model: the largest error on each kind of row."""
 
-import itertools
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair
 from rationale.conversion.rows import Rows
-from rationale.conversion.texts import texts_of
+from rationale.conversion.texts import looked_up_texts
 from rationale.decisions.rows import ENDS
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
-from rationale.schema.manifest import Parity, Texts, in_digits, is_float
+from rationale.schema.manifest import Parity, RowErrors, RowKind, Texts, in_digits, is_float
 from rationale.tables.frames import shown
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
@@ -25,76 +23,21 @@ ADVICE = (
     "Fit a model of the kinds that docs/trees.md lists, or explain what stands behind the step that differs: "
     "give the last steps of a pipeline as the model, with rows as they come to them"
 )
-Words = Callable[[], str]
 ANY = float(np.finfo(np.float64).max)  # allowed if scores alone are needed
 MIXTURES = 2000
 MASKED = 1000  # rows without one value; a fifth of that without several
 _CELLS = 4_000_000  # limit on cells of such rows, if there are many columns
-_ASKED = 200_000  # limit on columns in all questions about gaps that a model may refuse
+_QUESTIONS = 200_000  # limit on columns in all questions about gaps that a model may refuse
 _NARROW = 2e-5  # a smaller range of probabilities counts as this: a Sigmoid of float32 is off by a hundredth
 _TEXTS = 50  # rows with a text that the fitted model does not know
 _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """Answers of both models to rows.
-
-    Attributes:
-        names: names of the columns of all outputs of numbers.
-        found, due: [M, columns] float64 of the ONNX model and of the fitted one.
-        labels: [M] whether they differ; None if neither has any.
-        base: [M] the reference that each row is, or is made of.
-        words: [M] functions that describe each row in words, called for the worst row alone.
-        lacks: [M, F] whether each feature was removed.
-    """
-
-    names: tuple[str, ...]
-    found: np.ndarray
-    due: np.ndarray
-    labels: np.ndarray | None
-    base: np.ndarray
-    words: Sequence[Words]
-    lacks: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    @property
-    def errors(self) -> np.ndarray:
-        """Errors [M, columns], infinite if one side alone has a number."""
-        with np.errstate(invalid="ignore"):
-            same = (self.found == self.due) | (np.isnan(self.found) & np.isnan(self.due))
-            errors = np.where(same, 0, np.abs(self.found - self.due))
-        return np.where(np.isnan(errors), np.inf, errors)
-
-    def part(self, rows: np.ndarray) -> "_Answers":
-        """Return the answers to some rows [M'], by index."""
-        return replace(
-            self,
-            found=self.found[rows],
-            due=self.due[rows],
-            labels=None if self.labels is None else self.labels[rows],
-            base=self.base[rows],
-            words=[self.words[i] for i in rows],
-            lacks=self.lacks[rows],
-        )
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """The range and the largest number of each column [columns]."""
-
-    spans: np.ndarray
-    tops: np.ndarray
-
-    def relative(self, errors: np.ndarray) -> np.ndarray:
-        """Return errors [M, columns] relative to the range; unchanged if the range is 0."""
-        return errors / np.where(self.spans > 0, self.spans, 1)
-
-    def beyond(self, errors: np.ndarray, limit: float) -> np.ndarray:
-        """Return [M, columns] whether an error exceeds both this share of the range and rounding."""
-        return (self.relative(errors) > limit) & (errors > _ROUNDING * self.tops)
+_KINDS: dict[RowKind, str] = {  # that the summary lists
+    "incomplete": "the {} with missing values",
+    "mixtures": "{} mixtures of two",
+    "masked": "{} with values taken out",
+    "categories": "{} with the categories that it knows",
+    "unknown_categories": "{} with other categories",
+}
 
 
 def check_allowed(allowed: float | None) -> None:
@@ -106,579 +49,232 @@ def check_allowed(allowed: float | None) -> None:
         )
 
 
-def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = None) -> Parity | None:
+def compare(
+    converted: ConversionResult, model: str, converter: str, allowed: float | None = None
+) -> Parity | None:
     """Compare a converter's model with the fitted one; return None if there is no example.
 
     Args:
         model, converter: their names in messages.
-        allowed: share of a column's range; see `demand`.
+        allowed: share of a column's range; see `refuse_another_model`.
 
     Raises:
         UnsupportedModelError: if outputs have other shapes.
     """
-    if made.feeds is None:
+    if converted.feeds is None:
         return None
-    runner = Runner(made.proto, users_model=True)
-    count = len(next(iter(made.feeds.values())))
-    words = [partial(_row, i) for i in range(count)]
-    known = _answers(runner, made.feeds, made.answers, model, np.arange(count), words)
-    mixed, gaps, words_of = None, _Gaps(), _Words()
-    if made.both is not None and count:
-        mixed = _mixtures(runner, made.both, model)
-    closed = frozenset(o.name for o in made.proto.graph.output if is_probability(made.proto, o.name))
-    scale = _scale([known] if mixed is None else [known, mixed], closed)
-    if made.both is not None and count:
+    runner = Runner(converted.proto, users_model=True)
+    outputs, count = runner(converted.feeds), len(next(iter(converted.feeds.values())))
+    references = _compared("references", outputs, converted.answers, model, np.arange(count), _reference)
+    rows = [references, replace(references.select(_incomplete(converted.feeds, count)), kind="incomplete")]
+    pair = converted.pair if count else None
+    if pair is not None:
+        rows += _mixtures(runner, pair, model)
+    probabilities = {o.name for o in converted.proto.graph.output if is_probability(converted.proto, o.name)}
+    scale = _scale(rows, probabilities)
+    takes, unanswered, texts = dict[str, bool](), dict[str, str](), dict[str, tuple[Texts | None, ...]]()
+    if pair is not None:
         limit = REFUSED if allowed is None else max(allowed, REFUSED)
-        masking = _Masking(runner, made.both, model, scale, limit, by_column=made.by_column)
-        gaps, words_of = masking.gaps(), masking.words(texts_of(made.proto))
-    missing = _missing(made.feeds, count)
-    samples = [s for s in (known, mixed, gaps.taken, words_of.taken) if s is not None and len(s)]
-    worst, ends = _worst(samples, scale), _near_ends(samples, closed)
-    labels = [s.labels for s in samples[: 1 if mixed is None else 2] if s.labels is not None]
+        questions = _Questions(runner, pair, model, scale, limit, converted.by_column, rows, takes)
+        unanswered = questions.ask_without_numbers()
+        texts = questions.ask_categories(looked_up_texts(converted.proto))
+    uncompared = (
+        name
+        for (name, values), answers in zip(outputs.items(), converted.answers, strict=False)
+        if answers is None and is_float(values.dtype)
+    )
     return Parity(
         model=model,
         converter=converter,
-        rows=count,
-        error=worst.error,
-        output_range=worst.span,
-        output_largest=worst.largest,
-        column=worst.column,
-        row=worst.row,
-        where=worst.where,
-        uncompared=_uncompared(runner, made),
-        labels=int(sum(differ.sum() for differ in labels)) if labels else None,
-        missing_rows=int(missing.sum()),
-        missing_error=_largest(known.part(np.flatnonzero(missing)), scale),
-        mixtures=0 if mixed is None else len(mixed),
-        mixtures_error=_largest(mixed, scale),
-        masked=0 if gaps.taken is None else len(gaps.taken),
-        masked_error=_largest(gaps.taken, scale),
-        ends=len(ends),
-        ends_error=float(ends.max()) if len(ends) else None,
-        takes_missing=(*gaps.takes, *words_of.takes),
-        texts=words_of.rules,
-        texts_differ=words_of.differs,
-        refuses_missing=(*gaps.refuses, *words_of.refuses),
-        missing_differs=gaps.differs or words_of.missing_differs,
-        missing_unknown=gaps.unknown,
+        errors=tuple(_errors(rows, scale, probabilities)),
+        uncompared=tuple(uncompared),
+        takes_missing=tuple(name for name in takes if takes[name]),
+        refuses_missing=tuple(name for name in takes if not takes[name]),
+        missing_unknown=tuple(feature for feature, name in unanswered.items() if takes[name]),
+        texts=texts,
         allowed=allowed,
     )
 
 
-def demand(parity: Parity) -> None:
+def refuse_another_model(parity: Parity) -> None:
     """Raise CheckFailedError if the ONNX model is another model than the fitted one."""
-    limit, rows = max(REFUSED, parity.allowed or 0), parity.rows + parity.mixtures
-    if parity.relative > limit and parity.error > _ROUNDING * parity.output_largest:
-        fault = _differs(parity)
-    elif not parity.column and (parity.labels or 0) > limit * rows:
+    limit, worst = max(REFUSED, parity.allowed or 0), parity.worst
+    rows = sum(errors.rows for errors in parity.compared)
+    if worst.relative > limit and worst.error > _ROUNDING * worst.output_largest:
+        fault = _difference(worst)
+    elif not worst.column and (parity.labels or 0) > limit * rows:
         fault = f"{parity.labels} of {rows} labels differ"
     else:
         return
     raise CheckFailedError(
-        f"the ONNX model that {parity.converter} made is not the {parity.model}: {fault}; {limit:.0%} is the "
-        f"most. {ADVICE}; or allow it by --allow-parity (in Python allow_parity=) with a share above it."
+        f"the ONNX model that {parity.converter} made differs too much from the {parity.model}: {fault}; the "
+        f"limit is {limit:.0%}. {ADVICE}; or allow more by --allow-parity (in Python allow_parity=)."
     )
 
 
-def summary(parity: Parity) -> str:
+def describe_parity(parity: Parity) -> str:
     """Describe a parity in one line."""
-    labels = "" if parity.labels is None else f"; {parity.labels or 'no'} labels differ"
-    on = {
-        f"the {parity.missing_rows} with missing values": parity.missing_error,
-        f"{parity.mixtures} mixtures of two": parity.mixtures_error,
-        f"{parity.masked} with values taken out": parity.masked_error,
-    }
-    parts = "".join(f"; {error:.1e} on {rows}" for rows, error in on.items() if error is not None)
-    if parity.ends_error is not None:
-        parts += f"; {parity.ends_error:.1e} of the way to 0 or 1 on {parity.ends} within {ENDS:g} of them"
-    column = f" of {parity.column}'s range" if parity.column else " of its output's range"
-    return (
-        f"parity: {parity.model} as ONNX ({parity.converter}) differs by {parity.error:.1e} at most on "
-        f"{parity.rows} references and what is made of them, {parity.relative:.1e}{column}{parts}{labels}"
+    worst, near = parity.worst, parity.errors_on("near_bounds")
+    clauses = [
+        f"{errors.relative:.1e} on {_KINDS[errors.kind].format(errors.rows)}"
+        for errors in parity.errors
+        if errors.kind in _KINDS and not errors.refused
+    ]
+    if near is not None:
+        clauses.append(f"{near.relative:.1e} of the way to 0 or 1 on {near.rows} within {ENDS:g} of them")
+    if parity.labels is not None:
+        clauses.append(f"{parity.labels or 'no'} labels differ")
+    return "; ".join(
+        [
+            f"parity: {parity.model} as ONNX ({parity.converter}) differs by {worst.error:.1e} at most on "
+            f"{parity.errors[0].rows} references and what is made of them, {worst.relative:.1e} of "
+            f"{worst.column or 'its output'}'s range",
+            *clauses,
+        ]
     )
 
 
-def warnings_of(parity: Parity) -> tuple[str, ...]:
+def parity_warnings(parity: Parity) -> tuple[str, ...]:
     """Return warnings about differences that are more than rounding."""
-    found = []
+    texts = []
     if parity.relative > LIMIT or parity.labels:
         labels = ""
         if parity.labels is not None:
-            labels = f", and {parity.labels} of {parity.rows + parity.mixtures} labels differ"
+            labels = f", and {parity.labels} of {sum(e.rows for e in parity.compared)} labels differ"
         allowed = "" if parity.allowed is None else f" An error up to {parity.allowed:g} of it was allowed."
-        found.append(
-            f"the ONNX model is not quite the {parity.model} that it was converted from: {_differs(parity)}"
-            f"{labels}. What is served and explained is the ONNX model.{allowed}"
+        texts.append(
+            f"the ONNX model differs from the {parity.model} that it was converted from: "
+            f"{_difference(parity.worst)}{labels}. The ONNX model is served and explained.{allowed}"
         )
     if parity.uncompared:
-        found.append(
-            f"{shown(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
-            "was not compared."
+        texts.append(
+            f"the {parity.model} does not answer {shown(parity.uncompared)} of the ONNX model, so nothing "
+            "was compared there."
         )
-    if parity.texts_differ:
-        found.append(
-            f"texts that the {parity.model} was not trained on are refused, though it answers them: the ONNX "
-            f"model takes them for others ({parity.texts_differ})."
+    if (categories := parity.errors_on("unknown_categories", refused=True)) is not None:
+        texts.append(
+            f"the entry refuses texts that the {parity.model} was not trained on: the ONNX model answers "
+            f"them otherwise ({_difference(categories)})."
         )
-    if parity.missing_differs:
-        found.append(
-            f"missing values in {shown(parity.refuses_missing)} are refused: the ONNX model takes them for "
-            f"others than the {parity.model} does ({parity.missing_differs}). Impute them in front."
+    if (masked := parity.errors_on("masked", refused=True)) is not None:
+        texts.append(
+            f"the entry refuses missing values in {shown(parity.refuses_missing)}: the ONNX model answers "
+            f"them otherwise than the {parity.model} ({_difference(masked)}). Impute them before the model."
         )
     if parity.missing_unknown:
-        found.append(
-            f"a missing value of {shown(parity.missing_unknown)} is nothing that the {parity.model} answers, "
-            "but the ONNX model may: do not send any."
+        texts.append(
+            f"the {parity.model} does not answer rows without a value of {shown(parity.missing_unknown)}, "
+            "but the ONNX model may: send a value in each row."
         )
-    return tuple(found)
+    return tuple(texts)
 
 
-def _differs(parity: Parity) -> str:
+def _difference(errors: RowErrors) -> str:
     return (
-        f"at {parity.where} they differ by {parity.error:.3g} in {parity.column or 'the output'}, "
-        f"{parity.relative:.2g} of its range of {parity.output_range:.3g}"
+        f"at {errors.where} they differ by {errors.error:.3g} in {errors.column or 'the output'}, "
+        f"{errors.relative:.2g} of its range of {errors.output_range:.3g}"
     )
 
 
-def _answers(
-    runner: Runner,
-    feeds: Mapping[str, np.ndarray],
-    answers: Sequence[np.ndarray | None],
+@dataclass(frozen=True)
+class _ComparedRows:
+    """Rows of one kind, and the answers of both models to them.
+
+    Attributes:
+        columns: names of the columns of all outputs of numbers.
+        answers: [M, columns] float64 of the ONNX model.
+        expected: [M, columns] float64 of the fitted model.
+        labels: [M] whether they differ; None if neither has any.
+        base: [M] the reference that each row is, or is made of.
+        describe: a function that describes a row, by its index, in words.
+        masked: [M, F] whether the value of each feature was taken out.
+        refused: whether the entry refuses such rows.
+    """
+
+    kind: RowKind
+    columns: tuple[str, ...]
+    answers: np.ndarray
+    expected: np.ndarray
+    labels: np.ndarray | None
+    base: np.ndarray
+    describe: Callable[[int], str]
+    masked: np.ndarray
+    refused: bool = False
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Errors [M, columns], infinite if one side alone has a number."""
+        with np.errstate(invalid="ignore"):
+            same = (self.answers == self.expected) | (np.isnan(self.answers) & np.isnan(self.expected))
+            errors = np.where(same, 0, np.abs(self.answers - self.expected))
+        return np.where(np.isnan(errors), np.inf, errors)
+
+    def select(self, chosen: np.ndarray) -> "_ComparedRows":
+        """Return some rows, by a mask [M]."""
+        rows = np.flatnonzero(chosen)
+        return replace(
+            self,
+            answers=self.answers[rows],
+            expected=self.expected[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            base=self.base[rows],
+            describe=lambda i: self.describe(int(rows[i])),
+            masked=self.masked[rows],
+        )
+
+
+def _compared(
+    kind: RowKind,
+    outputs: Mapping[str, np.ndarray],
+    fitted: Sequence[np.ndarray | None],
     model: str,
     base: np.ndarray,
-    words: Sequence[Words],
-    mask: np.ndarray | None = None,
-) -> _Answers:
-    names, found, due = list[str](), [np.zeros((len(base), 0))], [np.zeros((len(base), 0))]
+    describe: Callable[[int], str],
+    masked: np.ndarray | None = None,
+) -> _ComparedRows:
+    """Return the rows with the outputs of the ONNX model beside those of the fitted model."""
+    columns, answers, expected = list[str](), [np.zeros((len(base), 0))], [np.zeros((len(base), 0))]
     labels: np.ndarray | None = None
-    for (name, ours), theirs in zip(runner(feeds).items(), answers, strict=False):
-        if theirs is None:
+    for (name, values), fitted_values in zip(outputs.items(), fitted, strict=False):
+        if fitted_values is None:
             continue
-        if not is_float(ours.dtype):
-            other = (_plain(ours) != _plain(np.asarray(theirs))).any(axis=1)
-            labels = other if labels is None else labels | other
+        if not is_float(values.dtype):
+            differ = (_plain(values) != _plain(np.asarray(fitted_values))).any(axis=1)
+            labels = differ if labels is None else labels | differ
             continue
-        a, b = _matching(np.asarray(ours, np.float64), np.asarray(theirs, np.float64), model)
-        first = np.asarray(ours).reshape(len(ours), -1).shape[1] - a.shape[1]
-        names += [f"{name}[{first + i}]" for i in range(a.shape[1])] if a.shape[1] + first > 1 else [name]
-        found.append(a)
-        due.append(b)
-    return _Answers(
-        tuple(names),
-        np.concatenate(found, axis=1),
-        np.concatenate(due, axis=1),
+        a, b = _matching(np.asarray(values, np.float64), np.asarray(fitted_values, np.float64), model)
+        first = np.asarray(values).reshape(len(values), -1).shape[1] - a.shape[1]
+        is_single = a.shape[1] + first == 1
+        columns += [name] if is_single else [f"{name}[{first + i}]" for i in range(a.shape[1])]
+        answers.append(a)
+        expected.append(b)
+    return _ComparedRows(
+        kind,
+        tuple(columns),
+        np.concatenate(answers, axis=1),
+        np.concatenate(expected, axis=1),
         labels,
         base,
-        words,
-        np.zeros((len(base), 0), bool) if mask is None else mask,
+        describe,
+        np.zeros((len(base), 0), bool) if masked is None else masked,
     )
 
 
-def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
-    """Return answers to mixtures of two references; None if a row has one feature, or there is one row."""
-    rows, features, random = len(both.rows), len(both.rows.has_words), np.random.default_rng(0)
-    if features < 2 or rows < 2:
-        return None
-    count = min(MIXTURES, max(_CELLS // features, 1))
-    base = np.arange(count) % rows
-    other = (base + random.integers(1, rows, count)) % rows
-    size = random.integers(1, features, count)  # each number of features is equally likely
-    taken = random.random((count, features)).argsort(axis=1) < size[:, None]
-    mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
-    words = [partial(_mixture, both, int(b), int(o), t) for b, o, t in zip(base, other, taken, strict=True)]
-    return _answers(runner, both.feed(mixed), both.answer(mixed), model, base, words)
-
-
-@dataclass(frozen=True)
-class _Gaps:
-    """The answers of both models to missing values.
-
-    Attributes:
-        taken: rows with gaps that both models answer, and that are served.
-        takes, refuses: inputs that accept some missing values, and inputs that accept none.
-        differs: a description of the worst row, if some of these would have wrong answers.
-        unknown: features of other inputs that the fitted model needs for an answer.
-    """
-
-    taken: _Answers | None = None
-    takes: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
-    differs: str = ""
-    unknown: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Words:
-    """The answers of the fitted model and the ONNX model to known, unknown and missing texts.
-
-    Attributes:
-        taken: rows with each text that both sides know.
-        rules: see `Parity.texts`.
-        takes, refuses: inputs in which a text may be missing, and in which none may.
-        missing_differs, differs: the worst row, if the models differ on a missing or another text.
-    """
-
-    taken: _Answers | None = None
-    rules: Mapping[str, tuple[Texts | None, ...]] = field(default_factory=dict)
-    takes: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
-    missing_differs: str = ""
-    differs: str = ""
-
-
-@dataclass(frozen=True)
-class _Masking:
-    """A comparison of both models on references that lack one value or several, or hold another text."""
-
-    runner: Runner
-    both: Both
-    model: str
-    scale: _Scale
-    limit: float
-    by_column: bool
-
-    def gaps(self) -> _Gaps:
-        words, read = self.both.rows.has_words, frozenset(self.both.feed(self.both.rows))
-        features = [i for i, text in enumerate(words) if not text and self._input(i) in read]
-        if not features:
-            return _Gaps()
-        single, unknown = self._single(features)
-        parts = [single] if single is not None else []
-        wrong = self._wrong(single)
-        known = [f for f in features if f not in unknown and f not in wrong]
-        several = self._several(known) if len(known) > 1 else None
-        if several is not None:
-            parts.append(several)
-            wrong |= self._wrong(several)
-        of_input: dict[str, set[int]] = {}
-        for feature in features:
-            of_input.setdefault(self._input(feature), set()).add(feature)
-        refuses = tuple(n for n, own in of_input.items() if own & wrong or own <= set(unknown))
-        out = np.array([self._input(i) in refuses for i in range(len(words))])
-        kept = [part.part(np.flatnonzero(~part.lacks[:, out].any(axis=1))) for part in parts]
-        return _Gaps(
-            taken=_joined([part for part in kept if len(part)]),
-            takes=tuple(name for name in of_input if name not in refuses),
-            refuses=refuses,
-            differs=self._worst(parts) if wrong else "",
-            unknown=tuple(self.both.rows.called(f) for f in unknown if self._input(f) not in refuses),
-        )
-
-    def words(self, known: Mapping[tuple[str, int], frozenset[str]]) -> _Words:
-        """Compare the models' answers to each known text, to another one and to a missing one.
-
-        Args:
-            known: the texts that the ONNX model tells apart, by input and column.
-        """
-        rows, read = self.both.rows, frozenset(self.both.feed(self.both.rows))
-        found, taken, differs = dict[str, list[Texts | None]](), list[_Answers](), ["", ""]
-        takes: dict[str, list[bool]] = {}
-        for i in [i for i in range(len(rows.has_words)) if self._input(i) in read]:
-            name = self._input(i)
-            if not rows.has_words[i]:
-                answered, rule, other = self._numbers(i, self.both.numbers.get(i, ()))
-                taken += answered
-                differs[1] = differs[1] or other
-                found.setdefault(name, []).append(rule)
-                continue
-            own = known.get((name, len(found.get(name, ()))))
-            missing = self._first(i, [*rows.missing_texts(i), *([""] if own and "" in own else [])])
-            takes.setdefault(name, []).append(missing == "")
-            differs[0] = differs[0] or missing or ""
-            rule = None
-            if own is not None:
-                texts = sorted(own - {""})
-                parts = self._with_each(i, texts)
-                taken += [part for part in parts if part is not None]
-                kept = tuple(text for text, part in zip(texts, parts, strict=True) if part is not None)
-                others = [self._first(i, [text]) for text in _unseen({*texts, *map(str, rows.columns[i])})]
-                if None not in others:
-                    differs[1] = next(filter(None, (differs[1], *others)), "")
-                is_taken = all(other == "" for other in others)
-                rule = Texts(known=kept, others="unknown" if is_taken else "refused", missing=missing == "")
-            found.setdefault(name, []).append(rule)
-        rules = {name: tuple(own) for name, own in found.items() if any(own)}
-        taking = tuple(name for name, each in takes.items() if any(each))
-        refuses = tuple(name for name in takes if name not in taking)
-        return _Words(_joined(taken), rules, taking, refuses, *differs)
-
-    def _numbers(self, i: int, known: Collection[float]) -> tuple[list[_Answers], Texts | None, str]:
-        """Return answers with each known number, the rule for others, and the worst row if they differ."""
-        numbers = sorted(known)
-        if not numbers:
-            return [], None, ""
-        parts = self._with_each(i, numbers)
-        kept = tuple(in_digits(n) for n, part in zip(numbers, parts, strict=True) if part is not None)
-        between = next(n + 1 for n in numbers if n + 1 not in known)
-        others = [self._first(i, [number]) for number in (numbers[0] - 1, between, numbers[-1] + 1)]
-        is_taken = all(other == "" for other in others)
-        rule = Texts(known=kept, others="unknown" if is_taken else "refused", missing=True)
-        differs = "" if None in others else next(filter(None, others), "")
-        return [part for part in parts if part is not None], rule, differs
-
-    def _first(self, i: int, values: Sequence[Any]) -> str | None:
-        """Return "" if both models give one of these values of feature i the same answer.
-
-        Return None if the fitted model refuses all of them, else a description of the difference.
-        """
-        differs = None
-        for value in values:
-            found = self._with_text(i, [value] * min(len(self.both.rows), _TEXTS))
-            if found is None:
-                continue
-            if not self.scale.beyond(found.errors, self.limit).any():
-                return ""
-            differs = differs or self._worst([found])
-        return differs
-
-    def _with_each(self, i: int, texts: Sequence[str | float]) -> list[_Answers | None]:
-        """Return answers with each text in feature i; None for one that the fitted model refuses."""
-        if not texts:
-            return []
-        each = max(_TEXTS // len(texts), 1)
-        found = self._with_text(i, np.tile(np.array(texts, object), each).tolist())
-        if found is not None:
-            return [found.part(np.arange(k, len(found), len(texts))) for k in range(len(texts))]
-        if len(texts) == 1:
-            return [None]
-        half = len(texts) // 2
-        return [*self._with_each(i, texts[:half]), *self._with_each(i, texts[half:])]
-
-    def _with_text(self, i: int, values: Sequence[Any]) -> _Answers | None:
-        """Return answers to references with these values in feature i; None if the fitted model refuses."""
-        rows, base = self.both.rows, np.arange(len(values)) % len(self.both.rows)
-        given = rows.mixed(np.repeat(base[:, None], len(rows.columns), axis=1)).with_column(i, values)
-        words = [partial(_text, self.both, int(b), i, v) for b, v in zip(base, values, strict=True)]
-        return self._asked(given, base, words, np.zeros((len(values), len(rows.columns)), bool))
-
-    def _input(self, feature: int) -> str:
-        return self.both.rows.called(feature) if self.by_column else INPUT
-
-    def _single(self, features: Sequence[int]) -> tuple[_Answers | None, tuple[int, ...]]:
-        """Return answers to rows without one value, and features that the fitted model cannot do without.
-
-        Features that one step of the model reads are tested together: it takes a missing value in all of them
-        or
-        in none. If it refuses some, halves are tested, as often as `_ASKED` allows.
-        """
-        each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
-        parts, unknown = list[_Answers](), list[int]()
-        alike = [[f for f in group if f in features] for group in self.both.alike]
-        rest = [f for f in features if not any(f in group for group in alike)]
-        pending = [group for group in (*alike, rest) if group]
-        least = len(pending)
-        for asked in itertools.count():
-            if not pending:
-                break
-            some = pending.pop(0)
-            part = (
-                self._answered(self._without(some, each))
-                if asked < max(least, _ASKED // len(features))
-                else None
-            )
-            half = len(some) // 2
-            if part is not None:
-                parts.append(part)
-            elif half and asked < _ASKED // len(features):
-                pending += [some[:half], some[half:]]
-            else:
-                unknown += some
-        return _joined(parts), tuple(sorted(unknown))
-
-    def _without(self, features: Sequence[int], each: int) -> np.ndarray:
-        """Return masks [M, F] that each lack one feature, or several if there are many features."""
-        width = len(self.both.rows.has_words)
-        rows = min(len(features), max(_CELLS // width, 1))
-        mask = np.zeros((rows, each, width), bool)
-        mask[np.arange(len(features)) % rows, :, features] = True
-        return mask.reshape(-1, width)
-
-    def _several(self, features: Sequence[int]) -> _Answers | None:
-        random = np.random.default_rng(1)
-        count = max(min(MASKED, _CELLS // len(features)) // 5, 1)
-        size = random.integers(2, len(features) + 1, count)
-        mask = np.zeros((count, len(self.both.rows.has_words)), bool)
-        mask[:, features] = random.random((count, len(features))).argsort(axis=1) < size[:, None]
-        return self._answered(mask)
-
-    def _answered(self, mask: np.ndarray) -> _Answers | None:
-        """Return answers to masked rows; None if the fitted model refuses such rows."""
-        base = np.arange(len(mask)) % len(self.both.rows)
-        rows = self.both.rows.mixed(np.repeat(base[:, None], mask.shape[1], axis=1)).masked(mask)
-        words = [partial(_gap, self.both, int(b), m) for b, m in zip(base, mask, strict=True)]
-        return self._asked(rows, base, words, mask)
-
-    def _asked(
-        self, rows: Rows, base: np.ndarray, words: Sequence[Words], mask: np.ndarray
-    ) -> _Answers | None:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                answers = self.both.answer(rows)
-        except Exception:  # each library refuses rows by errors of its own kind
-            return None
-        return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
-
-    def _wrong(self, found: _Answers | None) -> set[int]:
-        """Return the features without which the models differ by more than is allowed."""
-        if found is None:
-            return set()
-        rows = self.scale.beyond(found.errors, self.limit).any(axis=1)
-        return set(map(int, np.flatnonzero(found.lacks[rows].any(axis=0))))
-
-    def _worst(self, parts: Sequence[_Answers]) -> str:
-        worst = _worst(parts, self.scale)
-        return f"by {worst.error:.3g} in {worst.column}, {worst.relative:.2g} of its range, at {worst.where}"
-
-
-def _row(row: int) -> str:
-    return f"row {row} of the references"
-
-
-def _mixture(both: Both, row: int, other: int, taken: np.ndarray) -> str:
-    return f"{_row(row)} with {_named(both, taken)} of row {other}"
-
-
-def _gap(both: Both, row: int, mask: np.ndarray) -> str:
-    return f"{_row(row)} without {_named(both, mask)}"
-
-
-def _text(both: Both, row: int, feature: int, value: Any) -> str:
-    return f"{_row(row)} with {both.rows.called(feature)!r} of {value!r}"
-
-
-def _unseen(known: Collection[str]) -> list[str]:
-    """Return unknown texts: one before, one among and one behind the known ones in the alphabet.
-
-    XGBoost takes some that lie between two categories, and refuses others.
-    """
-    text = "no such text"
-    while any(text in each for each in known):
-        text += "_"
-    return ["!" + text, text, "~" + text]
-
-
-def _named(both: Both, features: np.ndarray) -> str:
-    return shown([both.rows.called(int(i)) for i in np.flatnonzero(features)])
-
-
-def _joined(parts: Sequence[_Answers]) -> _Answers | None:
-    if not parts:
-        return None
-    first = parts[0]
-
-    def every(values: Sequence[np.ndarray | None]) -> Any:
-        return None if values[0] is None else np.concatenate([v for v in values if v is not None])
-
-    return _Answers(
-        first.names,
-        every([p.found for p in parts]),
-        every([p.due for p in parts]),
-        every([p.labels for p in parts]),
-        every([p.base for p in parts]),
-        [w for p in parts for w in p.words],
-        every([p.lacks for p in parts]),
-    )
-
-
-def _are_of(names: Sequence[str], outputs: frozenset[str]) -> np.ndarray:
-    """Return [columns] whether each belongs to one of the outputs."""
-    return np.array([name in outputs or name.rpartition("[")[0] in outputs for name in names], bool)
-
-
-def _near_ends(samples: Sequence[_Answers], closed: frozenset[str]) -> np.ndarray:
-    """Return the errors of probabilities near 0 or 1, as shares of the way there."""
-    found = [np.zeros(0)]
-    for sample in samples:
-        columns = _are_of(sample.names, closed)
-        due, errors = sample.due[:, columns], sample.errors[:, columns]
-        away = np.minimum(due, 1 - due)
-        near = (away > 0) & (away <= ENDS)
-        found.append(errors[near] / away[near])
-    return np.concatenate(found)
-
-
-def _scale(samples: Sequence[_Answers], closed: frozenset[str] = frozenset()) -> _Scale:
-    """Return the range of the fitted model's answers; if all are equal, their size.
-
-    Args:
-        closed: outputs of probabilities, whose range is `_NARROW` at least.
-    """
-    due = np.concatenate([s.due for s in samples])
-    known = np.where(np.isfinite(due), due, np.nan)
-    columns = [column[~np.isnan(column)] for column in known.T]
-    tops = np.array([np.abs(c).max(initial=0) for c in columns])
-    spans = np.array([np.ptp(c) if len(c) else 0 for c in columns])
-    least = np.where(_are_of(samples[0].names, closed), _NARROW, 0)
-    return _Scale(np.maximum(np.where(spans > 0, spans, tops), least), tops)
-
-
-@dataclass(frozen=True)
-class _Worst:
-    """The error that is largest relative to its column's range."""
-
-    error: float = 0.0
-    relative: float = -1.0
-    span: float = 0.0
-    largest: float = 0.0
-    column: str = ""
-    row: int = 0
-    where: str = ""
-
-
-def _worst(samples: Sequence[_Answers], scale: _Scale) -> _Worst:
-    worst = _Worst()
-    for sample in samples:
-        errors = sample.errors
-        relative = scale.relative(errors)
-        if not errors.size or relative.max() <= worst.relative:
-            continue
-        row, column = map(int, np.unravel_index(relative.argmax(), relative.shape))
-        worst = _Worst(
-            error=float(errors[row, column]),
-            relative=float(relative[row, column]),
-            span=float(scale.spans[column]),
-            largest=float(scale.tops[column]),
-            column=sample.names[column],
-            row=int(sample.base[row]),
-            where=sample.words[row](),
-        )
-    return worst
-
-
-def _largest(answers: _Answers | None, scale: _Scale) -> float | None:
-    """Return the largest error relative to its column's range; None without rows."""
-    if answers is None or not len(answers):
-        return None
-    return float(scale.relative(answers.errors).max(initial=0))
-
-
-def _uncompared(runner: Runner, made: AsOnnx) -> tuple[str, ...]:
-    pairs = zip(runner(made.feeds or {}).items(), made.answers, strict=False)
-    return tuple(name for (name, ours), theirs in pairs if theirs is None and is_float(ours.dtype))
-
-
-def _missing(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """Return [K] whether a row has a gap."""
-    missing = np.zeros(count, bool)
-    for array in feeds.values():
-        if is_float(array.dtype):
-            missing |= np.isnan(array.reshape(count, -1)).any(axis=1)
-    return missing
-
-
-def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarray, np.ndarray]:
+def _matching(answers: np.ndarray, expected: np.ndarray, model: str) -> tuple[np.ndarray, np.ndarray]:
     """Return both as [K, C].
 
     A booster gives the probability of class 1 alone, its ONNX model those of both classes.
     """
-    a, b = found.reshape(len(found), -1), due.reshape(len(due), -1)
+    a, b = answers.reshape(len(answers), -1), expected.reshape(len(expected), -1)
     if a.shape[1] == 2 and b.shape[1] == 1:
         a = a[:, 1:]
     if a.shape != b.shape:
         raise UnsupportedModelError(
-            f"{model}: its ONNX model answers {list(found.shape)} where it answers {list(due.shape)} itself: "
-            f"the converter does not know this kind of model. {ADVICE}."
+            f"{model}: its ONNX model answers {list(answers.shape)} where it answers {list(expected.shape)} "
+            f"itself: the converter does not know this kind of model. {ADVICE}."
         )
     return a, b
 
@@ -686,6 +282,362 @@ def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarra
 def _plain(labels: np.ndarray) -> np.ndarray:
     """Return labels [K, C] in a type that both sides share: float64 or text."""
     flat = labels.reshape(len(labels), -1)
-    if flat.dtype.kind in "iufb":
-        return flat.astype(np.float64)
-    return flat.astype(str)
+    return flat.astype(np.float64 if flat.dtype.kind in "iufb" else str)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """The range of each column [columns] of the fitted model's answers, and its largest number."""
+
+    spans: np.ndarray
+    largest: np.ndarray
+
+    def exceeded(self, rows: _ComparedRows, limit: float) -> np.ndarray:
+        """Return [M] whether an error exceeds both this share of the range and rounding."""
+        errors = rows.errors
+        exceeded = (_relative(errors, self.spans) > limit) & (errors > _ROUNDING * self.largest)
+        return np.asarray(exceeded.any(axis=1))
+
+
+def _scale(rows: Sequence[_ComparedRows], probabilities: Collection[str]) -> _Scale:
+    """Return the range of the fitted model's answers; if all are equal, their size.
+
+    Args:
+        probabilities: outputs whose range is `_NARROW` at least.
+    """
+    expected = np.concatenate([batch.expected for batch in rows])
+    columns = [column[np.isfinite(column)] for column in expected.T]
+    largest = np.array([np.abs(c).max(initial=0) for c in columns])
+    spans = np.array([np.ptp(c) if len(c) else 0 for c in columns])
+    least = np.where(_belong(rows[0].columns, probabilities), _NARROW, 0)
+    return _Scale(np.maximum(np.where(spans > 0, spans, largest), least), largest)
+
+
+def _belong(columns: Sequence[str], outputs: Collection[str]) -> np.ndarray:
+    """Return [columns] whether each belongs to one of the outputs."""
+    return np.array([name in outputs or name.rpartition("[")[0] in outputs for name in columns], bool)
+
+
+def _relative(errors: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Return errors [M, columns] relative to a range; unchanged if it is 0, and 0 if it is infinite."""
+    return np.where(np.isinf(spans), 0, errors) / np.where(spans > 0, spans, 1)
+
+
+def _errors(
+    rows: Sequence[_ComparedRows], scale: _Scale, probabilities: Collection[str]
+) -> Iterator[RowErrors]:
+    """Yield the largest error on each kind of row."""
+    kinds: dict[tuple[RowKind, bool], list[tuple[_ComparedRows, np.ndarray]]] = {}
+    closed = _belong(rows[0].columns, probabilities)
+    for batch in rows:
+        if len(batch) or batch is rows[0]:
+            kinds.setdefault((batch.kind, batch.refused), []).append((batch, scale.spans))
+        distance = np.where(closed, np.minimum(batch.expected, 1 - batch.expected), np.inf)
+        distance = np.where((distance > 0) & (distance <= ENDS), distance, np.inf)
+        near = np.asarray(np.isfinite(distance).any(axis=1))
+        if near.any() and not batch.refused and batch.kind != "incomplete":
+            kinds.setdefault(("near_bounds", False), []).append((batch.select(near), distance[near]))
+    for (kind, refused), batches in kinds.items():
+        yield _largest_error(kind, batches, scale, refused=refused)
+
+
+def _largest_error(
+    kind: RowKind, batches: Sequence[tuple[_ComparedRows, np.ndarray]], scale: _Scale, *, refused: bool
+) -> RowErrors:
+    """Return the error that is largest relative to a range.
+
+    Args:
+        batches: rows of this kind, and ranges [columns] or [M, columns].
+    """
+    labels = [batch.labels.sum() for batch, _ in batches if batch.labels is not None]
+    shares = [_relative(batch.errors, spans) for batch, spans in batches]
+    worst = max(range(len(batches)), key=lambda i: shares[i].max(initial=-1))
+    (batch, spans), relative = batches[worst], shares[worst]
+    place: dict[str, Any] = {}
+    if relative.size:
+        row, column = map(int, np.unravel_index(relative.argmax(), relative.shape))
+        place = {
+            "error": float(batch.errors[row, column]),
+            "relative": float(relative[row, column]),
+            "output_range": float(np.broadcast_to(spans, relative.shape)[row, column]),
+            "output_largest": float(scale.largest[column]),
+            "column": batch.columns[column],
+            "row": int(batch.base[row]),
+            "where": batch.describe(row),
+        }
+    return RowErrors(
+        kind=kind,
+        refused=refused,
+        rows=sum(len(batch) for batch, _ in batches),
+        labels=int(sum(labels)) if labels else None,
+        **place,
+    )
+
+
+def _incomplete(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """Return [K] whether a row lacks a number."""
+    incomplete = np.zeros(count, bool)
+    for array in feeds.values():
+        if is_float(array.dtype):
+            incomplete |= np.isnan(array.reshape(count, -1)).any(axis=1)
+    return incomplete
+
+
+def _mixtures(runner: Runner, pair: ModelPair, model: str) -> list[_ComparedRows]:
+    """Return answers to mixtures of two references; none if a row has one feature, or there is one row."""
+    count, features, random = len(pair.rows), len(pair.rows.has_words), np.random.default_rng(0)
+    if features < 2 or count < 2:
+        return []
+    mixtures = min(MIXTURES, max(_CELLS // features, 1))
+    base = np.arange(mixtures) % count
+    second = (base + random.integers(1, count, mixtures)) % count
+    size = random.integers(1, features, mixtures)  # each number of features is equally likely
+    is_second = random.random((mixtures, features)).argsort(axis=1) < size[:, None]
+    rows = pair.rows.mixed(np.where(is_second, second[:, None], base[:, None]))
+
+    def describe(i: int) -> str:
+        return f"{_reference(base[i])} with {_named(pair, is_second[i])} of row {second[i]}"
+
+    return [_compared("mixtures", runner(pair.feed(rows)), pair.answer(rows), model, base, describe)]
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """Questions to both models about references that lack values, or have other categories.
+
+    Attributes:
+        limit: the error, as a share of a column's range, above which the entry refuses such rows.
+        compared: compared rows. Each question adds some.
+        takes_missing: flags by input: whether both models take a missing value. Each question adds some.
+    """
+
+    runner: Runner
+    pair: ModelPair
+    model: str
+    scale: _Scale
+    limit: float
+    by_column: bool
+    compared: list[_ComparedRows]
+    takes_missing: dict[str, bool]
+
+    def ask_without_numbers(self) -> dict[str, str]:
+        """Compare answers to references without one number or several.
+
+        Returns the features without which the fitted model answers nothing, and the input of each.
+        """
+        words = self.pair.rows.has_words
+        features = [i for i in self._read() if not words[i]]
+        if not features:
+            return {}
+        batches, unanswered = self._without_one(features)
+        wrong = self._wrong(batches)
+        removable = [f for f in features if f not in unanswered and f not in wrong]
+        several = self._without_several(removable) if len(removable) > 1 else None
+        if several is not None:
+            batches.append(several)
+            wrong |= self._wrong([several])
+        by_input: dict[str, set[int]] = {}
+        for feature in features:
+            by_input.setdefault(self._input(feature), set()).add(feature)
+        for name, members in by_input.items():
+            self.takes_missing[name] = not (members & wrong or members <= set(unanswered))
+        refused = np.array([not self.takes_missing.get(self._input(i), True) for i in range(len(words))])
+        for batch in batches:
+            is_refused = np.asarray(batch.masked[:, refused].any(axis=1))
+            self.compared.append(batch.select(~is_refused))
+            self.compared.append(replace(batch.select(is_refused), refused=True))
+        return {self.pair.rows.column_name(f): self._input(f) for f in unanswered}
+
+    def ask_categories(
+        self, texts: Mapping[tuple[str, int], frozenset[str]]
+    ) -> dict[str, tuple[Texts | None, ...]]:
+        """Compare answers to each category, to others and to a missing one; return `Parity.texts`.
+
+        Args:
+            texts: the texts that the ONNX model tells apart, by input and column.
+        """
+        rows, rules = self.pair.rows, dict[str, list[Texts | None]]()
+        for i in self._read():
+            name, rule = self._input(i), None
+            columns = rules.setdefault(name, [])
+            if rows.has_words[i]:
+                looked_up = texts.get((name, len(columns)))
+                forms = [*rows.missing_texts(i), *([""] if looked_up and "" in looked_up else [])]
+                may_miss = self._may_miss(i, forms)
+                self.takes_missing[name] = self.takes_missing.get(name, False) or may_miss
+                if looked_up is not None:
+                    words = sorted(looked_up - {""})
+                    rule = self._rule(
+                        i, words, _unseen({*words, *map(str, rows.columns[i])}), may_miss=may_miss
+                    )
+            elif numbers := sorted(self.pair.numbers.get(i, ())):
+                between = next(n + 1 for n in numbers if n + 1 not in numbers)
+                outside = (numbers[0] - 1, between, numbers[-1] + 1)
+                rule = self._rule(i, numbers, outside, may_miss=True)
+            columns.append(rule)
+        return {name: tuple(columns) for name, columns in rules.items() if any(columns)}
+
+    def _rule(
+        self, i: int, categories: Sequence[str | float], unseen: Sequence[str | float], *, may_miss: bool
+    ) -> Texts:
+        """Return the models' treatment of the categories of feature i and of some other values."""
+        batches = self._with_each(i, categories)
+        self.compared.extend(batch for batch in batches if batch is not None)
+        accepted = [value for value, batch in zip(categories, batches, strict=True) if batch is not None]
+        answers = [self._with_any("unknown_categories", i, [value]) for value in unseen]
+        is_refused = any(batch is None or batch.refused for batch in answers)
+        if None not in answers:
+            self.compared.extend(
+                batch for batch in answers if batch is not None and batch.refused == is_refused
+            )
+        return Texts(
+            known=tuple(value if isinstance(value, str) else in_digits(value) for value in accepted),
+            others="refused" if is_refused else "unknown",
+            missing=may_miss,
+        )
+
+    def _may_miss(self, i: int, forms: Sequence[Any]) -> bool:
+        """Tell whether both models take a missing text in feature i, in one of its forms."""
+        batch = self._with_any("masked", i, forms)
+        if batch is not None:
+            self.compared.append(batch)
+        return batch is not None and not batch.refused
+
+    def _with_any(self, kind: RowKind, i: int, values: Sequence[Any]) -> _ComparedRows | None:
+        """Return answers with the first of these values in feature i that both models answer alike.
+
+        Return None if the fitted model refuses all of them, and rows that the entry refuses if the models
+        differ on each.
+        """
+        worst = None
+        for value in values:
+            batch = self._with_values(kind, i, [value] * min(len(self.pair.rows), _TEXTS))
+            if batch is None:
+                continue
+            if not self.scale.exceeded(batch, self.limit).any():
+                return batch
+            worst = worst or replace(batch, refused=True)
+        return worst
+
+    def _with_each(self, i: int, values: Sequence[str | float]) -> list[_ComparedRows | None]:
+        """Return answers with each value in feature i; None for one that the fitted model refuses."""
+        if not values:
+            return []
+        each = max(_TEXTS // len(values), 1)
+        rows = self._with_values("categories", i, np.tile(np.array(values, object), each).tolist())
+        if rows is not None:
+            return [rows.select(np.arange(len(rows)) % len(values) == k) for k in range(len(values))]
+        if len(values) == 1:
+            return [None]
+        half = len(values) // 2
+        return [*self._with_each(i, values[:half]), *self._with_each(i, values[half:])]
+
+    def _with_values(self, kind: RowKind, i: int, values: Sequence[Any]) -> _ComparedRows | None:
+        """Return answers to references with these values in feature i; None if the fitted model refuses."""
+        rows, base = self.pair.rows, np.arange(len(values)) % len(self.pair.rows)
+        changed = rows.mixed(np.repeat(base[:, None], len(rows.columns), axis=1)).with_column(i, values)
+        return self._answers(
+            kind,
+            changed,
+            base,
+            lambda k: f"{_reference(base[k])} with {rows.column_name(i)!r} of {values[k]!r}",
+            np.zeros((len(values), len(rows.columns)), bool),
+        )
+
+    def _read(self) -> list[int]:
+        """Return the features that the ONNX model reads."""
+        inputs = frozenset(self.pair.feed(self.pair.rows))
+        return [i for i in range(len(self.pair.rows.has_words)) if self._input(i) in inputs]
+
+    def _input(self, feature: int) -> str:
+        return self.pair.rows.column_name(feature) if self.by_column else INPUT
+
+    def _without_one(self, features: Sequence[int]) -> tuple[list[_ComparedRows], tuple[int, ...]]:
+        """Return answers to rows without one value, and features that the fitted model cannot do without.
+
+        Features that one step of the model reads are tested together: it takes a missing value in all of
+        them or in none. If it refuses some, halves are tested, as often as `_QUESTIONS` allows.
+        """
+        each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
+        batches, unanswered = list[_ComparedRows](), list[int]()
+        groups = [[f for f in group if f in features] for group in self.pair.feature_groups]
+        singles = [f for f in features if not any(f in group for group in groups)]
+        pending = [group for group in (*groups, singles) if group]
+        questions = _QUESTIONS // len(features)
+        most, count = max(len(pending), questions), 0
+        while pending:
+            group = pending.pop(0)
+            batch = self._without(self._masks(group, each)) if count < most else None
+            half = len(group) // 2
+            if batch is not None:
+                batches.append(batch)
+            elif half and count < questions:
+                pending += [group[:half], group[half:]]
+            else:
+                unanswered += group
+            count += 1
+        return batches, tuple(sorted(unanswered))
+
+    def _masks(self, features: Sequence[int], each: int) -> np.ndarray:
+        """Return masks [M, F] that each mark one feature, or several if there are many features."""
+        width = len(self.pair.rows.has_words)
+        rows = min(len(features), max(_CELLS // width, 1))
+        masks = np.zeros((rows, each, width), bool)
+        masks[np.arange(len(features)) % rows, :, features] = True
+        return masks.reshape(-1, width)
+
+    def _without_several(self, features: Sequence[int]) -> _ComparedRows | None:
+        random = np.random.default_rng(1)
+        count = max(min(MASKED, _CELLS // len(features)) // 5, 1)
+        size = random.integers(2, len(features) + 1, count)
+        masks = np.zeros((count, len(self.pair.rows.has_words)), bool)
+        masks[:, features] = random.random((count, len(features))).argsort(axis=1) < size[:, None]
+        return self._without(masks)
+
+    def _without(self, masks: np.ndarray) -> _ComparedRows | None:
+        """Return answers to masked rows; None if the fitted model refuses such rows."""
+        base = np.arange(len(masks)) % len(self.pair.rows)
+        rows = self.pair.rows.mixed(np.repeat(base[:, None], masks.shape[1], axis=1)).masked(masks)
+        return self._answers(
+            "masked",
+            rows,
+            base,
+            lambda k: f"{_reference(base[k])} without {_named(self.pair, masks[k])}",
+            masks,
+        )
+
+    def _answers(
+        self, kind: RowKind, rows: Rows, base: np.ndarray, describe: Callable[[int], str], masks: np.ndarray
+    ) -> _ComparedRows | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fitted = self.pair.answer(rows)
+        except Exception:  # each library refuses rows by errors of its own kind
+            return None
+        outputs = self.runner(self.pair.feed(rows))
+        return _compared(kind, outputs, fitted, self.model, base, describe, masks)
+
+    def _wrong(self, batches: Sequence[_ComparedRows]) -> set[int]:
+        """Return the features without which the models differ by more than is allowed."""
+        masks = [batch.masked[self.scale.exceeded(batch, self.limit)].any(axis=0) for batch in batches]
+        return {int(feature) for mask in masks for feature in np.flatnonzero(mask)}
+
+
+def _reference(row: int) -> str:
+    return f"row {row} of the references"
+
+
+def _unseen(texts: Collection[str]) -> list[str]:
+    """Return unknown texts: one before, one among and one behind the known ones in the alphabet.
+
+    XGBoost takes some that lie between two categories, and refuses others.
+    """
+    text = "no such text"
+    while any(text in each for each in texts):
+        text += "_"
+    return ["!" + text, text, "~" + text]
+
+
+def _named(pair: ModelPair, features: np.ndarray) -> str:
+    return shown([pair.rows.column_name(int(i)) for i in np.flatnonzero(features)])

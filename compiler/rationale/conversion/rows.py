@@ -56,8 +56,8 @@ class Rows:
     @cached_property
     def dtype(self) -> np.dtype:
         """The type of all numbers: float32 if each column holds that or less, else float64."""
-        kept = (self._kept(i).dtype for i, words in enumerate(self.has_words) if not words)
-        is_single = all(is_float(dtype) and dtype.itemsize <= _SINGLE.itemsize for dtype in kept)
+        columns = (self._typed(i).dtype for i, words in enumerate(self.has_words) if not words)
+        is_single = all(is_float(dtype) and dtype.itemsize <= _SINGLE.itemsize for dtype in columns)
         return _SINGLE if is_single and not all(self.has_words) else _DOUBLE
 
     def numbers(self) -> np.ndarray:
@@ -81,12 +81,12 @@ class Rows:
         words = self.has_words
         columns: dict[str, Any] = {}
         for i, name in enumerate(names):
-            columns[name] = self.columns[i] if words[i] else self._kept(i)
+            columns[name] = self.columns[i] if words[i] else self._typed(i)
             if words[i] and library == "polars":  # which knows one form of a missing text
                 columns[name] = [as_text(value) or None for value in columns[name]]
         return importlib.import_module(library).DataFrame(columns)
 
-    def fed(self, i: int) -> np.ndarray:
+    def onnx_column(self, i: int) -> np.ndarray:
         """Return column i [K, 1] in the ONNX model's form: texts, or numbers of `dtype`.
 
         A missing text is an empty one.
@@ -96,52 +96,54 @@ class Rows:
         texts = as_texts(self.columns[i])
         wrong = [value for value in texts if not isinstance(value, str)]
         if wrong:
-            raise _fault(f"column {self.called(i)!r} holds {wrong[0]!r}, and the model knows texts there.")
+            raise _fault(
+                f"column {self.column_name(i)!r} holds {wrong[0]!r}, but the model reads texts there."
+            )
         return texts[:, None]
 
-    def as_fed(self, feeds: Mapping[str, np.ndarray], *, by_column: bool) -> "Rows":
+    def from_onnx_inputs(self, feeds: Mapping[str, np.ndarray], *, by_column: bool) -> "Rows":
         """Return the rows of an ONNX model's feeds; columns that it does not read repeat the first row."""
         if not by_column:
             (array,) = feeds.values()
-            return self._of([self._given(i, column) for i, column in enumerate(array.T)])
+            return self._replaced([self._fitted_column(i, column) for i, column in enumerate(array.T)])
         count = len(next(iter(feeds.values())))
         columns = [
-            self._given(i, feeds[name].reshape(-1))
-            if (name := self.called(i)) in feeds
+            self._fitted_column(i, feeds[name].reshape(-1))
+            if (name := self.column_name(i)) in feeds
             else np.repeat(column[:1], count)
             for i, column in enumerate(self.columns)
         ]
-        return self._of(columns)
+        return self._replaced(columns)
 
     def missing_texts(self, i: int) -> list[Any]:
         """Return the forms of a missing text in column i, first that of the rows if they lack one."""
-        own = [value for value in self.columns[i] if as_text(value) == ""]
-        return [*own[:1], np.nan, None]
+        missing = [value for value in self.columns[i] if as_text(value) == ""]
+        return [*missing[:1], np.nan, None]
 
-    def called(self, i: int) -> str:
+    def column_name(self, i: int) -> str:
         return self.names[i] if self.names else f"x[{i}]"
 
     def mixed(self, picks: np.ndarray) -> "Rows":
         """Return rows whose feature f is that of row picks[m, f]."""
-        return self._of([c[picks[:, i]] for i, c in enumerate(self.columns)])
+        return self._replaced([c[picks[:, i]] for i, c in enumerate(self.columns)])
 
     def masked(self, mask: np.ndarray) -> "Rows":
         """Return the same rows without the numbers that the mask [K, F] marks."""
         columns = list(self.columns)
         for i in np.flatnonzero(mask.any(axis=0)):
             columns[i] = np.where(mask[:, i], self.dtype.type(np.nan), self._numbers(int(i)))
-        return self._of(columns)
+        return self._replaced(columns)
 
     def with_column(self, i: int, values: Sequence[Any]) -> "Rows":
         """Return the same rows with other values in column i."""
         column = np.empty(len(values), object)
         column[:] = values
-        return self._of([*self.columns[:i], column, *self.columns[i + 1 :]])
+        return self._replaced([*self.columns[:i], column, *self.columns[i + 1 :]])
 
-    def _of(self, columns: Sequence[np.ndarray]) -> "Rows":
+    def _replaced(self, columns: Sequence[np.ndarray]) -> "Rows":
         return Rows(tuple(columns), self.names, self.has_words)
 
-    def _given(self, i: int, column: np.ndarray) -> np.ndarray:
+    def _fitted_column(self, i: int, column: np.ndarray) -> np.ndarray:
         """Return a column of an ONNX model's feeds, with missing texts in the fitted model's form."""
         if not self.has_words[i]:
             return column
@@ -150,21 +152,21 @@ class Rows:
 
     def _numbers(self, i: int) -> np.ndarray:
         """Return column i as `dtype`."""
-        column = self._kept(i)
+        column = self._typed(i)
         if (
             column.dtype.kind in "iu"
             and len(column)
             and max(abs(int(column.min())), int(column.max())) > _WHOLE
         ):
             raise _fault(
-                f"column {self.called(i)!r} holds whole numbers beyond 2^53, which no float keeps apart. "
-                "Write them as texts, before the model is fitted."
+                f"column {self.column_name(i)!r} holds whole numbers beyond 2^53, which no float keeps "
+                "apart. Write them as texts, before the model is fitted."
             )
         return column.astype(self.dtype)
 
-    def _kept(self, i: int) -> np.ndarray:
+    def _typed(self, i: int) -> np.ndarray:
         """Return column i in its own type."""
-        return numbers_of(self.columns[i], self.called(i), _fault, missing=True)
+        return numbers_of(self.columns[i], self.column_name(i), _fault, missing=True)
 
 
 def rows_of(example: Any, features: Features) -> Rows:
@@ -180,7 +182,7 @@ def rows_of(example: Any, features: Features) -> Rows:
     else:
         array = np.asarray(example)
         if array.ndim != 2:
-            raise _fault(f"they have shape {list(array.shape)}; a table [K, F] is due.")
+            raise _fault(f"their shape is {list(array.shape)}; give a table [K, F].")
         columns, names = tuple(array.T), None
     if features.count is not None and len(columns) != features.count:
         raise _fault(f"they have {len(columns)} columns; the model was fitted on {features.count}.")

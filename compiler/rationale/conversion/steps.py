@@ -16,35 +16,6 @@ import onnx
 from skl2onnx import update_registered_converter
 from skl2onnx._parse import sklearn_parsers_map
 from skl2onnx._supported_operators import sklearn_operator_name_map
-from skl2onnx.algebra.onnx_ops import (
-    OnnxAbs,
-    OnnxAdd,
-    OnnxCast,
-    OnnxCeil,
-    OnnxClip,
-    OnnxConcat,
-    OnnxCos,
-    OnnxDiv,
-    OnnxEqual,
-    OnnxExp,
-    OnnxFloor,
-    OnnxGather,
-    OnnxGreaterOrEqual,
-    OnnxIsNaN,
-    OnnxLog,
-    OnnxMul,
-    OnnxNeg,
-    OnnxPow,
-    OnnxReciprocal,
-    OnnxReduceMax,
-    OnnxReduceSum,
-    OnnxSign,
-    OnnxSin,
-    OnnxSqrt,
-    OnnxSub,
-    OnnxTanh,
-    OnnxWhere,
-)
 from skl2onnx.common._registration import (
     _converter_pool,
     _shape_calculator_pool,
@@ -97,7 +68,8 @@ from sklearn.tree import (
 )
 
 from rationale.conversion import encoders
-from rationale.conversion.classifiers import CLASSIFIERS, NEW, Convert
+from rationale.conversion.classifiers import CLASSIFIERS, NEW
+from rationale.conversion.operators import Convert, Ops
 from rationale.conversion.ordinals import ordinal_shapes, ordinals
 from rationale.conversion.refusals import has_categories, refusal
 from rationale.conversion.vectorisers import counts, weights
@@ -106,7 +78,7 @@ from rationale.errors import UnsupportedModelError
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
 _MISSING = "nodes_missing_value_tracks_true"
 _tables = (sklearn_operator_name_map, sklearn_parsers_map, _converter_pool, _shape_calculator_pool)
-_one_at_a_time = threading.RLock()
+_conversion_lock = threading.RLock()
 
 
 @contextmanager
@@ -116,13 +88,13 @@ def converters() -> Iterator[None]:
     skl2onnx's tables belong to the whole process: an entry left there would change a user's own conversions.
     One conversion at a time reads them.
     """
-    with _one_at_a_time:
-        found = [dict(table) for table in _tables]
+    with _conversion_lock:
+        copies = [dict(table) for table in _tables]
         try:
             _register()
             yield
         finally:
-            for table, before in zip(_tables, found, strict=True):
+            for table, before in zip(_tables, copies, strict=True):
                 table.clear()
                 table.update(before)
 
@@ -130,8 +102,7 @@ def converters() -> Iterator[None]:
 def _register() -> None:
     for kind in _SCALERS:
         _register_as(kind, _scaler, calculate_sklearn_scaler_output_shapes)
-    shapes = get_shape_calculator(sklearn_operator_name_map[KBinsDiscretizer])
-    _register_as(KBinsDiscretizer, _in_single(_known[KBinsDiscretizer], takes_double=True), shapes)
+    _register_as(KBinsDiscretizer, _in_single(_skl2onnx[KBinsDiscretizer], takes_double=True))
     _register_as(Normalizer, _norms, calculate_sklearn_scaler_output_shapes)
     _register_as(PolynomialFeatures, _polynomial, _polynomial_shapes)
     _register_as(PowerTransformer, _power, calculate_sklearn_scaler_output_shapes)
@@ -140,84 +111,88 @@ def _register() -> None:
     _register_as(TransformedTargetRegressor, _target, _target_shapes)
     _register_as(MissingIndicator, _indicator, _indicator_shapes)
     for kind in _TREES:
-        convert = _in_single(_keeping_missing(_known[kind]))
-        _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
-    for kind, convert in CLASSIFIERS.items():
-        shapes = get_shape_calculator(sklearn_operator_name_map[kind])
-        own = _in_single(convert) if kind in _FLOATS_ALONE else convert
-        _register_as(kind, own, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
+        _register_as(kind, _in_single(_keeping_missing(_skl2onnx[kind])))
+    # Under an alias of its own, another estimator's converter stays as it is.
+    for kind in _FLOATS_ALONE | CLASSIFIERS.keys():
+        convert = CLASSIFIERS.get(kind, _skl2onnx[kind])
+        convert = _in_single(convert) if kind in _FLOATS_ALONE else convert
+        _register_as(kind, convert, alias=f"Sklearn{kind.__name__}")
     for kind, (convert, shapes) in NEW.items():
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
-    for kind, convert in ((CountVectorizer, counts), (TfidfTransformer, weights)):  # TfidfVectorizer is both
-        _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
-    _register_as(
-        SequentialFeatureSelector, convert_sklearn_feature_selection, get_shape_calculator("SklearnRFE")
-    )
-    for kind in _FLOATS_ALONE - CLASSIFIERS.keys():
-        alias = sklearn_operator_name_map[kind]
-        shapes = get_shape_calculator(alias)
-        _register_as(kind, _in_single(_known[kind]), shapes, f"Sklearn{kind.__name__}")
-    of_numbers = _in_categories(_known[TargetEncoder])
-    _register_as(TargetEncoder, encoders.texts_or(of_numbers, encoders.coded), _target_encoder_shapes)
-    _register_as(OrdinalEncoder, encoders.texts_or(ordinals, encoders.coded), ordinal_shapes)
+    _register_as(CountVectorizer, counts)  # TfidfVectorizer is this and the next
+    _register_as(TfidfTransformer, weights)
+    shapes = get_shape_calculator("SklearnRFE")
+    _register_as(SequentialFeatureSelector, convert_sklearn_feature_selection, shapes)
+    of_numbers = _in_categories(_skl2onnx[TargetEncoder])
+    _register_as(TargetEncoder, encoders.by_type(of_numbers, encoders.encode), _target_encoder_shapes)
+    _register_as(OrdinalEncoder, encoders.by_type(ordinals, encoders.encode), ordinal_shapes)
     shapes = encoders.one_hot_shapes(get_shape_calculator(sklearn_operator_name_map[OneHotEncoder]))
-    _register_as(OneHotEncoder, encoders.one_hot(_known[OneHotEncoder]), shapes)
+    _register_as(OneHotEncoder, encoders.one_hot(_skl2onnx[OneHotEncoder]), shapes)
     classifiers = {a for kind, a in sklearn_operator_name_map.items() if issubclass(kind, ClassifierMixin)}
     for alias in classifiers & _shape_calculator_pool.keys():
-        _shape_calculator_pool[alias] = _in_the_type_read(_shape_calculator_pool[alias])
+        _shape_calculator_pool[alias] = _typed_by_input(_shape_calculator_pool[alias])
 
 
 def _register_as(
-    kind: type, convert: Convert, shapes: Callable[[Any], None], alias: str | None = None
+    kind: type, convert: Convert, shapes: Callable[[Any], None] | None = None, alias: str | None = None
 ) -> None:
-    alias = alias or sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
-    known = _known.get(kind)
-    options = None if known is None else known.get_allowed_options()
+    """Register a converter, with skl2onnx's own shapes and alias if none are given."""
+    converter = _skl2onnx.get(kind)
+    options = None if converter is None else converter.get_allowed_options()
     if kind in CLASSIFIERS:
         options = {**(options or {}), "zipmap": [True, False, "columns"]}
     if kind in NEW and issubclass(kind, ClassifierMixin):
         options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
+    shapes = shapes or get_shape_calculator(sklearn_operator_name_map[kind])
+    alias = alias or sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
     update_registered_converter(kind, alias, shapes, convert, overwrite=True, options=options)
 
 
-def check(part: Any) -> None:
+def check_estimator(estimator: Any) -> None:
     """Raise UnsupportedModelError for a fitted part that skl2onnx would convert to something else."""
-    name = type(part).__name__
-    if has_categories(part):
+    name = type(estimator).__name__
+    if has_categories(estimator):
         raise UnsupportedModelError(
             f"catboost.{name} with cat_features, inside of another estimator: give the model of CatBoost, "
             "with rows as they come to it, or encode its categories as numbers before it is fitted."
         )
-    if not any(attribute.endswith("_") for attribute in vars(part)):
+    if not any(attribute.endswith("_") for attribute in vars(estimator)):
         return  # the unfitted original of a part
-    if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic" and len(part.classes_) > 2:
+    if (
+        isinstance(estimator, CalibratedClassifierCV)
+        and estimator.method == "isotonic"
+        and len(estimator.classes_) > 2
+    ):
         raise UnsupportedModelError(
-            f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx makes steps of what is "
-            "interpolated between them. Calibrate by method='sigmoid', or explain the estimator alone."
+            f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx converts the "
+            "interpolation to steps. Calibrate by method='sigmoid', or explain the estimator alone."
         )
-    if isinstance(part, TargetEncoder) and len({_has_words(own) for own in part.categories_}) > 1:
+    if (
+        isinstance(estimator, TargetEncoder)
+        and len({_has_words(categories) for categories in estimator.categories_}) > 1
+    ):
         raise UnsupportedModelError(
-            f"sklearn.{name} of words and numbers together: skl2onnx makes words of the numbers. Fit one for "
-            "each kind."
+            f"sklearn.{name} of words and numbers together: skl2onnx converts the numbers to words. Fit one "
+            "for each kind."
         )
-    if isinstance(part, KNNImputer):
+    if isinstance(estimator, KNNImputer):
         raise UnsupportedModelError(
-            f"sklearn.{name}: of rows that are equally near, scikit-learn takes whichever its sort leaves in "
-            "front, which no graph repeats. Use SimpleImputer(add_indicator=True), or impute in front."
+            f"sklearn.{name}: scikit-learn chooses among equally near rows by the order of its sort, which "
+            "no graph repeats. Use SimpleImputer(add_indicator=True), or impute before the pipeline."
         )
-    if isinstance(part, StackingClassifier) and "predict" in part.stack_method_:
+    if isinstance(estimator, StackingClassifier) and "predict" in estimator.stack_method_:
         raise UnsupportedModelError(
             f"sklearn.{name} of labels: skl2onnx stacks scores. Fit it with stack_method='auto', and on "
             "estimators that have probabilities or a decision_function."
         )
-    if isinstance(part, StackingClassifier) and not hasattr(part, "predict_proba"):
+    if isinstance(estimator, StackingClassifier) and not hasattr(estimator, "predict_proba"):
         raise UnsupportedModelError(
             f"sklearn.{name} with a final_estimator without probabilities: skl2onnx takes its margins for "
-            "those. End in one with predict_proba, such as LogisticRegression."
+            "probabilities. End in one with predict_proba, such as LogisticRegression."
         )
-    if isinstance(part, TransformedTargetRegressor):
-        _inverse(part.transformer_)
-    if (reason := refusal(part)) is not None:
+    if isinstance(estimator, TransformedTargetRegressor):
+        _inverse(estimator.transformer_)
+    if (reason := refusal(estimator)) is not None:
         raise UnsupportedModelError(f"sklearn.{name}{reason}")
 
 
@@ -225,21 +200,21 @@ def _has_words(categories: np.ndarray) -> bool:
     return any(isinstance(category, str) for category in categories)
 
 
-def unknown(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
+def unconverted(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
     """Return our error for skl2onnx's "no converter", or for a step that takes no texts; else None."""
     if takes := re.match(r"Operator Sklearn(\w+) .* wrong type <class '.*\.StringTensorType'>", str(error)):
         return UnsupportedModelError(
-            f"sklearn.{takes[1]}: skl2onnx converts it for numbers alone, and it reads texts. Put what makes "
-            f"numbers of them in front of it: make_pipeline(TfidfVectorizer(), {takes[1]}(…))."
+            f"sklearn.{takes[1]}: skl2onnx converts it for numbers alone, and it reads texts. Put a "
+            f"vectoriser in front of it: make_pipeline(TfidfVectorizer(), {takes[1]}(…))."
         )
-    found = re.search(r"<class '([\w.]+)'>", str(error))
-    if found is None:
+    kind = re.search(r"<class '([\w.]+)'>", str(error))
+    if kind is None:
         return None
-    package, *_, name = found[1].split(".")
-    predicts = any(hasattr(part, "predict") for part in parts if type(part).__name__ == name)
-    what, advice = ("model", _OTHER) if predicts else ("step", _BEFORE)
+    package, *_, name = kind[1].split(".")
+    predicts = any(hasattr(estimator, "predict") for estimator in parts if type(estimator).__name__ == name)
+    role, advice = ("model", _OTHER) if predicts else ("step", _BEFORE)
     advice = _INSTEAD.get(name) or _INSTEAD.get(package, advice)
-    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such {what}. {advice}")
+    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such {role}. {advice}")
 
 
 _OTHER = "Fit one of the kinds that docs/trees.md lists, or convert it yourself and compile that file."
@@ -277,29 +252,29 @@ def _columns(operator: Any) -> int:
 
 def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | None = None) -> None:
     """Add a cast to double, steps (operator, numbers …) in their order, and a cast to the output's type."""
-    version = container.target_opset
-    x = OnnxCast(x or _joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    ops = Ops(container)
+    x = ops.Cast(x or _joined(scope, operator, container), to=_DOUBLE)
     for step, *numbers in steps:
-        given = [x if n is _X else np.asarray(n, np.float64) for n in numbers]
-        x = step(x, *given, op_version=version)
+        operands = [x if n is _X else np.asarray(n, np.float64) for n in numbers]
+        x = getattr(ops, step)(x, *operands)
     _answer(x, scope, operator, container)
 
 
 def _in_place(steps: Any, scope: Any, operator: Any, container: Any) -> None:
     """Add steps as NumPy computes them in an array of float32: each in double, and rounded."""
-    version, x = container.target_opset, _joined(scope, operator, container)
+    ops, x = Ops(container), _joined(scope, operator, container)
     for step, *numbers in steps:
-        x = OnnxCast(x, to=_DOUBLE, op_version=version)
-        x = step(x, *(np.asarray(n, np.float64) for n in numbers), op_version=version)
-        x = OnnxCast(x, to=_FLOAT, op_version=version)
+        x = ops.Cast(x, to=_DOUBLE)
+        x = getattr(ops, step)(x, *(np.asarray(n, np.float64) for n in numbers))
+        x = ops.Cast(x, to=_FLOAT)
     _answer(x, scope, operator, container)
 
 
 def _in_floats(steps: Any, scope: Any, operator: Any, container: Any) -> None:
     """Add steps in float32, with numbers rounded to it."""
-    version, x = container.target_opset, _joined(scope, operator, container)
+    ops, x = Ops(container), _joined(scope, operator, container)
     for step, *numbers in steps:
-        x = step(x, *(np.asarray(n, np.float32) for n in numbers), op_version=version)
+        x = getattr(ops, step)(x, *(np.asarray(n, np.float32) for n in numbers))
     _answer(x, scope, operator, container)
 
 
@@ -315,17 +290,17 @@ def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
     """Convert a step that answers in float32 alone, and takes that alone unless it `takes_double`."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
-        given, due = list(operator.inputs), list[tuple[Any, str, Any]]()
+        inputs, doubles = list(operator.inputs), list[tuple[Any, str, Any]]()
         if not takes_double:
-            operator.inputs = [_single(scope, container, value) for value in given]
+            operator.inputs = [_single(scope, container, value) for value in inputs]
         for value in operator.outputs:
             if isinstance(value.type, DoubleTensorType):
-                due.append((value, value.onnx_name, value.type))
+                doubles.append((value, value.onnx_name, value.type))
                 value.set_onnx_name(scope.get_unique_variable_name(value.onnx_name))
                 value.set_type(FloatTensorType(value.type.shape))
         convert(scope, operator, container)
-        operator.inputs = given
-        for value, name, kind in due:
+        operator.inputs = inputs
+        for value, name, kind in doubles:
             single = value.full_name
             value.set_onnx_name(name)
             value.set_type(kind)
@@ -334,7 +309,7 @@ def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
     return converted
 
 
-def _in_the_type_read(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
+def _typed_by_input(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
     """Let a classifier score in the type that it reads; skl2onnx uses that of the pipeline's input."""
 
     def calculate(operator: Any) -> None:
@@ -348,8 +323,8 @@ def _in_the_type_read(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _cast(x: str, kind: int, to: Any, scope: Any, container: Any) -> None:
-    version = container.target_opset
-    OnnxCast(x, to=kind, op_version=version, output_names=[to.full_name]).add_to(scope, container)
+    ops = Ops(container)
+    ops.Cast(x, to=kind, output_names=[to.full_name]).add_to(scope, container)
 
 
 def _single(scope: Any, container: Any, value: Any, kind: type = FloatTensorType) -> Any:
@@ -365,16 +340,18 @@ def _in_categories(convert: Convert) -> Convert:
     """Convert an encoder of numbers, which may be double: they are whole numbers, or else float32."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
-        given, kind = list(operator.inputs), _category_type(operator.raw_operator)
-        operator.inputs = [_single(scope, container, value, kind) for value in given]
+        inputs, number_type = list(operator.inputs), _category_type(operator.raw_operator)
+        operator.inputs = [_single(scope, container, value, number_type) for value in inputs]
         convert(scope, operator, container)
-        operator.inputs = given
+        operator.inputs = inputs
 
     return converted
 
 
 def _category_type(encoder: Any) -> type:
-    numbers = [value for own in encoder.categories_ for value in own if not isinstance(value, str)]
+    numbers = [
+        value for categories in encoder.categories_ for value in categories if not isinstance(value, str)
+    ]
     kind: type = Int64TensorType if all(float(value).is_integer() for value in numbers) else FloatTensorType
     return kind
 
@@ -391,22 +368,22 @@ def _target_encoder_shapes(operator: Any) -> None:
 
 def _centred(centre: np.ndarray | None, scale: np.ndarray | None) -> Iterator[tuple[Any, ...]]:
     if centre is not None:
-        yield OnnxSub, centre
+        yield "Sub", centre
     if scale is not None:
-        yield OnnxDiv, scale
+        yield "Div", scale
 
 
 def _into_range(scaler: MinMaxScaler) -> Iterator[tuple[Any, ...]]:
-    yield OnnxMul, scaler.scale_
-    yield OnnxAdd, scaler.min_
+    yield "Mul", scaler.scale_
+    yield "Add", scaler.min_
     if scaler.clip:
-        yield OnnxClip, *scaler.feature_range
+        yield "Clip", *scaler.feature_range
 
 
 def _to_largest(scaler: MaxAbsScaler) -> Iterator[tuple[Any, ...]]:
-    yield OnnxDiv, scaler.scale_
+    yield "Div", scaler.scale_
     if getattr(scaler, "clip", False):  # since scikit-learn 1.8
-        yield OnnxClip, -1.0, 1.0
+        yield "Clip", -1.0, 1.0
 
 
 _SCALERS: dict[type, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
@@ -419,46 +396,46 @@ _SCALERS: dict[type, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
 
 def _power(scope: Any, operator: Any, container: Any) -> None:
     """Convert Box-Cox or Yeo-Johnson, and the scaler behind it."""
-    model, version = operator.raw_operator, container.target_opset
-    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    model, ops = operator.raw_operator, Ops(container)
+    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
     power = np.asarray(model.lambdas_, np.float64)
     if model.method == "box-cox":
-        y = _powered(x, power, version)
+        y = _powered(x, power, ops)
     else:
-        one, zero = np.ones(1), np.zeros(1)
-        above = OnnxGreaterOrEqual(x, zero, op_version=version)
-        over = OnnxAdd(OnnxWhere(above, x, zero, op_version=version), one, op_version=version)
-        under = OnnxSub(one, OnnxWhere(above, zero, x, op_version=version), op_version=version)
-        below = OnnxNeg(_powered(under, 2 - power, version), op_version=version)
-        y = OnnxWhere(above, _powered(over, power, version), below, op_version=version)
+        ones, zeros = np.ones(1), np.zeros(1)
+        above = ops.GreaterOrEqual(x, zeros)
+        over = ops.Add(ops.Where(above, x, zeros), ones)
+        under = ops.Sub(ones, ops.Where(above, zeros, x))
+        below = ops.Neg(_powered(under, 2 - power, ops))
+        y = ops.Where(above, _powered(over, power, ops), below)
     scaler = model._scaler if model.standardize else None
     for step, *numbers in () if scaler is None else _SCALERS[StandardScaler](scaler):
-        y = step(y, *numbers, op_version=version)
+        y = getattr(ops, step)(y, *numbers)
     _answer(y, scope, operator, container)
 
 
-def _powered(x: Any, power: np.ndarray, version: int) -> Any:
+def _powered(x: Any, power: np.ndarray, ops: Ops) -> Any:
     """Return (x^p − 1) / p by column; ln x if p is 0."""
     flat = np.abs(power) < np.spacing(1.0)
     exponent = np.where(flat, 1.0, power)
-    raised = OnnxSub(OnnxPow(x, exponent, op_version=version), np.ones(1), op_version=version)
-    raised = OnnxDiv(raised, exponent, op_version=version)
-    return OnnxWhere(flat[None], OnnxLog(x, op_version=version), raised, op_version=version)
+    raised = ops.Sub(ops.Pow(x, exponent), np.ones(1))
+    raised = ops.Div(raised, exponent)
+    return ops.Where(flat[None], ops.Log(x), raised)
 
 
 def _polynomial(scope: Any, operator: Any, container: Any) -> None:
     """Add products of columns, the last two first, as scikit-learn multiplies them."""
-    model, version = operator.raw_operator, container.target_opset
+    model, ops = operator.raw_operator, Ops(container)
     kind = np.float64 if isinstance(operator.outputs[0].type, DoubleTensorType) else np.float32
     x = _joined(scope, operator, container)
     factors = [np.repeat(np.arange(len(powers)), powers) for powers in model.powers_]
     y: Any = None
     for place in range(max(1, *map(len, factors))):
-        own = np.array([of[-1 - place] if place < len(of) else -1 for of in factors])
-        picked = OnnxGather(x, np.maximum(own, 0), axis=1, op_version=version)
-        if (own < 0).any():
-            picked = OnnxWhere(own[None] < 0, np.ones(1, kind), picked, op_version=version)
-        y = picked if y is None else OnnxMul(picked, y, op_version=version)
+        column = np.array([of[-1 - place] if place < len(of) else -1 for of in factors])
+        picked = ops.Gather(x, np.maximum(column, 0), axis=1)
+        if (column < 0).any():
+            picked = ops.Where(column[None] < 0, np.ones(1, kind), picked)
+        y = picked if y is None else ops.Mul(picked, y)
     _answer(y, scope, operator, container)
 
 
@@ -468,18 +445,18 @@ def _polynomial_shapes(operator: Any) -> None:
 
 def _norms(scope: Any, operator: Any, container: Any) -> None:
     """Divide each row by its norm."""
-    version, norm = container.target_opset, operator.raw_operator.norm
-    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
-    size = OnnxAbs(x, op_version=version)
+    ops, norm = Ops(container), operator.raw_operator.norm
+    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
+    size = ops.Abs(x)
     if norm == "max":
-        size = OnnxReduceMax(size, np.array([1]), op_version=version)
+        size = ops.ReduceMax(size, np.array([1]))
     else:
-        size = OnnxMul(x, x, op_version=version) if norm == "l2" else size
-        size = OnnxReduceSum(size, np.array([1]), op_version=version)
-        size = OnnxSqrt(size, op_version=version) if norm == "l2" else size
-    is_zero = OnnxEqual(size, np.zeros(1), op_version=version)
-    size = OnnxWhere(is_zero, np.ones(1), size, op_version=version)
-    _answer(OnnxDiv(x, size, op_version=version), scope, operator, container)
+        size = ops.Mul(x, x) if norm == "l2" else size
+        size = ops.ReduceSum(size, np.array([1]))
+        size = ops.Sqrt(size) if norm == "l2" else size
+    is_zero = ops.Equal(size, np.zeros(1))
+    size = ops.Where(is_zero, np.ones(1), size)
+    _answer(ops.Div(x, size), scope, operator, container)
 
 
 def _number(operator: Any) -> type:
@@ -489,46 +466,46 @@ def _number(operator: Any) -> type:
     return kind
 
 
-_BACK = {OnnxSub: OnnxAdd, OnnxAdd: OnnxSub, OnnxDiv: OnnxMul, OnnxMul: OnnxDiv}
+_BACK = {"Sub": "Add", "Add": "Sub", "Div": "Mul", "Mul": "Div"}
 _X = object()  # the input, also as the second operand
 _FUNCTIONS: dict[Any, tuple[tuple[Any, ...], ...]] = {
-    np.abs: ((OnnxAbs,),),
-    np.ceil: ((OnnxCeil,),),
-    np.cos: ((OnnxCos,),),
-    np.exp: ((OnnxExp,),),
-    np.expm1: ((OnnxExp,), (OnnxSub, 1)),
-    np.floor: ((OnnxFloor,),),
-    np.log: ((OnnxLog,),),
-    np.log10: ((OnnxLog,), (OnnxDiv, np.log(10))),
-    np.log1p: ((OnnxAdd, 1), (OnnxLog,)),
-    np.log2: ((OnnxLog,), (OnnxDiv, np.log(2))),
-    np.negative: ((OnnxNeg,),),
-    np.reciprocal: ((OnnxReciprocal,),),
-    np.sign: ((OnnxSign,),),
-    np.sin: ((OnnxSin,),),
-    np.sqrt: ((OnnxSqrt,),),
-    np.square: ((OnnxMul, _X),),
-    np.tanh: ((OnnxTanh,),),
+    np.abs: (("Abs",),),
+    np.ceil: (("Ceil",),),
+    np.cos: (("Cos",),),
+    np.exp: (("Exp",),),
+    np.expm1: (("Exp",), ("Sub", 1)),
+    np.floor: (("Floor",),),
+    np.log: (("Log",),),
+    np.log10: (("Log",), ("Div", np.log(10))),
+    np.log1p: (("Add", 1), ("Log",)),
+    np.log2: (("Log",), ("Div", np.log(2))),
+    np.negative: (("Neg",),),
+    np.reciprocal: (("Reciprocal",),),
+    np.sign: (("Sign",),),
+    np.sin: (("Sin",),),
+    np.sqrt: (("Sqrt",),),
+    np.square: (("Mul", _X),),
+    np.tanh: (("Tanh",),),
 }
 
 
 def _function(scope: Any, operator: Any, container: Any) -> None:
     function = operator.raw_operator.func
     if function is None:
-        _known[FunctionTransformer](scope, operator, container)
+        _skl2onnx[FunctionTransformer](scope, operator, container)
     else:
         _in_double(_FUNCTIONS[function], scope, operator, container)
 
 
 def _function_shapes(operator: Any) -> None:
-    given = operator.raw_operator
-    if given.func is None:
+    transformer = operator.raw_operator
+    if transformer.func is None:
         _shapes_of_functions(operator)
         return
-    if given.func not in _FUNCTIONS or given.kw_args:
+    if transformer.func not in _FUNCTIONS or transformer.kw_args:
         raise UnsupportedModelError(
-            f"sklearn.FunctionTransformer of {_called(given.func)}: what a Python function computes is "
-            f"not known. Write it with {_known_functions()}, one each, or compute its columns before the "
+            f"sklearn.FunctionTransformer of {_called(transformer.func)}: a graph cannot hold a Python "
+            f"function. Write it with {_known_functions()}, one each, or compute its columns before the "
             "pipeline."
         )
     calculate_sklearn_scaler_output_shapes(operator)
@@ -576,38 +553,38 @@ def _target_shapes(operator: Any) -> None:
 # -- missing values ----------------------------------------------------------------------------------------
 
 
-def _missing(step: Any, x: Any, version: int) -> Any:
+def _missing(step: Any, x: Any, ops: Ops) -> Any:
     """Return a tensor that tells whether each number is missing."""
     if np.isnan(step.missing_values):
-        return OnnxIsNaN(x, op_version=version)
-    return OnnxEqual(x, np.asarray([step.missing_values], np.float64), op_version=version)
+        return ops.IsNaN(x)
+    return ops.Equal(x, np.asarray([step.missing_values], np.float64))
 
 
-def _gaps(step: Any, x: Any, columns: np.ndarray, version: int) -> Any:
+def _gaps(step: Any, x: Any, columns: np.ndarray, ops: Ops) -> Any:
     """Return 1 for each missing number, in these columns."""
-    taken = OnnxGather(x, np.asarray(columns, np.int64), axis=1, op_version=version)
-    return OnnxCast(_missing(step, taken, version), to=_DOUBLE, op_version=version)
+    chosen = ops.Gather(x, np.asarray(columns, np.int64), axis=1)
+    return ops.Cast(_missing(step, chosen, ops), to=_DOUBLE)
 
 
 def _imputer(scope: Any, operator: Any, container: Any) -> None:
     """Convert an imputer: numbers in double, with missing ones apart; words as skl2onnx does."""
     imputer = operator.raw_operator
     if not _is_ours(operator):
-        encoders.imputed(_known[SimpleImputer])(scope, operator, container)
+        encoders.impute_texts(_skl2onnx[SimpleImputer])(scope, operator, container)
         return
-    version = container.target_opset
-    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    ops = Ops(container)
+    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
     fill = np.asarray(imputer.statistics_, np.float64)
-    whole = OnnxWhere(_missing(imputer, x, version), fill, x, op_version=version)
-    if len(kept := _kept(imputer)) < len(fill):
-        whole = OnnxGather(whole, kept, axis=1, op_version=version)
+    whole = ops.Where(_missing(imputer, x, ops), fill, x)
+    if len(filled := _filled_columns(imputer)) < len(fill):
+        whole = ops.Gather(whole, filled, axis=1)
     if imputer.indicator_ is not None:
-        gaps = _gaps(imputer, x, imputer.indicator_.features_, version)
-        whole = OnnxConcat(whole, gaps, axis=1, op_version=version)
+        gaps = _gaps(imputer, x, imputer.indicator_.features_, ops)
+        whole = ops.Concat(whole, gaps, axis=1)
     _answer(whole, scope, operator, container)
 
 
-def _kept(imputer: SimpleImputer) -> np.ndarray:
+def _filled_columns(imputer: SimpleImputer) -> np.ndarray:
     """Return the columns that had a value when the imputer was fitted: it drops the others."""
     return np.flatnonzero(~np.isnan(np.asarray(imputer.statistics_, np.float64)))
 
@@ -618,7 +595,7 @@ def _imputer_shapes(operator: Any) -> None:
         return
     imputer = operator.raw_operator
     _check_missing(imputer)
-    columns = len(_kept(imputer))
+    columns = len(_filled_columns(imputer))
     if imputer.indicator_ is not None:
         columns += len(imputer.indicator_.features_)
     operator.outputs[0].type = _number(operator)([None, columns])
@@ -633,9 +610,9 @@ def _is_ours(operator: Any) -> bool:
 
 
 def _indicator(scope: Any, operator: Any, container: Any) -> None:
-    indicator, version = operator.raw_operator, container.target_opset
-    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
-    gaps = _gaps(indicator, x, indicator.features_, version)
+    indicator, ops = operator.raw_operator, Ops(container)
+    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
+    gaps = _gaps(indicator, x, indicator.features_, ops)
     _answer(gaps, scope, operator, container)
 
 
@@ -647,8 +624,8 @@ def _indicator_shapes(operator: Any) -> None:
 def _check_missing(step: Any) -> None:
     if not isinstance(step.missing_values, Real):
         raise UnsupportedModelError(
-            f"sklearn.{type(step).__name__}(missing_values={step.missing_values!r}): only a number is known "
-            "as the mark of what is missing. Write NaN for it before the pipeline."
+            f"sklearn.{type(step).__name__}(missing_values={step.missing_values!r}): only a number can "
+            "mark a missing value. Replace it with NaN before the pipeline."
         )
 
 
@@ -659,7 +636,7 @@ def _keeping_missing(convert: Convert) -> Convert:
         first = len(container.nodes)
         convert(scope, operator, container)
         model = operator.raw_operator
-        trees = [one.tree_ for one in np.ravel(getattr(model, "estimators_", [model]))]
+        trees = [estimator.tree_ for estimator in np.ravel(getattr(model, "estimators_", [model]))]
         for node in container.nodes[first:]:
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if _MISSING in attributes:
@@ -699,7 +676,7 @@ _FLOATS_ALONE = frozenset(  # skl2onnx or ONNX Runtime computes them in float32 
         SVR,
     }
 )
-_known = {
+_skl2onnx = {
     kind: get_converter(sklearn_operator_name_map[kind])
     for kind in (
         *_SCALERS,

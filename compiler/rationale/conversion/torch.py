@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rationale.conversion.graphs import AsOnnx, tidied
+from rationale.conversion.graphs import ConversionResult, tidied
 from rationale.conversion.rows import Features
 from rationale.errors import InvalidOptionError
 from rationale.tables.frames import frame_of, in_order, shown
@@ -18,34 +18,34 @@ def features(_: torch.nn.Module) -> Features:
     return Features(None, None)
 
 
-def as_onnx(model: torch.nn.Module, example: Any) -> AsOnnx:
+def as_onnx(model: torch.nn.Module, example: Any) -> ConversionResult:
     """Export the module by tracing (`torch.export`), as it predicts: dropout is off, and statistics stay.
 
     Raises:
         InvalidOptionError: if there is no example, or it does not fit the arguments of `forward`.
     """
     feeds, names = _feeds(model, example)
-    given = {name: _tensor(array, model) for name, array in feeds.items()}
-    feeds = {name: tensor.numpy() for name, tensor in given.items()}
+    tensors = {name: _tensor(array, model) for name, array in feeds.items()}
+    feeds = {name: tensor.numpy() for name, tensor in tensors.items()}
     trained, device = model.training, next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
         model.eval().cpu()
         with torch.no_grad():
-            answers = _flat(model(**given))
+            answers = _flat(model(**tensors))
         program = torch.onnx.export(
             model,
-            kwargs={name: _two(tensor) for name, tensor in given.items()},
+            kwargs={name: _two(tensor) for name, tensor in tensors.items()},
             dynamo=True,
-            dynamic_shapes={name: {0: torch.export.Dim.DYNAMIC} for name in given},
-            input_names=list(given),
+            dynamic_shapes={name: {0: torch.export.Dim.DYNAMIC} for name in tensors},
+            input_names=list(tensors),
             output_names=["output"] if len(answers) == 1 else None,
             verbose=False,
         )
     finally:
         model.train(trained).to(device)
     assert program is not None
-    proto = tidied(program.model_proto, list(given))
-    return AsOnnx(proto, feeds, tuple(answer.numpy() for answer in answers), names)
+    proto = tidied(program.model_proto, list(tensors))
+    return ConversionResult(proto, feeds, tuple(answer.numpy() for answer in answers), names)
 
 
 def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
@@ -53,28 +53,28 @@ def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray],
     parameters = inspect.signature(model.forward).parameters.values()
     arguments = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p.name for p in parameters if p.name in arguments and p.default is p.empty]
-    what = f"torch.{type(model).__name__} takes {shown(arguments)}"
+    signature = f"torch.{type(model).__name__} takes {shown(arguments)}"
     if example is None:
         raise InvalidOptionError(
-            f"{what}, and is exported with rows such as it takes: give references, or "
+            f"{signature}, and is exported with rows such as it takes: give references, or "
             "`convert(module, example)` an array [N, …] or a mapping from argument to array."
         )
     if not isinstance(example, Mapping):
         if len(needed or arguments) != 1:
-            raise InvalidOptionError(f"{what}: give a mapping from each of them to an array.")
+            raise InvalidOptionError(f"{signature}: give a mapping from each of them to an array.")
         example = {(needed or arguments)[0]: example}
     if not set(needed) <= set(example) <= set(arguments):
-        raise InvalidOptionError(f"{what}, but the example has {shown(list(map(str, example)))}.")
+        raise InvalidOptionError(f"{signature}, but the example has {shown(list(map(str, example)))}.")
     frame = frame_of(next(iter(example.values()))) if len(example) == 1 else None
     feeds = {name: _array(example[name]) for name in arguments if name in example}
     return feeds, None if frame is None else tuple(map(str, frame.labels))
 
 
-def _array(given: Any) -> np.ndarray:
-    if isinstance(given, torch.Tensor):
-        return given.detach().cpu().numpy()
-    frame = frame_of(given)
-    return np.asarray(given) if frame is None else in_order(frame, None, InvalidOptionError)
+def _array(rows: Any) -> np.ndarray:
+    if isinstance(rows, torch.Tensor):
+        return rows.detach().cpu().numpy()
+    frame = frame_of(rows)
+    return np.asarray(rows) if frame is None else in_order(frame, None, InvalidOptionError)
 
 
 def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
@@ -96,4 +96,4 @@ def _flat(answer: Any) -> list[torch.Tensor]:
     if isinstance(answer, torch.Tensor):
         return [answer]
     parts = answer.values() if isinstance(answer, Mapping) else answer
-    return [tensor for part in parts for tensor in _flat(part)]
+    return [tensor for element in parts for tensor in _flat(element)]

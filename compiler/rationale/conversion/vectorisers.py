@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from skl2onnx.algebra.onnx_ops import OnnxAdd, OnnxEqual, OnnxLog, OnnxWhere
 from skl2onnx.common._apply_operation import apply_identity
 from skl2onnx.common._registration import get_converter
 from skl2onnx.common.data_types import DoubleTensorType, guess_numpy_type
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
+from rationale.conversion.operators import Ops
 from rationale.errors import InvalidReferencesError
 from rationale.schema.locales import EVERYWHERE
 from rationale.tables.frames import frame_of
@@ -27,14 +27,16 @@ _weights = get_converter("SklearnTfidfTransformer")
 _LAZY = re.compile(r"(?<!\\)[*+?}][?+]")
 
 
-def reads_text(model: Any, parts: Iterable[Any]) -> bool:
+def reads_text(model: Any, estimators: Iterable[Any]) -> bool:
     """Tell whether a model's row is one text: it knows no columns, and counts words.
 
     Args:
         parts: the estimators inside the model.
     """
-    known = hasattr(model, "n_features_in_") or hasattr(model, "feature_names_in_")
-    return not known and any(isinstance(part, CountVectorizer | HashingVectorizer) for part in parts)
+    has_columns = hasattr(model, "n_features_in_") or hasattr(model, "feature_names_in_")
+    return not has_columns and any(
+        isinstance(estimator, CountVectorizer | HashingVectorizer) for estimator in estimators
+    )
 
 
 def as_column(example: Any) -> Any:
@@ -53,7 +55,7 @@ def as_column(example: Any) -> Any:
     return np.asarray(example)[:, None] if frame is None and np.ndim(example) == 1 else frame or example
 
 
-def refused(step: CountVectorizer) -> str | None:
+def vectoriser_refusal(step: CountVectorizer) -> str | None:
     """Return the reason for refusing a vectoriser, with advice; None if it is accepted."""
     if callable(step.analyzer) or step.tokenizer is not None or step.preprocessor is not None:
         return (
@@ -97,11 +99,13 @@ def counts(scope: Any, operator: Any, container: Any) -> None:
         "mincharnum": 1,
     }
 
-    def add(kind: str, x: str, *others: str, to: str | None = None, domain: str = "", **given: Any) -> str:
-        made = to or scope.get_unique_variable_name(kind.lower())
+    def add(
+        kind: str, x: str, *inputs: str, to: str | None = None, domain: str = "", **attributes: Any
+    ) -> str:
+        output = to or scope.get_unique_variable_name(kind.lower())
         name = scope.get_unique_operator_name(kind)
-        container.add_node(kind, [x, *others], made, op_domain=domain, name=name, **given)
-        return str(made)
+        container.add_node(kind, [x, *inputs], output, op_domain=domain, name=name, **attributes)
+        return str(output)
 
     flat = scope.get_unique_variable_name("flat")
     container.add_initializer(flat, onnx.TensorProto.INT64, [1], [-1])
@@ -117,19 +121,19 @@ def counts(scope: Any, operator: Any, container: Any) -> None:
 
 def weights(scope: Any, operator: Any, container: Any) -> None:
     """Weigh counts as skl2onnx does, but with 1 + log n for a count n: skl2onnx writes log(1 + n)."""
-    step, (given,), (result,) = operator.raw_operator, operator.inputs, operator.outputs
+    step, (counted,), (result,) = operator.raw_operator, operator.inputs, operator.outputs
     if not step.sublinear_tf:
         _weights(scope, operator, container)
         return
-    version, kind = container.target_opset, guess_numpy_type(given.type)
-    x, zero, one = given.full_name, np.zeros(1, kind), np.ones(1, kind)
-    logs = scope.declare_local_variable("logs", type(given.type)([None, given.type.shape[1]]))
-    more = OnnxAdd(OnnxLog(x, op_version=version), one, op_version=version)
-    none = OnnxEqual(x, zero, op_version=version)
-    OnnxWhere(none, zero, more, op_version=version, output_names=[logs.full_name]).add_to(scope, container)
-    rest = copy.copy(step)
-    rest.sublinear_tf = False
-    inner = scope.declare_local_operator("SklearnTfidfTransformer", rest)
+    ops, kind = Ops(container), guess_numpy_type(counted.type)
+    x, zeros, ones = counted.full_name, np.zeros(1, kind), np.ones(1, kind)
+    logs = scope.declare_local_variable("logs", type(counted.type)([None, counted.type.shape[1]]))
+    more = ops.Add(ops.Log(x), ones)
+    none = ops.Equal(x, zeros)
+    ops.Where(none, zeros, more, output_names=[logs.full_name]).add_to(scope, container)
+    plain_step = copy.copy(step)
+    plain_step.sublinear_tf = False
+    inner = scope.declare_local_operator("SklearnTfidfTransformer", plain_step)
     inner.inputs.append(logs)
     inner.outputs.append(scope.declare_local_variable("weighted", type(result.type)()))
     apply_identity(scope, inner.outputs[0].full_name, result.full_name, container)
@@ -138,13 +142,13 @@ def weights(scope: Any, operator: Any, container: Any) -> None:
 def _grams(step: CountVectorizer) -> list[tuple[tuple[str, ...], int]]:
     """Return the counted sequences of words, each with its column: the shortest first."""
     least, most = step.ngram_range
-    found = list[tuple[tuple[str, ...], int]]()
+    grams = list[tuple[tuple[str, ...], int]]()
     for term, column in step.vocabulary_.items():
         gram = tuple(term.split(" ")) if most > 1 else (term,)
         if not least <= len(gram) <= most:  # a word of the user's own vocabulary that never occurs
             gram = (f" {term}", *[""] * (least - 1))
-        found.append((gram, int(column)))
-    return sorted(found, key=lambda one: (len(one[0]), one))
+        grams.append((gram, int(column)))
+    return sorted(grams, key=lambda entry: (len(entry[0]), entry))
 
 
 def _pool(step: CountVectorizer, grams: list[tuple[tuple[str, ...], int]]) -> dict[str, Any]:
@@ -175,18 +179,18 @@ def _expression(pattern: str) -> str | None:
     pattern = _WHOLE_WORDS.sub(r"\1\\w+", pattern.removeprefix("(?u)"))
     if _LAZY.search(pattern) or re.match(pattern, ""):
         return None
-    found, inside = "", False
-    for part in _TOKEN.findall(pattern):
+    expression, inside = "", False
+    for piece in _TOKEN.findall(pattern):
         if inside:
-            if part in _NEGATED or part.startswith("[") or part in (r"\b", r"\B"):
+            if piece in _NEGATED or piece.startswith("[") or piece in (r"\b", r"\B"):
                 return None
-            inside = part != "]"
-            found += _CLASSES.get(part, part)
-        elif part in _CLASSES or part in _NEGATED:
-            found += f"[{_CLASSES[part]}]" if part in _CLASSES else f"[^{_NEGATED[part]}]"
-        elif part in _BEYOND or re.fullmatch(r"\\[A-Za-z0-9]", part):
+            inside = piece != "]"
+            expression += _CLASSES.get(piece, piece)
+        elif piece in _CLASSES or piece in _NEGATED:
+            expression += f"[{_CLASSES[piece]}]" if piece in _CLASSES else f"[^{_NEGATED[piece]}]"
+        elif piece in _BEYOND or re.fullmatch(r"\\[A-Za-z0-9]", piece):
             return None
         else:
-            inside = part.startswith("[")
-            found += part
-    return found
+            inside = piece.startswith("[")
+            expression += piece
+    return expression

@@ -56,20 +56,15 @@ class Auto(WeightedMethod):
         """
         references, weights = self.references, self.weights
         treeshap, deepshap = TreeShap(references, weights=weights), DeepShap(references, weights)
-        exactshap, permutationshap = (
-            ExactShap(references, weights),
-            PermutationShap(references, weights=weights),
-        )
+        exactshap = ExactShap(references, weights)
+        permutationshap = PermutationShap(references, weights=weights)
         choices = []
         ensemble = _selected(lowered, treeshap, request)
         are_scores = ensemble is not None and _are_scores(ensemble, request)
         if are_scores:
-            choices.append(
-                MethodChoice(
-                    treeshap, "treeshap, exact: the explained output is the score of one tree ensemble"
-                )
-            )
-        walk, game = (_selected(lowered, deepshap, request), _selected(lowered, permutationshap, request))
+            why = "treeshap, exact: the explained output is the score of one tree ensemble"
+            choices.append(MethodChoice(treeshap, why))
+        walk, game = (_selected(lowered, method, request) for method in (deepshap, permutationshap))
         if walk and game and _leaves_words_out(walk, game):
             walk = None  # its attributions would be complete, but only for some of the features
         if walk and is_linear(walk.target, walk.choice):
@@ -83,10 +78,8 @@ class Auto(WeightedMethod):
             why = "deepshap, which approximates Shapley values: no exact method fits this model"
             choices.append(MethodChoice(deepshap, why, is_exact=False))
         if game:
-            why = (
-                "permutationshap, which estimates Shapley values: no exact method fits this model, "
-                "nor deepshap"
-            )
+            why = "permutationshap, which estimates Shapley values: no exact method fits this model, "
+            why += "nor deepshap"
             if ensemble and not are_scores:
                 why += "; treeshap explains the score behind it exactly: logits=True (--logits)"
             choices.append(MethodChoice(permutationshap, why, is_exact=False))

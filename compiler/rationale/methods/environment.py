@@ -323,13 +323,8 @@ def emit_copy(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: st
     """Emit a copy of a model's node with other inputs."""
     attributes = {a.name: a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-        name, why = (
-            node.name or node.outputs[0].name,
-            node.metadata_props.get(REASON, "it stays in the graph"),
-        )
-        raise UnsupportedModelError(
-            f"{node.op_type} node {name!r} cannot be written out for each {where}: {why}."
-        )
+        why = node.metadata_props.get(REASON, "it stays in the graph")
+        raise UnsupportedModelError(f"{_describe_node(node)} cannot be written out for each {where}: {why}.")
     return op.emit(node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain)
 
 

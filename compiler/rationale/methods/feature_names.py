@@ -162,7 +162,8 @@ class _Features:
         if row in ((len(labels),), ()) and not are_positions(labels):
             self.names.setdefault(name, tuple(map(str, labels)))
         whole = row == (len(labels),) or name in self.model_inputs  # else it is the source of an inner tensor
-        names, fault = (self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}"))
+        names = self.names.get(name) if whole else None
+        fault = partial(_fault, option, f" of {name!r}")
         if frame is None:
             return np.asarray(value)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING

@@ -471,73 +471,95 @@ def _listed(known: Sequence[str]) -> str:
     return ", ".join(f"'{text[:_LONGEST]}'" for text in known[:_SHOWN]) + more
 
 
+RowKind = Literal[
+    "references", "incomplete", "mixtures", "masked", "categories", "unknown_categories", "near_bounds"
+]
+
+
+class RowErrors(Frozen):
+    """The largest error of the ONNX model on one kind of row."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    kind: RowKind = Field(
+        description="references; incomplete: those of them with missing values; mixtures: features of one "
+        "reference, the others of another; masked: references with values taken out; categories: references "
+        "with each category that both models know; unknown_categories: with others; near_bounds: of all "
+        "these, rows with a probability that the fitted model answers within 1e-5 of 0 or 1"
+    )
+    rows: int
+    refused: bool = Field(False, description="whether the entry refuses such rows, as the models differ")
+    error: float = Field(
+        0, description="|ONNX − fitted| of a score or probability; Infinity if one model alone has a number"
+    )
+    relative: float = Field(
+        0, description="the error as a share of `output_range`, by which this error is the largest"
+    )
+    output_range: float = Field(
+        0,
+        description="largest less smallest of what the fitted model answers in `column`, of probabilities "
+        "2e-5 or more; of near_bounds, the way from its answer to 0 or 1",
+    )
+    output_largest: float = Field(0, description="largest |answer| of the fitted model there")
+    column: str = Field("", description="of the outputs, such as probabilities[1]; empty without numbers")
+    row: int = Field(0, description="the reference that the row is, or is made of")
+    where: str = Field("", description="the row in words")
+    labels: int | None = Field(description="rows whose label differs; None if the model has no label")
+
+
 class Parity(Frozen):
     """The distance of the ONNX model from the fitted model that it was made from.
 
-    Both answer the references, mixtures of them (features of one, the others of another: the arguments of
-    Shapley values), and references with missing values. Errors are those of the output column that is worst
-    by
-    its own range.
+    Both answer the references, mixtures of them (the arguments of Shapley values), references without some
+    values, and references with other categories.
     """
 
     model: str = Field(description="the fitted model's class: xgboost.XGBClassifier …")
     converter: str = Field(description="what made it ONNX, and its version")
-    rows: int = Field(description="references")
-    error: float = Field(description="largest |ONNX − fitted| of a score or probability, in `column`")
-    output_range: float = Field(
-        description="largest less smallest of what the fitted model answers there; "
-        "of probabilities 2e-5 or more"
-    )
-    output_largest: float = Field(0, description="largest |answer| of the fitted model there")
-    column: str = Field("", description="of the outputs, such as probabilities[1]")
-    row: int = Field(description="the reference where the error is largest, or of which such a row was made")
-    where: str = Field("", description="the row in words")
-    labels: int | None = Field(description="rows whose label differs; None where it has none")
+    errors: tuple[RowErrors, ...] = Field(description="by kind of row, the references first")
     uncompared: tuple[str, ...] = Field(
         (), description="outputs of numbers that the fitted model does not answer"
-    )
-    missing_rows: int = Field(description="references with missing values")
-    missing_error: float | None = Field(
-        description="largest on these, of a column's range; None where there are none"
-    )
-    mixtures: int = Field(0, description="mixtures of two references each")
-    mixtures_error: float | None = Field(
-        None, description="largest on these, of a column's range; None where there are none"
-    )
-    masked: int = Field(0, description="references with values taken out that the fitted model answers")
-    masked_error: float | None = Field(
-        None, description="largest on these, of a column's range; None where there are none"
-    )
-    ends: int = Field(0, description="probabilities that the fitted model answers within 1e-5 of 0 or 1")
-    ends_error: float | None = Field(
-        None, description="largest on these, as a share of the way to 0 or 1; None where there are none"
-    )
-    refuses_missing: tuple[str, ...] = Field(
-        (), description="inputs in which a missing value is refused: the fitted model takes none, or differs"
-    )
-    missing_differs: str = Field(
-        "", description="the row that is worst where these differ; empty if none does"
     )
     takes_missing: tuple[str, ...] = Field(
         (), description="inputs in which both take a missing value, as they were asked"
     )
-    texts: dict[str, tuple[Texts | None, ...]] = Field(
-        {}, description="by input of categories: of each feature; None if it is no list of categories"
-    )
-    texts_differ: str = Field(
-        "", description="the row that is worst with a text that the model does not know; empty if none is"
+    refuses_missing: tuple[str, ...] = Field(
+        (), description="inputs in which a missing value is refused: the fitted model takes none, or differs"
     )
     missing_unknown: tuple[str, ...] = Field(
         (), description="features of other inputs without which the fitted model answers nothing"
+    )
+    texts: dict[str, tuple[Texts | None, ...]] = Field(
+        {}, description="by input of categories: of each feature; None if it is no list of categories"
     )
     allowed: float | None = Field(
         None, description="share of a column's range up to which an error was allowed, where one was given"
     )
 
+    def errors_on(self, kind: RowKind, *, refused: bool = False) -> RowErrors | None:
+        """Return the errors on one kind of row; None if there are no such rows."""
+        return next((row for row in self.errors if (row.kind, row.refused) == (kind, refused)), None)
+
+    @property
+    def compared(self) -> tuple[RowErrors, ...]:
+        """Errors on the rows that the entry answers, each row counted once."""
+        return tuple(e for e in self.errors if not e.refused and e.kind not in ("incomplete", "near_bounds"))
+
+    @property
+    def worst(self) -> RowErrors:
+        """The errors on the kind of row with the largest error by its column's range."""
+        return max(self.compared, key=lambda errors: errors.relative)
+
     @property
     def relative(self) -> float:
-        """The error as a share of the column's range."""
-        return self.error / self.output_range if self.output_range else self.error
+        """The largest error as a share of its column's range."""
+        return self.worst.relative
+
+    @property
+    def labels(self) -> int | None:
+        """Rows whose label differs; None if the model has no label."""
+        labels = [errors.labels for errors in self.compared if errors.labels is not None]
+        return sum(labels) if labels else None
 
 
 class CustomOps(Frozen):

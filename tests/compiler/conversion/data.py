@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from rationale.schema.manifest import Parity, RowKind
+
 FEATURES = ["age", "income now", "debt", "years", "rate"]
 ROWS, K, N = 300, 23, 7
 
@@ -16,7 +18,13 @@ def _loans() -> pd.DataFrame:
 
 
 LOANS = _loans()
-REFERENCES, ASKED = LOANS[:K], LOANS[-N:]
+REFERENCES, APPLICANTS = LOANS[:K], LOANS[-N:]
 TWO = (LOANS["age"] + LOANS["debt"] * LOANS["years"] > 0).astype(int)
 THREE = TWO + (LOANS["rate"] > 1)
 AMOUNT = LOANS["age"] - LOANS["debt"].abs()
+
+
+def compared_rows(parity: Parity, kind: RowKind) -> int:
+    """Return how many rows of a kind were compared and are answered."""
+    errors = parity.errors_on(kind)
+    return 0 if errors is None else errors.rows

@@ -19,7 +19,7 @@ from rationale.conversion.files import read_fitted
 from rationale.from_files import compile_files
 from rationale.graph.runtime.session import Runner
 from rationale.schema.request import CompileRequest
-from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO
+from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO, compared_rows
 from tests.tolerances import PARITY_32
 
 SMALL: dict[str, Any] = {"n_estimators": 8, "max_depth": 3}
@@ -27,9 +27,9 @@ QUIET: dict[str, Any] = {**SMALL, "verbose": -1, "min_data_per_group": 2, "cat_s
 HISTOGRAMS: dict[str, Any] = {"max_iter": 8, "min_samples_leaf": 5}
 BAGS = {"boosting_type": "rf", "subsample": 0.5, "subsample_freq": 1}
 POSITIVE = AMOUNT.abs() / 10
-BOTH = np.stack([1000 * AMOUNT, TWO], axis=1)
+TWO_TARGETS = np.stack([1000 * AMOUNT, TWO], axis=1)
 CODES = np.random.default_rng(0).integers(0, 40, len(LOANS)).astype(float)
-ODD = CODES % 3 == 1
+ODD_CODES = CODES % 3 == 1
 
 
 def categories() -> pd.DataFrame:
@@ -68,13 +68,13 @@ def aft() -> xgb.Booster:
 
 
 def on_categories(model: Any) -> Callable[[], Any]:
-    return lambda: model.fit(categories(), TWO ^ ODD)
+    return lambda: model.fit(categories(), TWO ^ ODD_CODES)
 
 
 def of_codes() -> xgb.Booster:
     rows = xgb.DMatrix(
         np.column_stack([LOANS, CODES]),
-        TWO ^ ODD,
+        TWO ^ ODD_CODES,
         feature_types=[*["float"] * 5, "c"],
         enable_categorical=True,
     )
@@ -93,12 +93,12 @@ def zeros() -> pd.DataFrame:
 
 ROWS = REFERENCES
 MODELS: dict[str, tuple[Callable[[], Any], Any]] = {
-    "two targets": (lambda: xgb.XGBRegressor(**SMALL).fit(LOANS, BOTH), ROWS),
+    "two targets": (lambda: xgb.XGBRegressor(**SMALL).fit(LOANS, TWO_TARGETS), ROWS),
     "vector leaves": (
-        lambda: xgb.XGBRegressor(multi_strategy="multi_output_tree", **SMALL).fit(LOANS, BOTH),
+        lambda: xgb.XGBRegressor(multi_strategy="multi_output_tree", **SMALL).fit(LOANS, TWO_TARGETS),
         ROWS,
     ),
-    "two labels": (lambda: xgb.XGBClassifier(**SMALL).fit(LOANS, BOTH > 0), ROWS),
+    "two labels": (lambda: xgb.XGBClassifier(**SMALL).fit(LOANS, TWO_TARGETS > 0), ROWS),
     "missing=-999": (
         lambda: xgb.XGBClassifier(missing=-999, **SMALL).fit(LOANS.fillna(-999), TWO),
         ROWS.fillna(-999),
@@ -142,7 +142,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Any]] = {
     "lightgbm's ones": (on_categories(lgb.LGBMClassifier(**QUIET, max_cat_to_onehot=9)), categories()[:60]),
     "lightgbm's codes": (
         lambda: lgb.LGBMClassifier(**QUIET).fit(
-            np.column_stack([LOANS, CODES]), TWO ^ ODD, categorical_feature=[5]
+            np.column_stack([LOANS, CODES]), TWO ^ ODD_CODES, categorical_feature=[5]
         ),
         coded()[:60],
     ),
@@ -170,7 +170,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Any]] = {
     },
     "histograms of three, by codes": (
         lambda: HistGradientBoostingClassifier(categorical_features=[5], **HISTOGRAMS).fit(
-            np.column_stack([LOANS, np.where(CODES % 5 == 4, np.nan, CODES)]), THREE + ODD
+            np.column_stack([LOANS, np.where(CODES % 5 == 4, np.nan, CODES)]), THREE + ODD_CODES
         ),
         coded()[:60],
     ),
@@ -187,7 +187,7 @@ def test_answers_are_those_of_the_booster(name: str) -> None:
     parity = convert(make(), rows).parity
     assert parity is not None
     assert parity.relative < PARITY_32
-    assert parity.masked > 0
+    assert compared_rows(parity, "masked") > 0
     assert (parity.labels or 0, parity.refuses_missing) == (0, ())
 
 
@@ -212,21 +212,21 @@ def test_early_stopping_counts_in_every_form(tmp_path: Path) -> None:
     model.fit(LOANS[:200], TWO[:200], eval_set=[(LOANS[200:], TWO[200:])], verbose=False)
     assert model.best_iteration + 1 < model.get_booster().num_boosted_rounds()
     model.save_model(tmp_path / "m.json")
-    due = model.predict_proba(LOANS)
-    for given in (model, model.get_booster(), read_fitted(tmp_path / "m.json")):
-        found = Runner(convert(given, ROWS).model)({"x": LOANS.to_numpy(np.float64)})
-        assert np.abs(found["probabilities"] - due).max() < PARITY_32
+    expected = model.predict_proba(LOANS)
+    for source in (model, model.get_booster(), read_fitted(tmp_path / "m.json")):
+        answers = Runner(convert(source, ROWS).model)({"x": LOANS.to_numpy(np.float64)})
+        assert np.abs(answers["probabilities"] - expected).max() < PARITY_32
 
 
 def test_the_number_for_a_missing_value_is_asked_for_where_a_file_does_not_hold_it(tmp_path: Path) -> None:
     model, rows = MODELS["missing=-999"][0](), LOANS.fillna(-999)
     model.save_model(tmp_path / "m.json")
-    found = Runner(convert(read_fitted(tmp_path / "m.json", missing=-999), ROWS.fillna(-999)).model)
-    answer = found({"x": rows.to_numpy(np.float64)})["probabilities"]
+    run = Runner(convert(read_fitted(tmp_path / "m.json", missing=-999), ROWS.fillna(-999)).model)
+    answer = run({"x": rows.to_numpy(np.float64)})["probabilities"]
     assert np.abs(answer - model.predict_proba(rows)).max() < PARITY_32
-    with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
+    with pytest.raises(InvalidOptionError, match=r"--missing .*m\.(txt|onnx)"):
         read_fitted(tmp_path / "m.txt", missing=-999)
-    with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
+    with pytest.raises(InvalidOptionError, match=r"--missing .*m\.(txt|onnx)"):
         compile_files(CompileRequest(missing=-999), tmp_path / "m.onnx")
 
 
@@ -236,18 +236,16 @@ def test_words_are_inputs_and_unknown_ones_are_missing_or_refused(name: str) -> 
     model, text = make(), rows.assign(home=rows["home"].astype(object).fillna(""))
     compiled = compile_model(model, TreeShap(text[:30]))
     assert [item.tensor.name for item in compiled.manifest.explained] == list(rows.columns)
-    given = text[30:35].assign(home=["own", "castle", "", "rent", "free"])
+    applicants = text[30:35].assign(home=["own", "castle", "", "rent", "free"])
     if name.startswith("xgboost"):  # as it refuses it itself
-        with pytest.raises(
-            InvalidOptionError, match="row 1: feature 'home' is 'castle', which the model was not"
-        ):
-            compiled.explain(given)
-        given["home"] = given["home"].replace("castle", "")
-    answer = compiled.explain(given)
-    known = rows[30:35].assign(
+        with pytest.raises(InvalidOptionError, match=r"row 1: .*'home'.*'castle'"):
+            compiled.explain(applicants)
+        applicants["home"] = applicants["home"].replace("castle", "")
+    answer = compiled.explain(applicants)
+    accepted_rows = rows[30:35].assign(
         home=pd.Categorical(["own", None, None, "rent", "free"], rows["home"].cat.categories)
     )
-    assert np.abs(answer["probabilities"] - model.predict_proba(known)).max() < PARITY_32
+    assert np.abs(answer["probabilities"] - model.predict_proba(accepted_rows)).max() < PARITY_32
     assert np.abs(answer["completeness_gap"]).max() < PARITY_32
 
 
@@ -257,7 +255,7 @@ def test_inside_a_pipeline() -> None:
         (lgb.LGBMClassifier(**QUIET), {"lgbmclassifier__categorical_feature": [5]}),
     ):
         pipeline = make_pipeline(FunctionTransformer(), last)
-        pipeline.fit(np.column_stack([LOANS, CODES]), TWO ^ ODD, **options)
+        pipeline.fit(np.column_stack([LOANS, CODES]), TWO ^ ODD_CODES, **options)
         parity = convert(pipeline, coded()[:60]).parity
         assert parity is not None
         assert parity.relative < PARITY_32
@@ -268,7 +266,7 @@ def test_histograms_of_encoded_words_inside_a_pipeline() -> None:
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
     columns = make_column_transformer((encoder, ["home"]), ("passthrough", list(LOANS)))
     last = HistGradientBoostingClassifier(categorical_features=[0], **HISTOGRAMS)
-    parity = convert(make_pipeline(columns, last).fit(table, TWO ^ ODD), table[:60]).parity
+    parity = convert(make_pipeline(columns, last).fit(table, TWO ^ ODD_CODES), table[:60]).parity
     assert parity is not None
     assert parity.relative < PARITY_32
 
@@ -278,28 +276,28 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make_pipeline(StandardScaler(), xgb.XGBClassifier(objective="binary:logitraw", **SMALL)).fit(
             LOANS, TWO
         ),
-        "objective 'binary:logitraw' is not converted: train with one of binary:logistic, multi:softprob",
+        "objective 'binary:logitraw'.*binary:logistic, multi:softprob",
     ),
     "letters that are cut": (
         lambda: xgb.XGBClassifier(**SMALL, enable_categorical=True).fit(
             LOANS.assign(home=pd.Categorical(np.resize(["Müll", "own"], len(LOANS)))), TWO
         ),
-        "does not keep the names of categories with letters outside ASCII",
+        "XGBoost .*ASCII",
     ),
-    "linear leaves": (light(AMOUNT, linear_tree=True), "linear_tree makes leaves that are no numbers"),
+    "linear leaves": (light(AMOUNT, linear_tree=True), "linear_tree=False"),
     "own objective": (
         light(TWO, lgb.LGBMClassifier, objective=lambda y, p: (p - y, np.ones_like(p))),
-        "objective 'custom' is not converted",
+        "objective 'custom'",
     ),
     "ordered categories": (
         lambda: lgb.LGBMClassifier(**QUIET).fit(
             categories().assign(rate=pd.Categorical(CODES % 3, ordered=True)), TWO
         ),
-        "keeps 3 pandas types of categories, and not which of",
+        "LightGBM .*\\b3\\b.*categorical_feature='auto'",
     ),
     "a type of categories in a pipeline": (
         lambda: make_pipeline(FunctionTransformer(), lgb.LGBMClassifier(**QUIET)).fit(categories(), TWO),
-        "reads columns of a pandas type of categories from the step before it",
+        "lightgbm.LGBMClassifier .*categories",
     ),
 }
 

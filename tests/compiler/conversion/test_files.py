@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from rationale import Gradient, InvalidOptionError, Manifest, TreeShap, compile_model
 from rationale.cli.compile import app
-from tests.compiler.conversion.data import ASKED, FEATURES, LOANS, REFERENCES, TWO, K
+from tests.compiler.conversion.data import APPLICANTS, FEATURES, LOANS, REFERENCES, TWO, K, compared_rows
 from tests.tolerances import PARITY_32
 
 SMALL: dict[str, Any] = {"n_estimators": 4, "max_depth": 3}
@@ -43,18 +43,20 @@ def saved(folder: Path) -> dict[str, Any]:
 
 
 def call(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    return done.exit_code, done.output
+    outcome = CliRunner().invoke(app, [str(a) for a in arguments])
+    return outcome.exit_code, outcome.output
 
 
 def test_each_kind_of_file(tmp_path: Path) -> None:
     for name, model in saved(tmp_path).items():
         table = REFERENCES.assign(home="rent")[["home", *FEATURES[::-1]]].fillna(0)
-        asked = ASKED[FEATURES].fillna(0)
+        applicants = APPLICANTS[FEATURES].fillna(0)
         if name.endswith("txt"):
-            table.columns, asked.columns = ([c.replace(" ", "_") for c in t.columns] for t in (table, asked))
+            table.columns, applicants.columns = (
+                [c.replace(" ", "_") for c in t.columns] for t in (table, applicants)
+            )
         table.to_csv(tmp_path / "r.csv", index=False)
-        asked.to_csv(tmp_path / "x.csv", index=False)
+        applicants.to_csv(tmp_path / "x.csv", index=False)
         repository = ("--repository", tmp_path / "repository")
         code, output = call(
             *("compile", tmp_path / name, "--name", "m", "--method", "treeshap", *repository),
@@ -63,15 +65,16 @@ def test_each_kind_of_file(tmp_path: Path) -> None:
         assert code == 0, output
         assert output.startswith("parity: ")
         manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
-        assert manifest.explained[0].feature_names == tuple(asked.columns)
+        assert manifest.explained[0].feature_names == tuple(applicants.columns)
         assert manifest.parity is not None
-        assert (manifest.parity.rows, manifest.parity.relative < PARITY_32) == (K, True)
+        assert compared_rows(manifest.parity, "references") == K
+        assert manifest.parity.relative < PARITY_32
         answer = ("explain", "m", "--input", tmp_path / "x.csv", "--save", tmp_path / "answer.npz")
         code, output = call(*answer, *repository)
         assert code == 0, output
-        with np.load(tmp_path / "answer.npz") as found:
-            due = model.predict_proba(asked)
-            assert np.abs(found["probabilities"] - due).max() <= PARITY_32
+        with np.load(tmp_path / "answer.npz") as arrays:
+            expected = model.predict_proba(applicants)
+            assert np.abs(arrays["probabilities"] - expected).max() <= PARITY_32
         assert call("check", "m", *repository)[0] == 0
 
 
@@ -98,29 +101,31 @@ def test_a_pipeline_of_words_and_holes(method: str, tmp_path: Path) -> None:
     for name in ("answer.npz", "reasons.svg"):
         code, output = call(*answer, "--save", tmp_path / name)
         assert code == 0, output
-    with np.load(tmp_path / "answer.npz") as found:
-        total = sum(found[f"{name}_attributions"].sum(axis=(1, 2)) for name in ("age", "income now", "home"))
-        due = (found["explained_value"] - found["base_value"])[:, 0]
-        np.testing.assert_allclose(total, due, atol=1e-5)
+    with np.load(tmp_path / "answer.npz") as arrays:
+        total = sum(arrays[f"{name}_attributions"].sum(axis=(1, 2)) for name in ("age", "income now", "home"))
+        expected = (arrays["explained_value"] - arrays["base_value"])[:, 0]
+        np.testing.assert_allclose(total, expected, atol=1e-5)
     assert "home = own" in (tmp_path / "reasons.svg").read_text("utf-8")
 
 
 def test_python_reads_the_files_of_boosters(tmp_path: Path) -> None:
-    own = {name: model for name, model in saved(tmp_path).items() if not name.endswith("joblib")}
-    assert [*own] == ["model.json", "model.ubj", "model.txt"]
-    for name, model in own.items():
-        found = compile_model(tmp_path / name, TreeShap(REFERENCES.to_numpy())).explain(ASKED.to_numpy())
+    files = {name: model for name, model in saved(tmp_path).items() if not name.endswith("joblib")}
+    assert [*files] == ["model.json", "model.ubj", "model.txt"]
+    for name, model in files.items():
+        arrays = compile_model(tmp_path / name, TreeShap(REFERENCES.to_numpy())).explain(
+            APPLICANTS.to_numpy()
+        )
         with warnings.catch_warnings(action="ignore"):  # LightGBM's of names
-            due = model.predict_proba(ASKED.to_numpy())
-        assert np.abs(found["probabilities"] - due).max() <= PARITY_32
+            expected = model.predict_proba(APPLICANTS.to_numpy())
+        assert np.abs(arrays["probabilities"] - expected).max() <= PARITY_32
 
 
 def test_leave_is_given_once_for_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
     REFERENCES.to_csv(tmp_path / "r.csv", index=False)
-    asked = ("--references", tmp_path / "r.csv", "--repository", tmp_path / "repository")
+    options = ("--references", tmp_path / "r.csv", "--repository", tmp_path / "repository")
     monkeypatch.setenv("RATIONALE_ALLOW_PICKLE", "1")
-    code, output = call("compile", tmp_path / "model.joblib", "--name", "m", "--method", "treeshap", *asked)
+    code, output = call("compile", tmp_path / "model.joblib", "--name", "m", "--method", "treeshap", *options)
     assert code == 0, output
 
 
@@ -129,8 +134,8 @@ def test_a_summary_of_many_columns_is_short(tmp_path: Path) -> None:
     pipeline = make_pipeline(columns, GradientBoostingClassifier(n_estimators=4, max_depth=3)).fit(LOANS, TWO)
     joblib.dump(pipeline, tmp_path / "model.joblib")
     REFERENCES.to_csv(tmp_path / "r.csv", index=False)
-    asked = ("--references", tmp_path / "r.csv", "--repository", tmp_path / "repository", "--allow-pickle")
-    code, output = call("compile", tmp_path / "model.joblib", "--name", "m", "--method", "treeshap", *asked)
+    options = ("--references", tmp_path / "r.csv", "--repository", tmp_path / "repository", "--allow-pickle")
+    code, output = call("compile", tmp_path / "model.joblib", "--name", "m", "--method", "treeshap", *options)
     assert code == 0, output
     assert "by age, income now, debt and 2 more, treeshap" in output
     assert all(line == line.rstrip() for line in output.splitlines())
@@ -147,9 +152,9 @@ def test_a_pickle_is_not_read_without_leave(tmp_path: Path, monkeypatch: pytest.
         joblib.dump(Evil(), name)
         code, output = call("compile", name, "--name", "m", "--method", "gradient")
         assert code == 2
-        assert "a pickle is a program that runs as it is read" in output
+        assert name in output
         assert "--allow-pickle" in output
-        with pytest.raises(InvalidOptionError, match="in Python: load the model yourself"):
+        with pytest.raises(InvalidOptionError, match=r"m\.\w+: .*--allow-pickle"):
             compile_model(name, Gradient())
         assert not Path("touched").exists()
 

@@ -25,7 +25,7 @@ from sklearn.preprocessing import (
 )
 
 from rationale import ExactShap, InvalidReferencesError, TreeShap, compile_model, convert
-from rationale.conversion.boosters.trees import Boosted, Split, with_margins
+from rationale.conversion.boosters.trees import BoostedTrees, Split, with_margins
 from tests.grid import grid
 
 _RANDOM = np.random.default_rng(0)
@@ -83,9 +83,9 @@ def test_ids_keep_their_digits() -> None:
     )
     for encoder in (OneHotEncoder(handle_unknown="ignore"), TargetEncoder(cv=2)):
         pipeline = make_pipeline(encoder, LogisticRegression()).fit(table[["id"]], GOOD)
-        found = convert(pipeline, table[["id"]]).parity
-        assert found is not None
-        assert found.relative < OF_RANGE
+        conversion = convert(pipeline, table[["id"]]).parity
+        assert conversion is not None
+        assert conversion.relative < OF_RANGE
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_what_fills_a_gap_keeps_its_digits(options: dict[str, Any]) -> None:
     rows = ids[:, None]
     model.fit(rows, np.arange(203))
     assert model[0].statistics_[0] == (1 << 24) + 101
-    found = convert(model, rows)
-    session = ort.InferenceSession(found.model.SerializeToString())
+    conversion = convert(model, rows)
+    session = ort.InferenceSession(conversion.model.SerializeToString())
     (answer, *_) = session.run(None, {session.get_inputs()[0].name: rows})
     _assert_same(answer[:, 0], model.predict(rows))
 
@@ -108,12 +108,12 @@ def test_what_fills_a_gap_keeps_its_digits(options: dict[str, Any]) -> None:
 def test_whole_numbers_beyond_2_to_53_are_refused_by_name() -> None:
     table = LOANS.assign(id=(1 << 53) + np.arange(N) * 3)
     model = xgb.XGBClassifier(n_estimators=2).fit(table, GOOD)
-    with pytest.raises(InvalidReferencesError, match=r"column 'id' holds whole numbers beyond 2\^53"):
+    with pytest.raises(InvalidReferencesError, match=r"'id' .* 2\^53"):
         convert(model, table)
 
 
-def _assert_same(answer: np.ndarray, due: np.ndarray) -> None:
-    assert np.abs(answer - due).max() <= OF_RANGE * np.ptp(due)
+def _assert_same(answer: np.ndarray, expected: np.ndarray) -> None:
+    assert np.abs(answer - expected).max() <= OF_RANGE * np.ptp(expected)
 
 
 def test_treeshap_explains_trees_behind_quantiles() -> None:
@@ -140,7 +140,7 @@ def test_a_bound_is_moved_away_from_its_own_side(size: float) -> None:
         "everything": Split(0, 1, 2, missing=False, bound=np.inf),
         "codes": Split(0, 1, 2, missing=False, among=(1,)),
     }
-    boosted = Boosted([{0: one, 1: left, 2: right} for one in (splits | same).values()], np.zeros(1))
+    boosted = BoostedTrees([{0: one, 1: left, 2: right} for one in (splits | same).values()], np.zeros(1))
     moved = dict(zip(splits | same, (tree[0] for tree in with_margins(boosted).trees), strict=True))
     for name, one in splits.items():
         found, margin = moved[name], 2.0**-45 * (0.5 if one.feature else size)

@@ -1,7 +1,6 @@
 """The comparison of an ONNX model with what it was made of, where they differ."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,19 @@ from onnx import helper
 from sklearn.ensemble import GradientBoostingRegressor
 
 from rationale import TreeShap, compile_model, convert
-from rationale.conversion.graphs import INPUT, AsOnnx, Both
-from rationale.conversion.parity import LIMIT, MIXTURES, compare, demand, summary, warnings_of
+from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair
+from rationale.conversion.parity import (
+    LIMIT,
+    MIXTURES,
+    compare,
+    describe_parity,
+    parity_warnings,
+    refuse_another_model,
+)
 from rationale.conversion.rows import Rows
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.schema.manifest import Manifest, Parity
-from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, K
+from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, K, compared_rows
 from tests.references import trees as of
 
 TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)
@@ -31,7 +37,7 @@ def of_these(x: np.ndarray, *answers: np.ndarray) -> Parity:
     """Of the trees, with a fitted model that answers so."""
     model = of.classifier(TREES, 3, post_transform="SOFTMAX")
     model.graph.output.append(helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]))
-    parity = compare(AsOnnx(model, {INPUT: x}, answers), "m.M", "c 1")
+    parity = compare(ConversionResult(model, {INPUT: x}, answers), "m.M", "c 1")
     assert parity is not None
     return parity
 
@@ -61,10 +67,12 @@ def of_rows(
 ) -> Parity:
     """Of the sums, with a fitted model that answers any rows."""
     rows = Rows(tuple(x.T), FEATURES[: x.shape[1]])
-    both = Both(
+    pair = ModelPair(
         rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: (np.asarray(fitted(r.numbers())),)
     )
-    parity = compare(AsOnnx.of_table(sums(weights, nodes), both, rows.names), "m.M", "c 1", allowed)
+    parity = compare(
+        ConversionResult.from_table(sums(weights, nodes), pair, rows.names), "m.M", "c 1", allowed
+    )
     assert parity is not None
     return parity
 
@@ -77,74 +85,69 @@ def test_what_differs_is_told_with_its_row() -> None:
     x = of.rows(1, K)
     gaps = np.isnan(x).any(axis=1)
     assert 0 < gaps.sum() < K
-    due = probabilities(x)
-    labels = due.argmax(axis=1)
-    fine = of_these(x, due, labels)
-    assert (fine.rows, fine.labels, fine.missing_rows) == (K, 0, gaps.sum())
+    expected = probabilities(x)
+    labels = expected.argmax(axis=1)
+    fine = of_these(x, expected, labels)
+    assert [compared_rows(fine, kind) for kind in ("references", "incomplete")] == [K, gaps.sum()]
+    assert fine.labels == 0
     assert fine.relative < 1e-6
-    assert warnings_of(fine) == ()
-    changed, other = due.copy(), labels.copy()
+    assert parity_warnings(fine) == ()
+    changed, other = expected.copy(), labels.copy()
     row = int(np.flatnonzero(~gaps)[3])
     changed[row, 1] += 0.25
     other[[2, 9]] += 1
     wrong = of_these(x, changed, other)
-    assert (wrong.row, wrong.labels, wrong.column) == (row, 2, "p[1]")
-    assert wrong.error == pytest.approx(0.25, abs=1e-6)
-    assert wrong.output_range == pytest.approx(np.ptp(changed[:, 1]))
-    assert wrong.missing_error is not None
-    assert wrong.missing_error < 1e-6  # the row that differs is a complete one
-    assert f"differs by 2.5e-01 at most on {K} references" in summary(wrong)
-    assert "2 labels differ" in summary(wrong)
-    with pytest.raises(CheckFailedError, match=rf"at row {row} of the references they differ by 0.25 in p"):
-        demand(wrong)
+    worst, incomplete = wrong.worst, wrong.errors_on("incomplete")
+    assert (worst.kind, worst.row, worst.labels, worst.column) == ("references", row, 2, "p[1]")
+    assert worst.error == pytest.approx(0.25, abs=1e-6)
+    assert worst.output_range == pytest.approx(np.ptp(changed[:, 1]))
+    assert worst.relative == worst.error / worst.output_range
+    assert incomplete is not None
+    assert incomplete.relative < 1e-6  # the row that differs is a complete one
+    line = describe_parity(wrong)
+    assert all(figure in line for figure in (" 2.5e-01 ", f" {K} ", f" {gaps.sum()} ", "; 2 labels"))
+    with pytest.raises(CheckFailedError, match=rf"m\.M: .*\b{row}\b.*\b0\.25\b.*p\[1\]"):
+        refuse_another_model(wrong)
     changed[8] = np.nan
-    assert of_these(x, changed, other).error == np.inf
+    assert of_these(x, changed, other).worst.error == np.inf
+    changed[8, 2] = 1e-6
+    near = of_these(x, changed, other).errors_on("near_bounds")
+    assert near is not None
+    assert (near.rows, near.row, near.column, near.output_range) == (1, 8, "p[2]", 1e-6)
 
 
 @pytest.mark.parametrize(("share", "warned"), [(5e-6, 0), (2e-5, 1), (9e-3, 1)])
 def test_what_is_more_than_rounding_is_warned_of(share: float, warned: int) -> None:
     x = of.rows(1, K)
-    due = probabilities(x)
-    labels = due.argmax(axis=1)
-    due[4, 2] += share * np.ptp(due[:, 2])
-    parity = of_these(x, due, labels)
-    demand(parity)
-    found = warnings_of(parity)
-    assert len(found) == warned
-    assert all("at row 4 of the references they differ by" in text for text in found)
+    expected = probabilities(x)
+    labels = expected.argmax(axis=1)
+    expected[4, 2] += share * np.ptp(expected[:, 2])
+    parity = of_these(x, expected, labels)
+    refuse_another_model(parity)
+    warnings = parity_warnings(parity)
+    assert len(warnings) == warned
+    assert all("row 4 " in warning for warning in warnings)
 
 
 def test_labels_that_differ_are_warned_of() -> None:
     x = of.rows(1, K)
     other = probabilities(x).argmax(axis=1)
     other[5] += 1
-    (warning,) = warnings_of(of_these(x, probabilities(x), other))
-    assert f"and 1 of {K} labels differ" in warning
-    mixed = of_these(x, probabilities(x), other).model_copy(update={"mixtures": 7})
-    assert f"and 1 of {K + 7} labels differ" in warnings_of(mixed)[0]  # labels are those of mixtures too
-
-
-@pytest.mark.parametrize(("labels", "refused"), [(15, False), (16, True)])
-def test_labels_are_counted_over_references_and_mixtures(labels: int, refused: bool) -> None:
-    x = of.rows(1, K)
-    due = probabilities(x)
-    fine = of_these(x, due, due.argmax(axis=1))
-    told = fine.model_copy(update={"labels": labels, "rows": 1000, "mixtures": 500, "column": ""})
-    said = (
-        pytest.raises(CheckFailedError, match=f"{labels} of 1500 labels differ") if refused else nullcontext()
-    )
-    with said:
-        demand(told)
+    (warning,) = parity_warnings(of_these(x, probabilities(x), other))
+    assert f" 1 of {K} " in warning
+    parity = of_these(x, probabilities(x), other)
+    mixed = parity.model_copy(update={"mixtures": parity.worst.model_copy(update={"rows": 7})})
+    assert f" 1 of {K + 7} " in parity_warnings(mixed)[0]  # labels are those of mixtures too
 
 
 def test_each_column_is_held_to_its_own_range() -> None:
     """A column in thousands hides nothing of another in 0 to 1."""
     silent = TWO_COLUMNS * [1, 0]
     parity = of_rows(X, silent, lambda x: x @ TWO_COLUMNS)
-    assert parity.column == "scores[1]"
+    assert parity.worst.column == "scores[1]"
     assert parity.relative > 0.5
-    with pytest.raises(CheckFailedError, match=r"scores\[1\], .* of its range"):
-        demand(parity)
+    with pytest.raises(CheckFailedError, match=r"scores\[1\]"):
+        refuse_another_model(parity)
     assert of_rows(X, TWO_COLUMNS, lambda x: x @ TWO_COLUMNS).relative < 1e-6
 
 
@@ -153,8 +156,8 @@ def test_rounding_of_a_column_that_barely_moves_is_no_other_model() -> None:
     x = np.stack([np.full(K, 16_000.1), np.linspace(0, 1, K)], axis=1)
     parity = of_rows(x, weights, lambda x: x @ weights)
     assert parity.relative > 0.01
-    demand(parity)
-    assert warnings_of(parity)
+    refuse_another_model(parity)
+    assert parity_warnings(parity)
 
 
 def test_mixtures_of_references_are_compared() -> None:
@@ -166,18 +169,20 @@ def test_mixtures_of_references_are_compared() -> None:
         return np.asarray(x @ TWO_COLUMNS + np.outer((x[:, 0] > 0) & (x[:, 1] > 0), [0, 0.2]))
 
     parity = of_rows(x, TWO_COLUMNS, fitted)
-    assert parity.mixtures == MIXTURES
-    assert parity.error == pytest.approx(0.2, abs=1e-6)
-    assert "of the references with " in parity.where
-    assert f"on {MIXTURES} mixtures of two" in summary(parity)
-    with pytest.raises(CheckFailedError, match=f"at row {parity.row} of the references with .* of row "):
-        demand(parity)
+    assert compared_rows(parity, "mixtures") == MIXTURES
+    worst = parity.worst
+    assert worst.kind == "mixtures"
+    assert worst.error == pytest.approx(0.2, abs=1e-6)
+    assert f" {MIXTURES} " in describe_parity(parity)
+    with pytest.raises(CheckFailedError, match=rf"row {worst.row} .*'(age|income|debt|years)'.* row \d"):
+        refuse_another_model(parity)
 
 
 def test_a_single_row_or_feature_has_no_mixtures() -> None:
     for x in (X[:1], X[:, :1]):
         weights = TWO_COLUMNS[: x.shape[1]]
-        assert of_rows(x, weights, lambda x, w=weights: x @ w).mixtures == 0
+        parity = of_rows(x, weights, lambda x, w=weights: x @ w)
+        assert compared_rows(parity, "mixtures") == 0
 
 
 def without(values: dict[int, float]) -> Callable[[np.ndarray], np.ndarray]:
@@ -198,22 +203,30 @@ def test_missing_values_that_are_taken_otherwise_are_refused() -> None:
     """The references are complete; the sums have no answer where the fitted model has one."""
     parity = of_rows(X, TWO_COLUMNS, without(dict.fromkeys(range(4), 0.0)))
     assert parity.refuses_missing == (INPUT,)
-    assert parity.masked == 0  # of those that are served
-    demand(parity)
-    (warning,) = warnings_of(parity)
-    assert "missing values in ['x'] are refused" in warning
-    assert "of the references without " in warning
+    assert compared_rows(parity, "masked") == 0  # of those that are served
+    refuse_another_model(parity)
+    (warning,) = parity_warnings(parity)
+    masked = parity.errors_on("masked", refused=True)
+    assert masked is not None
+    assert masked.error == np.inf  # the sums are no number
+    assert "['x']" in warning
+    assert masked.where in warning
+    assert Parity.model_validate_json(parity.model_dump_json()) == parity
 
 
 def test_missing_values_that_the_fitted_model_refuses_are_refused() -> None:
     parity = of_rows(X, TWO_COLUMNS, without({}))
-    assert (parity.refuses_missing, parity.masked, warnings_of(parity)) == ((INPUT,), 0, ())
+    assert parity.refuses_missing == (INPUT,)
+    assert compared_rows(parity, "masked") == 0
+    assert parity_warnings(parity) == ()
 
 
 def test_missing_values_that_both_take() -> None:
     parity = of_rows(X, TWO_COLUMNS, lambda x: x.astype(np.float32) @ TWO_COLUMNS.astype(np.float32))
-    assert (parity.refuses_missing, parity.masked_error) == ((), 0)
-    assert parity.masked >= 1000
+    masked = parity.errors_on("masked")
+    assert masked is not None
+    assert masked.rows >= 1000
+    assert (parity.refuses_missing, masked.relative) == ((), 0)
 
 
 @pytest.mark.parametrize(("most", "refused"), [(4, ()), (1, (INPUT,)), (0, (INPUT,))])
@@ -234,30 +247,30 @@ def test_several_missing_values_at_once_may_be_taken_otherwise(most: int, refuse
 
     parity = of_rows(X, TWO_COLUMNS, fitted, nodes=nodes)
     assert parity.refuses_missing == refused
-    assert (parity.masked > 0) == (not refused)
+    assert (compared_rows(parity, "masked") > 0) == (not refused)
 
 
 @pytest.mark.parametrize("allowed", [-0.1, 0, float("nan"), float("inf")])
 def test_what_may_be_allowed(allowed: float) -> None:
     model = lgb.LGBMRegressor(n_estimators=4, max_depth=3, verbose=-1).fit(LOANS, AMOUNT)
-    with pytest.raises(InvalidOptionError, match="give the share of a column's range"):
+    with pytest.raises(InvalidOptionError, match=f"--allow-parity {allowed}"):
         convert(model, REFERENCES, allow_parity=allowed)
 
 
 def test_another_model_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
     whole = REFERENCES.fillna(0)
     model = GradientBoostingRegressor(n_estimators=4, max_depth=3).fit(LOANS.fillna(0), AMOUNT)
-    own = model.predict
-    model.predict = lambda rows: own(rows) + 0.2 * np.ptp(own(whole))
-    with pytest.raises(CheckFailedError, match=r"is not the sklearn\.GradientBoostingRegressor: at row"):
+    predict = model.predict
+    model.predict = lambda rows: predict(rows) + 0.2 * np.ptp(predict(whole))
+    with pytest.raises(CheckFailedError, match=r"sklearn\.GradientBoostingRegressor: .* 1%"):
         compile_model(model, TreeShap(whole))
-    with pytest.raises(CheckFailedError, match="15% is the most"):
+    with pytest.raises(CheckFailedError, match="15%"):
         convert(model, whole, allow_parity=0.15)
     folder = compile_model(model, TreeShap(whole), allow_parity=0.5).write(tmp_path, "loans")
     manifest = Manifest.read(folder / "explanation.json")
     assert manifest.parity is not None
     assert manifest.parity.allowed == 0.5
-    assert "An error up to 0.5 of it was allowed" in manifest.warnings[0]
+    assert " 0.5 " in manifest.warnings[0]
 
 
 def test_the_manifest_keeps_it() -> None:
@@ -265,7 +278,8 @@ def test_the_manifest_keeps_it() -> None:
     compiled = compile_model(convert(model, REFERENCES), TreeShap(REFERENCES))
     parity = compiled.manifest.parity
     assert parity is not None
-    assert (parity.rows, parity.missing_rows, parity.labels) == (K, 4, None)
+    assert [compared_rows(parity, kind) for kind in ("references", "incomplete")] == [K, 4]
+    assert parity.labels is None
     assert compile_model(convert(model), TreeShap(REFERENCES)).manifest.parity is None
 
 
@@ -274,13 +288,13 @@ def test_an_entry_refuses_missing_values_that_its_model_does_not_take() -> None:
     model = GradientBoostingRegressor(n_estimators=4, max_depth=3).fit(LOANS.fillna(0), AMOUNT)
     compiled = compile_model(model, TreeShap(whole))
     assert not compiled.manifest.takes_missing
-    with pytest.raises(InvalidOptionError, match="has no value in row 0"):
+    with pytest.raises(InvalidOptionError, match="row 0"):
         compiled.explain(REFERENCES)
     compiled.explain(whole)
 
 
 def test_a_model_of_onnx_has_no_parity_to_allow() -> None:
-    with pytest.raises(InvalidOptionError, match="--allow-parity is of fitted models"):
+    with pytest.raises(InvalidOptionError, match="--allow-parity"):
         compile_model(of.regressor(TREES[:1]), TreeShap(np.zeros((2, 5))), allow_parity=0.1)
 
 
@@ -312,21 +326,23 @@ def test_probabilities_near_0_or_1_are_told_and_not_refused(end: int) -> None:
     weights = np.ones((1, 1))
 
     def parity(off: float) -> Parity:
-        both = Both(
+        pair = ModelPair(
             Rows((x[:, 0],), ("f0",)),
             lambda r: {INPUT: r.numbers().astype(np.float32)},
             lambda r: (1 / (1 + np.exp(-r.numbers())) + off,),
         )
-        found = compare(AsOnnx.of_table(sums(weights, nodes), both, ("f0",)), "m.M", "c 1")
-        assert found is not None
-        return found
+        measured = compare(ConversionResult.from_table(sums(weights, nodes), pair, ("f0",)), "m.M", "c 1")
+        assert measured is not None
+        return measured
 
-    known = parity(0)
-    demand(known)
-    assert 0 < known.error < 2e-7
-    assert known.ends == 3
-    assert known.ends_error is not None
-    assert known.ends_error > 0.01
-    assert f"{known.ends_error:.1e} of the way to 0 or 1 on 3 within 1e-05 of them" in summary(known)
-    with pytest.raises(CheckFailedError, match="they differ by"):
-        demand(parity(1e-6 if end == 0 else -1e-6))
+    equal = parity(0)
+    refuse_another_model(equal)
+    assert 0 < equal.worst.error < 2e-7
+    near = equal.errors_on("near_bounds")
+    assert near is not None
+    assert near.rows == 3
+    assert near.relative > 0.01
+    assert near.error == pytest.approx(near.relative * near.output_range)
+    assert f"{near.relative:.1e} of the way to 0 or 1 on 3 within 1e-05" in describe_parity(equal)
+    with pytest.raises(CheckFailedError, match=r"m\.M: .* scores\b"):
+        refuse_another_model(parity(1e-6 if end == 0 else -1e-6))

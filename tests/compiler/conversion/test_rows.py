@@ -27,19 +27,17 @@ def test_a_name_is_found_as_it_stands(columns: list[str], names: Any) -> None:
 
 def test_a_space_is_no_underscore() -> None:
     table = pd.DataFrame(THREE[:, :1], columns=["a b"])
-    with pytest.raises(InvalidReferencesError, match=r"columns \['a_b'\] are missing"):
+    with pytest.raises(InvalidReferencesError, match=r"\['a_b'\]"):
         rows_of(table, Features(1, ("a_b",)))
 
 
 def test_but_to_lightgbm() -> None:
     table = pd.DataFrame(THREE, columns=["c", "a b", "other"])
-    known = Features(2, ("a_b", "c"), underscored=True)
-    np.testing.assert_array_equal(rows_of(table, known).numbers(), THREE[:, [1, 0]])
+    features = Features(2, ("a_b", "c"), underscored=True)
+    np.testing.assert_array_equal(rows_of(table, features).numbers(), THREE[:, [1, 0]])
     table["a_b"] = 0.0
-    with pytest.raises(
-        InvalidReferencesError, match=r"columns \['a b', 'a_b'\] are one name, 'a_b', to Light"
-    ):
-        rows_of(table, known)
+    with pytest.raises(InvalidReferencesError, match=r"\['a b', 'a_b'\] .*'a_b'"):
+        rows_of(table, features)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame", "converted"])
@@ -60,38 +58,38 @@ def test_two_names_that_are_one_to_lightgbm_are_refused(kind: str, tmp_path: Pat
 
     answer = compiled(table[:20]).explain(table[20:25].to_numpy(np.float32))
     assert answer["variable"][:, 0] == pytest.approx(model.predict(table[20:25]), abs=1e-6)
-    with pytest.raises(InvalidReferencesError, match=r"columns \['a b', 'a_b'\] are one name"):
+    with pytest.raises(InvalidReferencesError, match=r"\['a b', 'a_b'\] .*'a_b'"):
         compiled(table[:20].assign(a_b=0.0))
 
 
 @pytest.mark.parametrize("example", [THREE, pd.DataFrame(THREE)], ids=["array", "positions"])
-@pytest.mark.parametrize(("count", "told"), [(2, "have 3 columns; .* on 2"), (4, "have 3 columns; .* on 4")])
-def test_columns_too_many_or_too_few(example: Any, count: int, told: str) -> None:
-    with pytest.raises(InvalidReferencesError, match=told):
+@pytest.mark.parametrize(("count", "figures"), [(2, r"\b3 columns.* 2\b"), (4, r"\b3 columns.* 4\b")])
+def test_columns_too_many_or_too_few(example: Any, count: int, figures: str) -> None:
+    with pytest.raises(InvalidReferencesError, match=figures):
         rows_of(example, Features(count, None))
     assert rows_of(example, Features(3, None)).numbers().tolist() == THREE.tolist()
 
 
 def test_whole_numbers_stay_so_in_a_frame_alone() -> None:
     table = pd.DataFrame({"age": [31, 45], "income": [1.5, 2.0], "region": ["north", "south"]})
-    found = rows_of(table, Features(3, None)).frame()
-    assert list(found.dtypes)[:2] == [np.int64, np.float64]
+    frame = rows_of(table, Features(3, None)).frame()
+    assert list(frame.dtypes)[:2] == [np.int64, np.float64]
     assert rows_of(table[["age"]], Features(1, None)).numbers().dtype == np.float64
 
 
 def test_a_frame_is_of_polars_where_pandas_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pl.DataFrame({"age": [31, 45], "income": [1.5, None], "region": ["north", None]})
-    given = rows_of(table, Features(3, ("region", "income", "age")))
-    assert isinstance(given.frame(), pd.DataFrame)
+    rows = rows_of(table, Features(3, ("region", "income", "age")))
+    assert isinstance(rows.frame(), pd.DataFrame)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    found = given.frame()
-    assert found.columns == ["region", "income", "age"]
-    assert found.dtypes == [pl.String, pl.Float64, pl.Int64]
-    assert found["region"].to_list() == ["north", None]
-    assert np.isnan(found["income"][1])
+    frame = rows.frame()
+    assert frame.columns == ["region", "income", "age"]
+    assert frame.dtypes == [pl.String, pl.Float64, pl.Int64]
+    assert frame["region"].to_list() == ["north", None]
+    assert np.isnan(frame["income"][1])
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(InvalidReferencesError, match="pip install pandas"):
-        given.frame()
+    with pytest.raises(InvalidReferencesError, match=r"pandas.*polars"):
+        rows.frame()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -99,23 +97,23 @@ def test_a_frame_is_of_polars_where_pandas_is_not_installed(monkeypatch: pytest.
 def test_whole_numbers_are_kept_as_far_as_floats_tell_them_apart(sign: int, more: int, is_kept: bool) -> None:
     """2^53 itself is told apart from its neighbours below."""
     number = sign * ((1 << 53) + more)
-    found = rows_of(pd.DataFrame({"id": [0, number]}), Features(1, None))
+    frame = rows_of(pd.DataFrame({"id": [0, number]}), Features(1, None))
     if is_kept:
-        assert found.numbers()[:, 0].tolist() == [0, number]
+        assert frame.numbers()[:, 0].tolist() == [0, number]
     else:
-        with pytest.raises(InvalidReferencesError, match=r"'id' holds whole numbers beyond 2\^53"):
-            found.numbers()
+        with pytest.raises(InvalidReferencesError, match=r"'id' .* 2\^53"):
+            frame.numbers()
 
 
 @pytest.mark.parametrize("missing", ["", None, np.nan, pd.NA])
 def test_a_missing_text_is_first_as_the_rows_have_it(missing: Any) -> None:
     """A fitted model that learned "" as a category does not know NaN."""
-    given = Rows((np.array(["own", missing, "rent"], object), np.array(["a", "b", "c"], object)), ("h", "w"))
-    first, *others = given.missing_texts(0)
+    rows = Rows((np.array(["own", missing, "rent"], object), np.array(["a", "b", "c"], object)), ("h", "w"))
+    first, *forms = rows.missing_texts(0)
     assert first is missing
-    assert [repr(one) for one in others] == ["nan", "None"]
-    assert [repr(one) for one in given.missing_texts(1)] == ["nan", "None"]
+    assert [repr(form) for form in forms] == ["nan", "None"]
+    assert [repr(form) for form in rows.missing_texts(1)] == ["nan", "None"]
     fed = np.array([["own"], [""]], object)
-    (housing, _) = given.as_fed({"h": fed, "w": fed}, by_column=True).columns
+    (housing, _) = rows.from_onnx_inputs({"h": fed, "w": fed}, by_column=True).columns
     assert housing[0] == "own"
     assert housing[1] is missing

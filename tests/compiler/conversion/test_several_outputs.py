@@ -56,8 +56,8 @@ def test_all_outputs_are_explained(name: str) -> None:
     compiled = compile_model(model.fit(X, y), Auto(X[:20]))
     assert compiled.manifest.targets == tuple(range(columns))
     answer = compiled.explain(X[20:25])
-    due = model.predict_proba(X[20:25]) if hasattr(model, "predict_proba") else model.predict(X[20:25])
-    assert answer["explained_value"] == pytest.approx(due, abs=1e-5)
+    expected = model.predict_proba(X[20:25]) if hasattr(model, "predict_proba") else model.predict(X[20:25])
+    assert answer["explained_value"] == pytest.approx(expected, abs=1e-5)
     assert "class" not in _targets(compiled)
 
 
@@ -96,5 +96,5 @@ def test_a_decision_by_one_of_several_numbers_says_which() -> None:
         "features": {name: {"reason": "R"} for name in X},
         "reasons": {"R": "A reason"},
     }
-    with pytest.raises(InvalidProfileError, match=r"a score is one number: say which, as in 'variable\[1\]'"):
+    with pytest.raises(InvalidProfileError, match=r"'variable\[1\]'"):
         compile_model(model, Auto(X[:20]), decision=profile)

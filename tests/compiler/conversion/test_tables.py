@@ -35,7 +35,18 @@ from rationale import (
 )
 from rationale.conversion.convert import features_of
 from rationale.graph.runtime.session import Runner
-from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
+from tests.compiler.conversion.data import (
+    AMOUNT,
+    APPLICANTS,
+    FEATURES,
+    LOANS,
+    REFERENCES,
+    THREE,
+    TWO,
+    K,
+    N,
+    compared_rows,
+)
 from tests.references import trees as of
 from tests.tolerances import PARITY_32
 
@@ -74,53 +85,61 @@ NUMBERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def assert_same(found: np.ndarray, due: np.ndarray) -> None:
-    due = np.asarray(due).reshape(N, -1)
-    assert np.abs(found.reshape(N, -1)[:, -due.shape[1] :] - due).max() <= PARITY_32 * np.ptp(due)
+def assert_same(answers: np.ndarray, expected: np.ndarray) -> None:
+    expected = np.asarray(expected).reshape(N, -1)
+    assert np.abs(answers.reshape(N, -1)[:, -expected.shape[1] :] - expected).max() <= PARITY_32 * np.ptp(
+        expected
+    )
 
 
-def answer_of(model: Any, references: Any = REFERENCES, asked: Any = ASKED) -> dict[str, np.ndarray]:
+def answer_of(
+    model: Any, references: Any = REFERENCES, applicants: Any = APPLICANTS
+) -> dict[str, np.ndarray]:
     """What the compiled model answers; what it says of its conversion, and what its manifest keeps."""
     compiled = compile_model(model, TreeShap(references))
     parity = compiled.manifest.parity
     assert parity is not None
     assert compiled.conversion is not None
     assert compiled.conversion.startswith(f"parity: {parity.model} as ONNX ({parity.converter}) differs")
-    assert (parity.rows, parity.labels in (0, None), parity.relative < PARITY_32) == (K, True, True)
+    assert compared_rows(parity, "references") == K
+    assert (parity.labels or 0) == 0
+    assert parity.relative < PARITY_32
     assert compiled.manifest.explained[0].feature_names == tuple(FEATURES)
-    return compiled.explain(asked)
+    return compiled.explain(applicants)
 
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *WHOLE])
 def test_classifiers(name: str) -> None:
     model = {**CLASSIFIERS, **WHOLE}[name]()
-    asked, references = (rows.fillna(0) if name in WHOLE else rows for rows in (ASKED, REFERENCES))
+    applicants, references = (rows.fillna(0) if name in WHOLE else rows for rows in (APPLICANTS, REFERENCES))
     shuffled = references[FEATURES[::-1]].assign(default="n/a")
-    answer = answer_of(model, shuffled, asked)
-    assert_same(answer["probabilities"], model.predict_proba(asked))
-    np.testing.assert_array_equal(answer["label"], model.predict(asked))
+    answer = answer_of(model, shuffled, applicants)
+    assert_same(answer["probabilities"], model.predict_proba(applicants))
+    np.testing.assert_array_equal(answer["label"], model.predict(applicants))
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers(name: str) -> None:
     model = NUMBERS[name]()
-    asked, references = (rows.fillna(0) if "trees" in name else rows for rows in (ASKED, REFERENCES))
-    answer = answer_of(model, references, asked)
-    found = answer["probabilities"] if "probabilities" in answer else answer["variable"]
-    assert_same(found, model.predict(asked.to_numpy() if "trees" in name else asked))
+    applicants, references = (
+        rows.fillna(0) if "trees" in name else rows for rows in (APPLICANTS, REFERENCES)
+    )
+    answer = answer_of(model, references, applicants)
+    answers = answer["probabilities"] if "probabilities" in answer else answer["variable"]
+    assert_same(answers, model.predict(applicants.to_numpy() if "trees" in name else applicants))
 
 
 def test_the_shapley_values_are_those_of_the_booster_itself() -> None:
     booster = xgb.train({"max_depth": 3, "objective": "binary:logistic"}, xgb.DMatrix(LOANS, TWO), 6)
     answer = answer_of(booster)
-    assert_same(answer["probabilities"], booster.predict(xgb.DMatrix(ASKED)))
+    assert_same(answer["probabilities"], booster.predict(xgb.DMatrix(APPLICANTS)))
 
     def margin(x: np.ndarray) -> np.ndarray:
-        found = booster.predict(xgb.DMatrix(x, feature_names=FEATURES), output_margin=True)
-        return np.asarray(found, np.float64)[:, None]
+        answers = booster.predict(xgb.DMatrix(x, feature_names=FEATURES), output_margin=True)
+        return np.asarray(answers, np.float64)[:, None]
 
-    due = of.shapley(margin, ASKED.to_numpy(), REFERENCES.to_numpy())
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(margin, APPLICANTS.to_numpy(), REFERENCES.to_numpy())
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 def test_the_fitted_model_is_left_as_it_was() -> None:
@@ -157,11 +176,11 @@ def test_pipelines_of_named_columns(last: Any) -> None:
     assert converted.columns == ("age", "income now", "home", "late")
     assert converted.parity is not None
     assert converted.parity.relative < PARITY_32
-    assert (converted.parity.missing_rows, converted.parity.labels) == (4, 0)
-    asked = table[-N:].assign(home="unknown")
-    fed = {name: asked[name].to_numpy()[:, None] for name in converted.columns}
+    assert (compared_rows(converted.parity, "incomplete"), converted.parity.labels) == (4, 0)
+    applicants = table[-N:].assign(home="unknown")
+    fed = {name: applicants[name].to_numpy()[:, None] for name in converted.columns}
     fed = {name: a.astype(object if a.dtype.kind == "O" else np.float64) for name, a in fed.items()}
-    assert_same(Runner(converted.model)(fed)["probabilities"], pipeline.predict_proba(asked))
+    assert_same(Runner(converted.model)(fed)["probabilities"], pipeline.predict_proba(applicants))
 
 
 def test_a_stack_of_boosters() -> None:
@@ -184,25 +203,25 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
         CLASSIFIERS["xgboost"],
         REFERENCES[["age", "rate"]],
         InvalidReferencesError,
-        r"columns \['income now', 'debt', 'years'\] are missing; the model was fitted on \['age'",
+        r"\['income now', 'debt', 'years'\] .*\['age'",
     ),
     "too few columns": (
         CLASSIFIERS["xgboost"],
         np.zeros((3, 4)),
         InvalidReferencesError,
-        "they have 4 columns; the model was fitted on 5",
+        r"\b4 columns.* 5\b",
     ),
     "one row without its axis": (
         CLASSIFIERS["xgboost"],
         np.zeros(5),
         InvalidReferencesError,
-        r"shape \[5\]; a table \[K, F\] is due",
+        r"\[5\].*\[K, F\]",
     ),
     "words for numbers": (
         CLASSIFIERS["lightgbm of three"],
         REFERENCES.assign(debt="much"),
         InvalidReferencesError,
-        "column 'debt' holds .*not numbers",
+        "'debt' .*numbers",
     ),
     "names without rows": (
         lambda: make_pipeline(
@@ -210,9 +229,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
         ).fit(LOANS, TWO),
         None,
         InvalidOptionError,
-        "takes columns by name or type: give references",
+        r"sklearn\.Pipeline\b.*convert\(model, example\)",
     ),
-    "no model": (lambda: {"a": 1}, None, InvalidModelError, "dict is not a model: give a path"),
+    "no model": (lambda: {"a": 1}, None, InvalidModelError, "dict\\b.* model"),
 }
 
 

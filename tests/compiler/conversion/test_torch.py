@@ -11,7 +11,7 @@ from tests.tolerances import COMPLETE_32, PARITY_32
 
 RANDOM = np.random.default_rng(0)
 REFERENCES = {"x": RANDOM.normal(size=(6, 5)), "other": RANDOM.normal(size=(6, 3))}
-ASKED = {"x": RANDOM.normal(size=(4, 5)), "other": RANDOM.normal(size=(4, 3))}
+APPLICANTS = {"x": RANDOM.normal(size=(4, 5)), "other": RANDOM.normal(size=(4, 3))}
 
 
 class Net(torch.nn.Module):
@@ -23,8 +23,8 @@ class Net(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, other: torch.Tensor, scale: torch.Tensor | None = None
     ) -> torch.Tensor:
-        both = self.drop(torch.relu(self.first(x) + self.second(other)))
-        y: torch.Tensor = self.last(both)
+        total = self.drop(torch.relu(self.first(x) + self.second(other)))
+        y: torch.Tensor = self.last(total)
         return y if scale is None else y * scale
 
 
@@ -35,36 +35,38 @@ def test_a_module_of_two_inputs() -> None:
     assert compiled.conversion is not None
     assert compiled.conversion.startswith("parity: tests.Net as ONNX (torch ")
     assert net.training
-    answer = compiled.explain(ASKED)
+    answer = compiled.explain(APPLICANTS)
     with torch.no_grad():
-        due = net.eval()(*(torch.from_numpy(a).float() for a in ASKED.values())).numpy()
-    np.testing.assert_allclose(answer["output"], due, atol=PARITY_32)
+        expected = net.eval()(*(torch.from_numpy(a).float() for a in APPLICANTS.values())).numpy()
+    np.testing.assert_allclose(answer["output"], expected, atol=PARITY_32)
     assert answer["other_attributions"].shape == (4, 2, 3)
-    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * np.abs(due).max()
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * np.abs(expected).max()
     assert str(Path(__file__).parent) not in str(compiled.model)
 
 
 def test_one_reference_leaves_the_batch_open() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU())
-    answer = compile_model(net, DeepShap(REFERENCES["x"][:1])).explain(ASKED["x"])
+    answer = compile_model(net, DeepShap(REFERENCES["x"][:1])).explain(APPLICANTS["x"])
     assert answer["input_attributions"].shape == (4, 1, 5)
 
 
 def test_an_example_for_a_method_without_references() -> None:
     net = torch.nn.Linear(5, 3)
     compiled = compile_model(convert(net, torch.zeros(3, 5)), Gradient(), targets=[1])
-    due = np.broadcast_to(net.weight.detach().numpy()[1], (4, 1, 5))
-    np.testing.assert_allclose(compiled.explain(ASKED["x"])["input_attributions"], due, atol=PARITY_32)
+    expected = np.broadcast_to(net.weight.detach().numpy()[1], (4, 1, 5))
+    np.testing.assert_allclose(
+        compiled.explain(APPLICANTS["x"])["input_attributions"], expected, atol=PARITY_32
+    )
 
 
 def test_what_cannot_be_converted() -> None:
-    with pytest.raises(InvalidOptionError, match=r"takes \['input'\], and is exported with rows such as it"):
+    with pytest.raises(InvalidOptionError, match=r"\['input'\].*convert\(module, example\)"):
         compile_model(torch.nn.Linear(5, 3), Gradient())
-    with pytest.raises(InvalidOptionError, match=r"takes \['x', 'other', 'scale'\]: give a mapping"):
+    with pytest.raises(InvalidOptionError, match=r"\['x', 'other', 'scale'\].* mapping"):
         compile_model(Net(), DeepShap(REFERENCES["x"]))
-    with pytest.raises(InvalidOptionError, match=r"but the example has \['x'\]"):
+    with pytest.raises(InvalidOptionError, match=r"\['x', 'other', 'scale'\].*\['x'\]"):
         convert(Net(), {"x": REFERENCES["x"]})
-    with pytest.raises(InvalidOptionError, match="not rows of numbers"):
+    with pytest.raises(InvalidOptionError, match=r"<U1 \[1, 5\]"):
         convert(torch.nn.Linear(5, 3), np.array([["a"] * 5]))
-    with pytest.raises(UnsupportedModelError, match=r"torch .* cannot convert it .*shapes cannot be multipl"):
+    with pytest.raises(UnsupportedModelError, match=r"torch\.Linear: torch .*\(2x4 and 5x3\)"):
         convert(torch.nn.Linear(5, 3), np.zeros((2, 4)))

@@ -108,14 +108,14 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_texts_come_in_every_form(form: str, method: Any) -> None:
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, Y)
-    given = FORMS[form]
-    compiled = compile_model(model, method(given))
+    texts = FORMS[form]
+    compiled = compile_model(model, method(texts))
     assert compiled.manifest.parity.relative < 1e-5
-    answer = compiled.explain(given)
-    due = model.predict_proba(TEXTS)
-    np.testing.assert_allclose(answer["probabilities"], due, rtol=0, atol=1e-5)
+    answer = compiled.explain(texts)
+    expected = model.predict_proba(TEXTS)
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(
-        answer["x_attributions"].reshape(-1), due[:, 1] - due[:, 1].mean(), rtol=0, atol=1e-5
+        answer["x_attributions"].reshape(-1), expected[:, 1] - expected[:, 1].mean(), rtol=0, atol=1e-5
     )
 
 
@@ -140,8 +140,8 @@ def test_models_that_read_texts(name: str) -> None:
 
 def test_a_number_for_a_text() -> None:
     model = make_pipeline(TfidfVectorizer(), Ridge()).fit(TEXTS, Y)
-    found = compile_model(model, ExactShap(TEXTS[:9])).explain(NEW)["variable"][:, 0]
-    np.testing.assert_allclose(found, model.predict(NEW), rtol=0, atol=1e-5)
+    answer = compile_model(model, ExactShap(TEXTS[:9])).explain(NEW)["variable"][:, 0]
+    np.testing.assert_allclose(answer, model.predict(NEW), rtol=0, atol=1e-5)
 
 
 def test_texts_need_no_rows_to_convert() -> None:
@@ -165,19 +165,19 @@ def test_a_vectoriser_of_a_column(norm: str | None, beside: bool) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "characters": (TfidfVectorizer(analyzer="char"), r"analyzer='char'\): it joins white space"),
-    "parts of words": (TfidfVectorizer(analyzer="char_wb"), r"analyzer='char_wb'\): it joins white space"),
-    "a function": (CountVectorizer(tokenizer=str.split), "with a function of your own"),
-    "accents": (CountVectorizer(strip_accents="unicode"), "no operator strips accents"),
+    "characters": (TfidfVectorizer(analyzer="char"), r"analyzer='char'.*analyzer='word'"),
+    "parts of words": (TfidfVectorizer(analyzer="char_wb"), r"analyzer='char_wb'.*analyzer='word'"),
+    "a function": (CountVectorizer(tokenizer=str.split), "function.*token_pattern"),
+    "accents": (CountVectorizer(strip_accents="unicode"), "strip_accents"),
     "stop words between": (
         TfidfVectorizer(stop_words="english", ngram_range=(1, 2)),
-        r"stop_words=…\) of several words in a row",
+        r"stop_words=.*max_df",
     ),
-    "edges of words": (CountVectorizer(**split(r"\b[a-z]{2,}\b")), "RE2, by which ONNX Runtime splits"),
-    "a choice": (CountVectorizer(**split(r"(?:late|paid)\w*")), "RE2, by which"),
-    "the shortest": (CountVectorizer(**split(r"[a-z]+?e")), "RE2, by which"),
-    "words with spaces": (CountVectorizer(**split(r"[a-z ]+"), ngram_range=(1, 2)), "RE2, by which"),
-    "hashes": (HashingVectorizer(n_features=16), "Use TfidfVectorizer or CountVectorizer"),
+    "edges of words": (CountVectorizer(**split(r"\b[a-z]{2,}\b")), "RE2"),
+    "a choice": (CountVectorizer(**split(r"(?:late|paid)\w*")), "RE2"),
+    "the shortest": (CountVectorizer(**split(r"[a-z]+?e")), "RE2"),
+    "words with spaces": (CountVectorizer(**split(r"[a-z ]+"), ngram_range=(1, 2)), "RE2"),
+    "hashes": (HashingVectorizer(n_features=16), "TfidfVectorizer"),
 }
 
 
@@ -197,7 +197,7 @@ def test_several_columns_for_one_text() -> None:
 
 def test_what_the_fitted_model_raises_is_no_fault_of_the_converter() -> None:
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, Y)
-    with pytest.raises(InvalidReferencesError, match="the fitted model itself does not answer") as refused:
+    with pytest.raises(InvalidReferencesError, match="predict") as refused:
         convert(model, np.arange(9.0))
     assert "skl2onnx" not in str(refused.value)
     assert re.search("AttributeError: .*lower", str(refused.value))
@@ -205,6 +205,6 @@ def test_what_the_fitted_model_raises_is_no_fault_of_the_converter() -> None:
 
 def test_what_converts_for_numbers_alone_is_told_where_the_vectoriser_goes() -> None:
     model = CalibratedClassifierCV(make_pipeline(TfidfVectorizer(), LogisticRegression())).fit(TEXTS, Y)
-    due = r"make_pipeline\(TfidfVectorizer\(\), CalibratedClassifierCV\("
-    with pytest.raises(UnsupportedModelError, match=due):
+    advice = r"make_pipeline\(TfidfVectorizer\(\), CalibratedClassifierCV\("
+    with pytest.raises(UnsupportedModelError, match=advice):
         convert(model, TEXTS)

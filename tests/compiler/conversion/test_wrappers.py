@@ -57,6 +57,7 @@ from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegr
 from rationale import Auto, DeepShap, InvalidModelError, UnsupportedModelError, compile_model, convert
 from rationale.conversion.files import read_fitted
 from rationale.conversion.parity import LIMIT
+from tests.compiler.conversion.data import compared_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -65,7 +66,7 @@ X = pd.DataFrame(_RANDOM.integers(0, 40, (400, 5)) / 40, columns=list("abcde"))
 Y = ((X["a"] > 0.5) ^ (X["b"] * X["c"] > 0.2)).astype(int)
 WORDS = np.where(Y, "late", "paid")
 THREE = Y + (X["d"] > 0.8)
-BOTH = np.stack([Y, X["d"] > 0.5], axis=1).astype(int)
+TWO_TARGETS = np.stack([Y, X["d"] > 0.5], axis=1).astype(int)
 ALL = np.stack([Y, X["d"] > 0.5, X["e"] < X["a"]], axis=1).astype(int)
 AMOUNT = X["a"] * 3 + np.where(X["b"] > 0.3, X["c"], -X["d"])
 SMALL: dict[str, Any] = {"n_estimators": 6, "max_depth": 3, "random_state": 0}
@@ -171,8 +172,8 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "elimination": (RFE(FOREST, n_features_to_select=2), WORDS),
     "elimination by folds": (RFECV(LINEAR, cv=2), Y),
     "elimination twice": (make_pipeline(RFE(LINEAR, n_features_to_select=3), RFE(FOREST)), Y),
-    "chain": (ClassifierChain(LINEAR), BOTH),
-    "chain in another order": (ClassifierChain(FOREST, order=[1, 0]), BOTH),
+    "chain": (ClassifierChain(LINEAR), TWO_TARGETS),
+    "chain in another order": (ClassifierChain(FOREST, order=[1, 0]), TWO_TARGETS),
     "chain in a circle": (ClassifierChain(FOREST, order=[1, 2, 0]), ALL),
     "chain of numbers in a circle": (
         RegressorChain(RandomForestRegressor(**SMALL), order=[2, 0, 1]),
@@ -180,7 +181,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
     ),
     "chain of probabilities": (
         make_pipeline(StandardScaler(), ClassifierChain(LINEAR, chain_method="predict_proba")),
-        BOTH,
+        TWO_TARGETS,
     ),
     "chain of numbers": (
         RegressorChain(RandomForestRegressor(**SMALL), order=[1, 0]),
@@ -212,43 +213,46 @@ def test_a_wrapper_answers_as_what_it_holds(name: str) -> None:
     model, y = MODELS[name]
     parity = convert(clone(model).fit(X, y), X).parity
     assert parity is not None
-    assert parity.mixtures
+    assert compared_rows(parity, "mixtures")
     assert parity.relative < LIMIT
     assert not parity.labels
 
 
 REFUSED: dict[str, tuple[Any, Any]] = {
-    "MultiOutputClassifier answers several targets: give one of its estimators_": (
+    r"MultiOutputClassifier\b.*estimators_\[0\]": (
         MultiOutputClassifier(LINEAR),
-        BOTH,
+        TWO_TARGETS,
     ),
-    "RandomForestClassifier of several targets: fit one classifier for each target": (FOREST, BOTH),
-    "DecisionTreeClassifier of several targets": (DecisionTreeClassifier(), np.stack([THREE, Y], axis=1)),
-    "KNeighborsClassifier of several targets": (KNeighborsClassifier(), BOTH),
-    "MLPClassifier of several targets": (MLPClassifier((4,), max_iter=5), BOTH),
-    "MLPRegressor of several targets: fit MultiOutputRegressor(MLPRegressor(…))": (
+    r"RandomForestClassifier\b.* targets": (FOREST, TWO_TARGETS),
+    r"DecisionTreeClassifier\b.* targets": (DecisionTreeClassifier(), np.stack([THREE, Y], axis=1)),
+    r"KNeighborsClassifier\b.* targets": (KNeighborsClassifier(), TWO_TARGETS),
+    r"MLPClassifier\b.* targets": (MLPClassifier((4,), max_iter=5), TWO_TARGETS),
+    r"MLPRegressor\b.*MultiOutputRegressor\(MLPRegressor\(": (
         MLPRegressor(hidden_layer_sizes=(4,), max_iter=5),
         np.stack([AMOUNT, X["d"]], axis=1),
     ),
-    "ClassifierChain(chain_method='decision_function'): fit it with 'predict'": (
+    r"ClassifierChain\(chain_method='decision_function'\).*'predict'": (
         ClassifierChain(LINEAR, chain_method="decision_function"),
-        BOTH,
+        TWO_TARGETS,
     ),
-    "KNeighborsClassifier(weights='distance')": (KNeighborsClassifier(weights="distance"), Y),
-    "KNeighborsRegressor(weights='distance')": (KNeighborsRegressor(weights="distance"), AMOUNT),
-    "TunedThresholdClassifierCV(response_method='decision_function') labels by other scores": (
+    r"KNeighborsClassifier\(weights='distance'\).*'uniform'": (KNeighborsClassifier(weights="distance"), Y),
+    r"KNeighborsRegressor\(weights='distance'\).*'uniform'": (
+        KNeighborsRegressor(weights="distance"),
+        AMOUNT,
+    ),
+    r"TunedThresholdClassifierCV\(response_method='decision_function'\).*estimator_": (
         TunedThresholdClassifierCV(LINEAR, response_method="decision_function", cv=2),
         Y,
     ),
-    "FixedThresholdClassifier(response_method='decision_function') labels by other scores": (
+    r"FixedThresholdClassifier\(response_method='decision_function'\).*estimator_": (
         FixedThresholdClassifier(LINEAR, response_method="decision_function"),
         Y,
     ),
-    "QuantileTransformer(output_distribution='normal')": (
+    r"QuantileTransformer\(output_distribution='normal'\).*'uniform'": (
         make_pipeline(QuantileTransformer(n_quantiles=50, output_distribution="normal"), LINEAR),
         Y,
     ),
-    "sklearn.LabelSpreading: skl2onnx knows no such model. Fit one of the kinds": (
+    r"sklearn\.LabelSpreading\b.*docs/trees\.md": (
         VotingClassifier([("a", LabelSpreading()), ("b", LINEAR)], voting="soft"),
         Y,
     ),
@@ -268,16 +272,16 @@ def test_a_tuned_threshold_of_nothing_is_one_as_any_other(threshold: float) -> N
 @pytest.mark.parametrize("text", REFUSED)
 def test_another_is_refused_by_name(text: str) -> None:
     model, y = REFUSED[text]
-    with pytest.raises(UnsupportedModelError, match=re.escape(text)):
+    with pytest.raises(UnsupportedModelError, match=text):
         convert(clone(model).fit(X, y), X)
 
 
 def test_one_target_at_a_time_is_the_way_out() -> None:
-    pipeline = make_pipeline(StandardScaler(), MultiOutputClassifier(LINEAR)).fit(X, BOTH)
-    for number, due in enumerate(pipeline.predict_proba(X)):
-        one = make_pipeline(*pipeline[:-1], pipeline[-1].estimators_[number])
-        assert np.allclose(one.predict_proba(X), due)
-        parity = convert(one, X).parity
+    pipeline = make_pipeline(StandardScaler(), MultiOutputClassifier(LINEAR)).fit(X, TWO_TARGETS)
+    for number, target in enumerate(pipeline.predict_proba(X)):
+        single = make_pipeline(*pipeline[:-1], pipeline[-1].estimators_[number])
+        assert np.allclose(single.predict_proba(X), target)
+        parity = convert(single, X).parity
         assert parity is not None
         assert parity.relative < LIMIT
 
@@ -285,15 +289,13 @@ def test_one_target_at_a_time_is_the_way_out() -> None:
 def test_categories_inside_of_a_pipeline_are_refused() -> None:
     table = X.assign(a=(X["a"] * 4).astype(int).astype(str))
     model = make_pipeline("passthrough", cb.CatBoostClassifier(cat_features=["a"], **CAT)).fit(table, Y)
-    with pytest.raises(
-        UnsupportedModelError, match="CatBoostClassifier with cat_features, inside of another"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"catboost\.CatBoostClassifier .*cat_features"):
         convert(model, table)
 
 
 def test_a_search_without_a_fitted_model_says_so() -> None:
     model = GridSearchCV(LINEAR, {"C": [1, 2]}, cv=2, refit=False).fit(X, Y)
-    with pytest.raises(InvalidModelError, match=r"GridSearchCV holds no fitted model .* refit=True"):
+    with pytest.raises(InvalidModelError, match=r"GridSearchCV .*best_estimator_.* refit=True"):
         convert(model, X)
 
 
@@ -348,10 +350,10 @@ def test_a_net_answers_what_skorch_says(name: str) -> None:
 
 def test_nets_that_are_refused() -> None:
     net = NeuralNetClassifier(_network(2, torch.nn.Softmax(-1)), **EPOCHS)
-    with pytest.raises(InvalidModelError, match="NeuralNetClassifier is not fitted"):
+    with pytest.raises(InvalidModelError, match=r"skorch\.NeuralNetClassifier\b.* fitted"):
         convert(net, TABLE)
     pipeline = make_pipeline(StandardScaler(), net).fit(TABLE, Y.to_numpy())
-    with pytest.raises(UnsupportedModelError, match=r"Give the net itself, .* pipeline\[:-1\].transform"):
+    with pytest.raises(UnsupportedModelError, match=r"skorch.* pipeline\[:-1\]\.transform"):
         convert(pipeline, TABLE)
     assert convert(pipeline[-1], pipeline[:-1].transform(TABLE)).parity is not None
 
@@ -362,7 +364,7 @@ STUBS = {
     "pyspark.ml.classification": "onnxmltools.convert_sparkml",
     "keras.src.models.sequential": "model.export('model.onnx', format='onnx')",
     "tensorflow.keras": "tf2onnx.convert.from_keras",
-    "pypmml.model": "give the fitted model that the PMML was written from",
+    "pypmml.model": "PMML",
 }
 
 
@@ -374,7 +376,9 @@ def test_a_library_that_exports_its_own_is_named_with_the_way(module: str) -> No
             ask()
 
 
-@pytest.mark.parametrize("file", ["model.keras", "model.h5", "model.mojo", "model.pmml"])
-def test_so_are_its_files(file: str, tmp_path: Any) -> None:
-    with pytest.raises(InvalidModelError, match=f"{file} is not converted here"):
-        read_fitted(tmp_path / file)
+@pytest.mark.parametrize(
+    ("ending", "exporter"), [("keras", "Keras"), ("h5", "Keras"), ("mojo", "h2o"), ("pmml", "PMML")]
+)
+def test_so_are_its_files(ending: str, exporter: str, tmp_path: Any) -> None:
+    with pytest.raises(InvalidModelError, match=rf"model\.{ending}\b.*{exporter}"):
+        read_fitted(tmp_path / f"model.{ending}")

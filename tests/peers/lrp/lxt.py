@@ -106,7 +106,7 @@ class Scores(torch.nn.Module):
         return logits[:, -1] if logits.ndim == 3 else logits
 
 
-def made(model: Model) -> Scores:
+def build(model: Model) -> Scores:
     """The network in float64 with the same weights each time, larger than a new network's: for a signal."""
     make = getattr(import_module(model.module), model.name)
     torch.manual_seed(0)  # torchvision draws biases
@@ -139,17 +139,19 @@ def ours(model: Model, method: str, x: torch.Tensor) -> tuple[np.ndarray, Layers
         path = Path(folder) / "model.onnx"
         names = {"input_names": ["x"], "output_names": ["y"], "verbose": False}
         batch = ({0: torch.export.Dim("n")},)
-        torch.onnx.export(made(model).float(), (x.float(),), path, dynamo=True, dynamic_shapes=batch, **names)
+        torch.onnx.export(
+            build(model).float(), (x.float(),), path, dynamo=True, dynamic_shapes=batch, **names
+        )
         exported = onnx.load(path)
     compiled = compile_model(exported, METHODS[method](epsilon=0.0), targets=TARGETS, layers="all")
     answer = compiled.explain(x.float().numpy())
     combined = onnx.ModelProto()
     combined.CopyFrom(compiled.model)
     computed = {name for node in combined.graph.node for name in node.output}
-    known = [layer for layer in compiled.manifest.layers if layer.tensor.name in computed]
-    combined.graph.output.extend(onnx.ValueInfoProto(name=layer.tensor.name) for layer in known)
+    exposed = [layer for layer in compiled.manifest.layers if layer.tensor.name in computed]
+    combined.graph.output.extend(onnx.ValueInfoProto(name=layer.tensor.name) for layer in exposed)
     values = Runner(combined)({"x": x.float().numpy()})
-    layers = [(values[layer.tensor.name], answer[layer.attributions]) for layer in known]
+    layers = [(values[layer.tensor.name], answer[layer.attributions]) for layer in exposed]
     return answer["x_attributions"], layers
 
 
@@ -162,7 +164,7 @@ def theirs(model: Model, method: str, x: torch.Tensor) -> tuple[np.ndarray, Laye
 
     module = import_module(model.module)
     monkey_patch(module, patch_map(module, method))
-    network = made(model)
+    network = build(model)
     if (model.name, method) == ("BertForSequenceClassification", "CP-LRP"):
         stop_at_queries_and_keys(network)
     x = x.clone().requires_grad_()
@@ -173,12 +175,12 @@ def theirs(model: Model, method: str, x: torch.Tensor) -> tuple[np.ndarray, Laye
     y = network(x)
     met = [value for value in met if value.requires_grad]
     each = [torch.autograd.grad(y[:, t].sum(), met, retain_graph=True, allow_unused=True) for t in TARGETS]
-    found = [
+    relevance = [
         (value.detach().numpy(), torch.stack([value * g for g in gradients], dim=1).detach().numpy())
         for value, *gradients in zip(met, *each, strict=True)
         if all(g is not None for g in gradients)
     ]
-    return found[0][1], found[1:]
+    return relevance[0][1], relevance[1:]
 
 
 def same_layers(got: Layers, want: Layers) -> tuple[float, str]:
@@ -186,11 +188,13 @@ def same_layers(got: Layers, want: Layers) -> tuple[float, str]:
     holds the same values.
     """
     largest, met = 0.0, 0
-    for value, due in want:
+    for value, expected in want:
         near = 1e-4 * np.abs(value).max()
         same = [r for v, r in got if v.size == value.size and np.abs(v.ravel() - value.ravel()).max() < near]
         met += bool(same)
-        differences = [np.abs(r.ravel() - due.ravel()).max() / (np.abs(due).max() or 1.0) for r in same]
+        differences = [
+            np.abs(r.ravel() - expected.ravel()).max() / (np.abs(expected).max() or 1.0) for r in same
+        ]
         largest = max(largest, min(differences, default=0.0))
     return float(largest), f"{met} of {len(want)} layers"
 
@@ -200,14 +204,14 @@ def patch_map(module: Any, method: str) -> dict[Any, Any]:
     family = module.__name__.rpartition(".")[2].removeprefix("modeling_")
     if family == "vit":
         return vit_map(module, method)
-    known: Any = import_module(
+    patches: Any = import_module(
         f"lxt.efficient.models.{'vit_torch' if 'torchvision' in module.__name__ else family}"
     )
     if method == "AttnLRP":
-        return known.attnLRP
+        return patches.attnLRP
     if family == "bert":
-        known.divide_gradient = lambda value, _: value  # no product of two that vary is left
-    return known.attnLRP if family == "bert" else known.cp_LRP
+        patches.divide_gradient = lambda value, _: value  # no product of two that vary is left
+    return patches.attnLRP if family == "bert" else patches.cp_LRP
 
 
 def vit_map(module: Any, method: str) -> dict[Any, Any]:
@@ -239,8 +243,8 @@ def difference(name: str, method: str) -> tuple[float, float, str]:
         import_torchvision()  # before transformers and LXT import it
         model = MODELS[name]
         x = rows(model)
-        (got, layers), (want, due) = ours(model, method, x), theirs(model, method, x)
-        return float(np.abs(got - want).max() / np.abs(want).max()), *same_layers(layers, due)
+        (got, layers), (want, expected) = ours(model, method, x), theirs(model, method, x)
+        return float(np.abs(got - want).max() / np.abs(want).max()), *same_layers(layers, expected)
 
 
 def main() -> int:
@@ -258,9 +262,9 @@ def main() -> int:
     pairs = [(name, method) for name in chosen for method in MODELS[name].methods]
     agree = True
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for (name, method), found in zip(pairs, pool.map(difference, *zip(*pairs, strict=True)), strict=True):
-            print(f"{name:18} {method:8} {found[0]:.1e} {found[1]:.1e} {found[2]}", flush=True)
-            agree &= found[0] <= AGREE and found[1] <= LAYERS_AGREE
+        for (name, method), error in zip(pairs, pool.map(difference, *zip(*pairs, strict=True)), strict=True):
+            print(f"{name:18} {method:8} {error[0]:.1e} {error[1]:.1e} {error[2]}", flush=True)
+            agree &= error[0] <= AGREE and error[1] <= LAYERS_AGREE
     return int(not agree)
 
 

@@ -108,15 +108,15 @@ def assert_agree(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 @grid("name, composite", NETWORKS, COMPOSITES)
 def test_composite(name: str, composite: str) -> None:
-    given = case(name)
-    options = box(given.x) if composite == "EpsilonGammaBox" else {}
+    sample = case(name)
+    options = box(sample.x) if composite == "EpsilonGammaBox" else {}
     theirs = COMPOSITES[composite](canonizers=NETWORKS[name][2](), **options)
     compiled = compile_model(exported(name), Lrp(composite, low=LOW, high=HIGH), targets=TARGETS)
-    got = compiled.explain(given.x)["x_attributions"]
-    assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+    got = compiled.explain(sample.x)["x_attributions"]
+    assert_agree(got, zennit_values(sample.fresh(), theirs, sample.x, TARGETS))
 
 
-OWN = (
+OWN_RULES = (
     "Conv=generalizedgamma(0.3)",
     "Gemm=epsilon:0.1",
     "name:^/7/=zplus()",
@@ -128,14 +128,14 @@ OWN = (
 
 def test_a_composite_of_ones_own() -> None:
     """By type, name and place; zennit's finds the same modules by their names."""
-    given = case("vgg")
-    method = Lrp("EpsilonAlpha2Beta1", [parse_choice(text) for text in OWN], low=LOW, high=HIGH)
+    sample = case("vgg")
+    method = Lrp("EpsilonAlpha2Beta1", [parse_choice(text) for text in OWN_RULES], low=LOW, high=HIGH)
     compiled = compile_model(exported("vgg"), method, targets=TARGETS)
     by_name = [
         (["7"], rules.ZPlus()),
         (["3"], rules.AlphaBeta(3, 2)),
         (["19"], rules.Epsilon(0.05)),
-        (["0"], rules.ZBox(**box(given.x), stabilizer=1e-5)),
+        (["0"], rules.ZBox(**box(sample.x), stabilizer=1e-5)),
     ]
     by_type = [
         (Activation, rules.Pass()),
@@ -144,34 +144,34 @@ def test_a_composite_of_ones_own() -> None:
         (Linear, rules.Epsilon(0.1)),
     ]
     theirs = composites.NameLayerMapComposite(by_name, by_type, canonizers=NETWORKS["vgg"][2]())
-    got = compiled.explain(given.x)["x_attributions"]
-    assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+    got = compiled.explain(sample.x)["x_attributions"]
+    assert_agree(got, zennit_values(sample.fresh(), theirs, sample.x, TARGETS))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layer(name: str) -> None:
     """Of the walk that also reaches the input; a convolution with its BatchNormalization is one layer."""
-    given = case(name)
+    sample = case(name)
     compiled = compile_model(exported(name), Lrp("EpsilonPlus"), targets=TARGETS, layers="all")
-    answer = compiled.explain(given.x)
+    answer = compiled.explain(sample.x)
     theirs = zennit_layers(
-        given.fresh(), composites.EpsilonPlus(canonizers=NETWORKS[name][2]()), given.x, TARGETS
+        sample.fresh(), composites.EpsilonPlus(canonizers=NETWORKS[name][2]()), sample.x, TARGETS
     )
     layers = compiled.manifest.layers
     assert len(layers) == len(theirs)
-    for layer, due in zip(layers, theirs, strict=True):
-        assert_agree(answer[layer.attributions], due)
+    for layer, expected in zip(layers, theirs, strict=True):
+        assert_agree(answer[layer.attributions], expected)
 
 
 @grid("name, composite", ["vgg", "resnet"], ["EpsilonPlus", "EpsilonGammaBox"])
 def test_the_other_exporter(name: str, composite: str) -> None:
     """Which leaves BatchNormalization in the graph, or not: relevance is the same."""
-    both = [
+    compiled_pair = [
         compile_model(exported(name, exporter), Lrp(composite, low=LOW, high=HIGH), targets=TARGETS)
         for exporter in ("torchscript", "dynamo")
     ]
     x = case(name).x
-    assert_agree(*(compiled.explain(x)["x_attributions"] for compiled in both))
+    assert_agree(*(compiled.explain(x)["x_attributions"] for compiled in compiled_pair))
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_the_other_exporter(name: str, composite: str) -> None:
 )
 @pytest.mark.parametrize("name", NETWORKS)
 def test_other_gradients(name: str, composite: str, theirs: Callable[[], Any]) -> None:
-    given = case(name)
+    sample = case(name)
     compiled = compile_model(exported(name), Lrp(composite), targets=TARGETS)
-    got = compiled.explain(given.x)["x_attributions"]
-    assert_agree(got, zennit_gradients(given.fresh(), theirs(), given.x, TARGETS))
+    got = compiled.explain(sample.x)["x_attributions"]
+    assert_agree(got, zennit_gradients(sample.fresh(), theirs(), sample.x, TARGETS))
 
 
 RULES: list[tuple[RelevanceRule, Callable[[np.ndarray], Any]]] = [
@@ -202,23 +202,23 @@ RULES: list[tuple[RelevanceRule, Callable[[np.ndarray], Any]]] = [
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_rule(name: str, ours: RelevanceRule, theirs: Callable[[np.ndarray], Any]) -> None:
     """As the rule of the first layer, under ε everywhere else."""
-    given = case(name)
+    sample = case(name)
     layers = [(Activation, rules.Pass()), (AvgPool, rules.Norm()), ((Convolution, Linear), rules.Epsilon())]
-    first = [((Convolution, Linear), theirs(given.x))]
+    first = [((Convolution, Linear), theirs(sample.x))]
     composite = composites.SpecialFirstLayerMapComposite(layers, first)
     choices = (("first 99", lrp.Epsilon()), ("first", ours))
-    got = compile_model(exported(name), Lrp(rules=choices), targets=TARGETS).explain(given.x)
-    assert_agree(got["x_attributions"], zennit_values(given.fresh(), composite, given.x, TARGETS))
+    got = compile_model(exported(name), Lrp(rules=choices), targets=TARGETS).explain(sample.x)
+    assert_agree(got["x_attributions"], zennit_values(sample.fresh(), composite, sample.x, TARGETS))
 
 
 def test_the_plain_gamma_rule_is_the_generalised_one_for_positive_inputs() -> None:
     """zennit has the generalised rule alone; they part where x, or y with relevance, is negative."""
     x = np.abs(case("mlp").x)
-    both = [
+    compiled_pair = [
         compile_model(exported("mlp"), Lrp(rules=[("Gemm", rule)]), targets=TARGETS)
         for rule in (lrp.Gamma(), lrp.GeneralizedGamma())
     ]
-    hidden = [compiled.explain(x)["x_attributions"] for compiled in both]
+    hidden = [compiled.explain(x)["x_attributions"] for compiled in compiled_pair]
     sign = positive_scores(x)
     assert_agree(hidden[0][sign], hidden[1][sign])
     assert np.abs(hidden[0][~sign] - hidden[1][~sign]).max() > 0.01
@@ -233,13 +233,13 @@ def positive_scores(x: np.ndarray) -> np.ndarray:
 
 def test_norms_with_epsilon() -> None:
     """A BatchNorm's ε stands under the root. zennit's merge puts it beside: with PyTorch's 1e-5 they part."""
-    given = build(vgg_like, IMAGE)
-    compiled = compile_model(export(given, "torchscript"), Lrp(), targets=TARGETS)
+    sample = build(vgg_like, IMAGE)
+    compiled = compile_model(export(sample, "torchscript"), Lrp(), targets=TARGETS)
     theirs = composites.EpsilonPlus(canonizers=[canonizers.SequentialMergeBatchNorm()])
-    merged = _merged(given.fresh())
-    got = compiled.explain(given.x)["x_attributions"]
-    assert_agree(got, zennit_values(merged, composites.EpsilonPlus(), given.x, TARGETS))
-    off = np.abs(got - zennit_values(given.fresh(), theirs, given.x, TARGETS)).max() / np.abs(got).max()
+    merged = _merged(sample.fresh())
+    got = compiled.explain(sample.x)["x_attributions"]
+    assert_agree(got, zennit_values(merged, composites.EpsilonPlus(), sample.x, TARGETS))
+    off = np.abs(got - zennit_values(sample.fresh(), theirs, sample.x, TARGETS)).max() / np.abs(got).max()
     assert 2 * ZENNIT_32 < off < 1e-3
 
 
@@ -257,11 +257,11 @@ def _merged(network: nn.Sequential) -> nn.Module:
 @pytest.mark.parametrize("composite", ["EpsilonPlus", "EpsilonAlpha2Beta1Flat"])
 def test_norms_that_are_part_of_no_layer(composite: str) -> None:
     """BatchNorm before each ReLU, behind a concatenation: relevance passes it."""
-    given = build(lambda: without_epsilon(pre_activated()), IMAGE)
-    compiled = compile_model(export(given, "torchscript"), Lrp(composite), targets=TARGETS)
+    sample = build(lambda: without_epsilon(pre_activated()), IMAGE)
+    compiled = compile_model(export(sample, "torchscript"), Lrp(composite), targets=TARGETS)
     theirs = COMPOSITES[composite]()
-    got = compiled.explain(given.x)["x_attributions"]
-    assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+    got = compiled.explain(sample.x)["x_attributions"]
+    assert_agree(got, zennit_values(sample.fresh(), theirs, sample.x, TARGETS))
 
 
 def pre_activated() -> nn.Module:

@@ -67,8 +67,8 @@ def pre_activated(add: type[Sum]) -> nn.Module:
 
 def branches(add: type[Sum]) -> nn.Module:
     """Layers side by side, a Tanh behind their sum, an average behind that."""
-    both = add(conv(3, 6), nn.Conv2d(3, 6, 5, padding=2))
-    return nn.Sequential(both, nn.Tanh(), nn.AvgPool2d((3, 4)), nn.Flatten(), nn.Linear(24, CLASSES))
+    summed = add(conv(3, 6), nn.Conv2d(3, 6, 5, padding=2))
+    return nn.Sequential(summed, nn.Tanh(), nn.AvgPool2d((3, 4)), nn.Flatten(), nn.Linear(24, CLASSES))
 
 
 def averages(_: type[Sum]) -> nn.Module:
@@ -143,14 +143,14 @@ def assert_agree(model: onnx.ModelProto, method: Lrp, x: np.ndarray, want: np.nd
 def test_composite(written: tuple[str, str], composite: str) -> None:
     """zennit's ExcitationBackprop takes gradients of what it does not name: here it is told to hand on."""
     name, form = written
-    given = case(name)
+    sample = case(name)
     options: dict[str, Any] = {}
     if composite == "EpsilonGammaBox":
-        options = {key: bound.double() for key, bound in box(given.x).items()}
+        options = {key: bound.double() for key, bound in box(sample.x).items()}
     if composite == "ExcitationBackprop":
         options = {"layer_map": [((Activation, BatchNorm), rules.Pass())]}
-    want = given.theirs(COMPOSITES[composite](**options))
-    assert_agree(exported(name, form), Lrp(composite, low=LOW, high=HIGH), given.x, want)
+    want = sample.theirs(COMPOSITES[composite](**options))
+    assert_agree(exported(name, form), Lrp(composite, low=LOW, high=HIGH), sample.x, want)
 
 
 RULES: list[tuple[RelevanceRule, Any]] = [
@@ -176,9 +176,9 @@ def by_types(of_layers: Any, of_sums: Any) -> Any:
 @grid("written, rule", EXPORTS, {str(ours): ours for ours, _ in RULES})
 def test_rule_of_every_layer(written: tuple[str, str], rule: str) -> None:
     (name, form), (ours, theirs) = written, next(pair for pair in RULES if str(pair[0]) == rule)
-    given = case(name)
-    want = given.theirs(by_types(theirs, rules.Norm()))
-    assert_agree(exported(name, form), Lrp(rules=[("first 99", ours)]), given.x, want)
+    sample = case(name)
+    want = sample.theirs(by_types(theirs, rules.Norm()))
+    assert_agree(exported(name, form), Lrp(rules=[("first 99", ours)]), sample.x, want)
 
 
 @grid(
@@ -186,11 +186,11 @@ def test_rule_of_every_layer(written: tuple[str, str], rule: str) -> None:
 )
 def test_rule_of_every_sum(name: str, epsilon: float, form: str, above: RelevanceRule) -> None:
     """A large ε shows whether it is there once, whatever the layer above hands back."""
-    given = case(name)
+    sample = case(name)
     of_layers = rules.Flat() if isinstance(above, lrp.Flat) else rules.Epsilon()
-    want = given.theirs(by_types(of_layers, rules.Norm(epsilon)))
+    want = sample.theirs(by_types(of_layers, rules.Norm(epsilon)))
     summing = [(form, lrp.Epsilon(epsilon))] + [("AveragePool", lrp.Epsilon(epsilon))] * (name == "branches")
-    assert_agree(exported(name, form), Lrp(rules=[("first 99", above), *summing]), given.x, want)
+    assert_agree(exported(name, form), Lrp(rules=[("first 99", above), *summing]), sample.x, want)
 
 
 ACTIVATIONS = {
@@ -212,9 +212,13 @@ def test_activations_hand_relevance_on(name: str, composite: str) -> None:
     activation = ACTIVATIONS[name]
 
     def network(add: type[Sum]) -> nn.Module:
-        both = add(nn.Linear(9, 8), nn.Linear(9, 8))
-        return nn.Sequential(nn.Linear(FEATURES, 9), activation(), both, activation(), nn.Linear(8, CLASSES))
+        summed = add(nn.Linear(9, 8), nn.Linear(9, 8))
+        return nn.Sequential(
+            nn.Linear(FEATURES, 9), activation(), summed, activation(), nn.Linear(8, CLASSES)
+        )
 
-    given = in_float64({form: build(lambda add=add: network(add), FEATURES) for form, add in BY_FORM.items()})
-    want = given.theirs(COMPOSITES[composite]())
-    assert_agree(export(given.forms["Add"], "torchscript"), Lrp(composite), given.x, want)
+    sample = in_float64(
+        {form: build(lambda add=add: network(add), FEATURES) for form, add in BY_FORM.items()}
+    )
+    want = sample.theirs(COMPOSITES[composite]())
+    assert_agree(export(sample.forms["Add"], "torchscript"), Lrp(composite), sample.x, want)

@@ -49,9 +49,9 @@ class Loans:
 
     def typed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """With a pandas type of the categories that the table has: any other is missing."""
-        known = {c: sorted(v for v in self.table[c].unique() if v != "") for c in self.categories}
-        rows = rows.assign(**{c: rows[c].where(rows[c].isin(known[c])) for c in known})
-        return rows.assign(**{c: pd.Categorical(rows[c], known[c]) for c in known})
+        categories = {c: sorted(v for v in self.table[c].unique() if v != "") for c in self.categories}
+        rows = rows.assign(**{c: rows[c].where(rows[c].isin(categories[c])) for c in categories})
+        return rows.assign(**{c: pd.Categorical(rows[c], categories[c]) for c in categories})
 
     def references(self) -> pd.DataFrame:
         """With every category."""
@@ -127,7 +127,7 @@ MODELS: dict[str, Callable[[Loans], tuple[Any, Scores]]] = {
 
 def brute_force(score: Scores, x: pd.DataFrame, references: pd.DataFrame) -> np.ndarray:
     """[N, columns]: by the definition, every coalition of columns asked with every reference."""
-    names, found = list(x.columns), np.zeros(x.shape)
+    names, values = list(x.columns), np.zeros(x.shape)
     inside = np.arange(2 ** len(names))[:, None] >> np.arange(len(names)) & 1 == 1
     size = inside.sum(axis=1)
     for row in range(len(x)):
@@ -140,8 +140,8 @@ def brute_force(score: Scores, x: pd.DataFrame, references: pd.DataFrame) -> np.
         for j in range(len(names)):
             without = np.flatnonzero(~inside[:, j])
             shares = [1 / (len(names) * math.comb(len(names) - 1, s)) for s in size[without]]
-            found[row, j] = shares @ (worth[without + 2**j] - worth[without])
-    return found
+            values[row, j] = shares @ (worth[without + 2**j] - worth[without])
+    return values
 
 
 @pytest.mark.parametrize("of", [german, taiwan], ids=["words", "codes"])
@@ -153,23 +153,23 @@ def test_answers_and_attributions_are_the_boosters(of: Callable[[], Loans], name
     references, x = loans.references(), loans.table[:4].copy()
     places = {column: list(x.columns).index(column) for column in loans.categories}
     compiled = compile_model(model, TreeShap(references))
-    known = x.copy()
+    accepted = x.copy()
     x.iloc[1, places[loans.categories[0]]] = x.iloc[2, places[loans.categories[3]]] = loans.unseen
     if "XGBoost" in name:  # which refuses them itself
-        said = f"row 1: feature '{loans.categories[0]}' is '{loans.unseen}'"
-        with pytest.raises(InvalidOptionError, match=said):
+        fault = f"row 1: feature '{loans.categories[0]}' is '{loans.unseen}'"
+        with pytest.raises(InvalidOptionError, match=fault):
             compiled.explain(x)
-        x = known
+        x = accepted
     if "CatBoost" not in name:  # which takes no category that is missing
         x = x.astype({loans.categories[1]: references.dtypes[loans.categories[1]] if loans.texts else float})
         x.iloc[3, places[loans.categories[1]]] = MISSING[loans.texts]
     answer, every = compiled.explain(x), compiled.explain(loans.table)["probabilities"][:, 1]
     margins = np.asarray(score(loans.table), np.float64)
-    due = 1 / (1 + np.exp(-margins))
-    assert np.abs(every - due).max() <= OF_RANGE * np.ptp(due)
-    found = np.stack([answer[f"{c}_attributions"].reshape(len(x)) for c in x.columns], axis=1)
+    expected = 1 / (1 + np.exp(-margins))
+    assert np.abs(every - expected).max() <= OF_RANGE * np.ptp(expected)
+    values = np.stack([answer[f"{c}_attributions"].reshape(len(x)) for c in x.columns], axis=1)
     attributions = brute_force(score, x, references.astype(x.dtypes))
-    assert np.abs(found - attributions).max() <= OF_RANGE * np.ptp(margins)
+    assert np.abs(values - attributions).max() <= OF_RANGE * np.ptp(margins)
     np.testing.assert_allclose(
         answer["explained_value"].reshape(-1), score(x), atol=OF_RANGE * np.ptp(margins)
     )

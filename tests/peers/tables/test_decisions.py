@@ -123,8 +123,8 @@ def by_trees(model: Any, coded: pd.DataFrame, encode: Callable[[pd.DataFrame], p
     )
 
     def values(rows: pd.DataFrame) -> pd.DataFrame:
-        found = explainer.shap_values(encode(rows), check_additivity=False)
-        return pd.DataFrame(np.asarray(found), columns=coded.columns)
+        attributions = explainer.shap_values(encode(rows), check_additivity=False)
+        return pd.DataFrame(np.asarray(attributions), columns=coded.columns)
 
     return values
 
@@ -159,12 +159,14 @@ def together() -> Case:
             """Each reference is a game of its own, rescaled from margins to probabilities."""
             x = np.repeat(rows.to_numpy(), len(compared), axis=0)
             r = np.tile(compared.to_numpy(), (len(rows), 1))
-            games = shapley_of(lambda own: margins(np.where(np.isin(owners, own), x, r)), len(keys))[:, 0]
+            games = shapley_of(
+                lambda coalition: margins(np.where(np.isin(owners, coalition), x, r)), len(keys)
+            )[:, 0]
             high, low = margins(x), margins(r)
             raised = 1 / (1 + np.exp(-high)) - 1 / (1 + np.exp(-low))
             scale = np.divide(raised, high - low, out=np.zeros_like(raised), where=high != low)
-            found = (games * scale).reshape(len(rows), len(compared), -1).mean(axis=1)
-            return pd.DataFrame(found, columns=keys)
+            decided = (games * scale).reshape(len(rows), len(compared), -1).mean(axis=1)
+            return pd.DataFrame(decided, columns=keys)
 
         return values
 
@@ -187,9 +189,11 @@ def network() -> Case:
 
     def peer(rows: pd.DataFrame) -> pd.DataFrame:
         x = torch.from_numpy(rows.to_numpy())
-        found = pd.DataFrame(explainer.shap_values(x, check_additivity=False)[..., 0], columns=rows.columns)
-        groups = {name: found[group["members"]].sum(axis=1) for name, group in GROUPS.items()}
-        return found[[*TAIWAN_PLAIN]].assign(**groups)
+        attributions = pd.DataFrame(
+            explainer.shap_values(x, check_additivity=False)[..., 0], columns=rows.columns
+        )
+        groups = {name: attributions[group["members"]].sum(axis=1) for name, group in GROUPS.items()}
+        return attributions[[*TAIWAN_PLAIN]].assign(**groups)
 
     named = {"feature_names": list(rows.columns)}
     plain = compile_model(model, DeepShap(compared.to_numpy()), **named)
@@ -258,23 +262,23 @@ def decisions(case: Case, rows: pd.DataFrame) -> Iterator[Decision]:
 def test_every_row_is_decided_and_adds_up(name: str) -> None:
     case = case_of(name)
     profile = profile_of(case.compiled.manifest).profile
-    found = list(decisions(case, case.rows))
-    due = case.score(case.rows)
-    score = np.array([decision.score for decision in found])
-    np.testing.assert_allclose(score, due, atol=SCORES)
-    for decision in found:
+    decided = list(decisions(case, case.rows))
+    expected_score = case.score(case.rows)
+    score = np.array([decision.score for decision in decided])
+    np.testing.assert_allclose(score, expected_score, atol=SCORES)
+    for decision in decided:
         assert decision.base_value is not None
         missed = decision.score - decision.base_value - sum(decision.attributions.values())
         assert abs(missed) <= ADDS_UP
     low, high = profile.refer or (profile.threshold, profile.threshold)
-    clear = np.minimum(np.abs(due - low), np.abs(due - high)) > SCORES
-    expected = np.where(due > high, "decline", np.where(due >= low, "refer", "approve"))
-    taken = np.array([decision.decision for decision in found])
-    np.testing.assert_array_equal(taken[clear], expected[clear])
+    clear = np.minimum(np.abs(expected_score - low), np.abs(expected_score - high)) > SCORES
+    expected = np.where(expected_score > high, "decline", np.where(expected_score >= low, "refer", "approve"))
+    outcomes = np.array([decision.decision for decision in decided])
+    np.testing.assert_array_equal(outcomes[clear], expected[clear])
     assert clear.mean() > 0.99
-    assert min((taken == "approve").mean(), (taken == "decline").mean()) > 0.1
-    reasons = [len(decision.reasons) for decision in found]
-    assert all((1 <= n <= 4) == (one != "approve") for n, one in zip(reasons, taken, strict=True))
+    assert min((outcomes == "approve").mean(), (outcomes == "decline").mean()) > 0.1
+    reasons = [len(decision.reasons) for decision in decided]
+    assert all((1 <= n <= 4) == (row != "approve") for n, row in zip(reasons, outcomes, strict=True))
 
 
 @each_case
@@ -298,19 +302,18 @@ def in_order(decision: Decision, peer: pd.Series, rule: Callable[[str], Any]) ->
 
     Asserts that the reasons are the largest, in their order.
     """
-    codes = [rule(key).reason for key in peer.index]
-    sizes = peer.where(peer > 0, 0.0).groupby(codes).sum()
-    given = [reason.code for reason in decision.reasons]
-    assert len(given) == len({*given})
+    sizes = peer.where(peer > 0, 0.0).groupby([rule(key).reason for key in peer.index]).sum()
+    codes = [reason.code for reason in decision.reasons]
+    assert len(codes) == len({*codes})
     least = LEAST * sizes.sum()
-    assert min((sizes > least - NEAR).sum(), 4) >= len(given) >= min((sizes > least + NEAR).sum(), 4)
-    others = sizes.drop(given).max() if len(given) < len(sizes) else 0.0
-    told = [*sizes[given], others]
-    assert all(before >= after - TIE for before, after in itertools.pairwise(told)), (given, sizes)
+    assert min((sizes > least - NEAR).sum(), 4) >= len(codes) >= min((sizes > least + NEAR).sum(), 4)
+    rest_size = sizes.drop(codes).max() if len(codes) < len(sizes) else 0.0
+    sizes_told = [*sizes[codes], rest_size]
+    assert all(before >= after - TIE for before, after in itertools.pairwise(sizes_told)), (codes, sizes)
     for reason in decision.reasons:
         assert reason.attribution == pytest.approx(sizes[reason.code], abs=NEAR)
         assert reason.share == pytest.approx(sizes[reason.code] / sizes.sum(), abs=1e-3)
-    return all(before > after + TIE for before, after in itertools.pairwise(told))
+    return all(before > after + TIE for before, after in itertools.pairwise(sizes_told))
 
 
 def test_a_protected_input_stops_the_compile() -> None:
@@ -345,9 +348,9 @@ def ask(address: str, name: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
         instances = [{**row, "bankruptcies": 0} for row in instances]
     answer = patient.post(f"{address}/{name}:decide", json={"instances": instances})
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["decisions"]
-    assert all(one.pop("id") for one in found)
-    return found
+    decided: list[dict[str, Any]] = answer.json()["decisions"]
+    assert all(row.pop("id") for row in decided)
+    return decided
 
 
 @pytest.mark.full
@@ -360,24 +363,24 @@ def test_the_same_request_has_the_same_answer(address: str, name: str) -> None:
     assert whole == ask(address, name, rows)
     for size in (1, 7):
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        assert whole == [one for part in parts for one in ask(address, name, part)]
+        assert whole == [row for batch in parts for row in ask(address, name, batch)]
     with ThreadPoolExecutor(8) as pool:
         together: Sequence[list[dict[str, Any]]] = list(
             pool.map(lambda i: ask(address, name, rows[i : i + 3]), [*range(0, 60, 3)] * 2)
         )
-    assert whole * 2 == [one for part in together for one in part]
+    assert whole * 2 == [row for batch in together for row in batch]
 
 
 def check_over_http(address: str, name: str, rows: pd.DataFrame) -> None:
     """The gateway's decisions are those of the compiled entry run here, but for batches' rounding."""
     case = case_of(name)
-    answered = [one for i in range(0, len(rows), 500) for one in ask(address, name, rows[i : i + 500])]
-    for one, offline in zip(answered, decisions(case, rows), strict=True):
-        assert one["score"] == pytest.approx(offline.score, abs=SCORES)
-        assert one["decision"] == offline.decision or abs(one["score"] - one["threshold"]) < SCORES
-        missed = one["score"] - one["base_value"] - sum(one["attributions"].values())
+    answered = [row for i in range(0, len(rows), 500) for row in ask(address, name, rows[i : i + 500])]
+    for row, offline in zip(answered, decisions(case, rows), strict=True):
+        assert row["score"] == pytest.approx(offline.score, abs=SCORES)
+        assert row["decision"] == offline.decision or abs(row["score"] - row["threshold"]) < SCORES
+        missed = row["score"] - row["base_value"] - sum(row["attributions"].values())
         assert abs(missed) <= ADDS_UP
-        for mine, theirs in itertools.zip_longest(one["reasons"], offline.reasons):
+        for mine, theirs in itertools.zip_longest(row["reasons"], offline.reasons):
             assert mine["code"] == theirs.code or mine["tied"] or theirs.tied
 
 

@@ -21,30 +21,32 @@ EDGE = 1e-6  # of a threshold: float32 and float64 may decide otherwise
 AROUND = 0.01
 
 
-def check(done: DecisionReport, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
+def check(result: DecisionReport, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
     """Against probabilities [N] of the fitted model itself."""
     assert (np.abs(bad - threshold) > EDGE).all()
     declined = bad > threshold
-    assert done.outcomes == {"approve": (~declined).sum(), "refer": 0, "decline": declined.sum()}
-    scores = np.array([row.explained.score for row in done.file.rows])
+    assert result.outcomes == {"approve": (~declined).sum(), "refer": 0, "decline": declined.sum()}
+    scores = np.array([row.explained.score for row in result.file.rows])
     np.testing.assert_allclose(scores, bad, atol=1e-5)
     approved = pd.Series(~declined).groupby(groups.to_numpy()).mean()
-    assert {one.value: one.approved for one in done.groups} == pytest.approx(approved.to_dict())
+    assert {group.value: group.approved for group in result.groups} == pytest.approx(approved.to_dict())
     ratios = approved / approved.max()
-    assert {one.value: one.ratio for one in done.groups} == pytest.approx(ratios.to_dict())
-    assert done.gaps.largest is not None
-    assert done.gaps.largest <= 1e-4
-    for row in done.file.rows:
-        told = row.explained
-        assert told.base_value is not None
-        assert told.base_value + sum(told.attributions.values()) == pytest.approx(told.score, abs=1e-4)
-    assert isinstance(done.moved, ScoreMovement)
-    assert done.moved.named > 5 * abs(done.moved.others)
-    assert done.moved.larger > 0.95
-    baseline, drawn = done.agreements
-    for one in (baseline, drawn):
-        assert 0 <= one.same_order <= one.same_set < 1
-        assert one.changed >= 1 - one.same_set - 1e-12
+    assert {group.value: group.ratio for group in result.groups} == pytest.approx(ratios.to_dict())
+    assert result.gaps.largest is not None
+    assert result.gaps.largest <= 1e-4
+    for row in result.file.rows:
+        explained = row.explained
+        assert explained.base_value is not None
+        assert explained.base_value + sum(explained.attributions.values()) == pytest.approx(
+            explained.score, abs=1e-4
+        )
+    assert isinstance(result.moved, ScoreMovement)
+    assert result.moved.named > 5 * abs(result.moved.others)
+    assert result.moved.larger > 0.95
+    baseline, drawn = result.agreements
+    for group in (baseline, drawn):
+        assert 0 <= group.same_order <= group.same_set < 1
+        assert group.changed >= 1 - group.same_set - 1e-12
 
 
 def between(bad: np.ndarray, about: float) -> float:
@@ -59,11 +61,18 @@ def near(table: pd.DataFrame, bad: np.ndarray, low: float, high: float, count: i
 
 
 def written(
-    folder: Path, model: Any, own: pd.DataFrame, everybody: pd.DataFrame, profile: dict[str, Any], draws: int
+    folder: Path,
+    model: Any,
+    references: pd.DataFrame,
+    everybody: pd.DataFrame,
+    profile: dict[str, Any],
+    draws: int,
 ) -> None:
     comparisons = Comparisons({"all_applicants": TreeShap(everybody)}, draws)
-    compile_model(model, TreeShap(own), decision=profile, comparisons=comparisons).write(folder, "credit")
-    own.to_csv(folder / "near.csv", index=False)
+    compile_model(model, TreeShap(references), decision=profile, comparisons=comparisons).write(
+        folder, "credit"
+    )
+    references.to_csv(folder / "near.csv", index=False)
 
 
 @pytest.mark.full
@@ -89,7 +98,7 @@ def test_german(tmp_path: Path) -> None:
     written(tmp_path, model, near(x, bad, 0.2, 0.3, 60), x.iloc[::7], profile, 2)
     sex = pd.Series(np.where(x.personal.isin(["A92", "A95"]), "female", "male"), name="sex")
     x.assign(sex=sex, bad=y).to_csv(tmp_path / "data.csv", index=False)
-    done = report(
+    result = report(
         tmp_path,
         "credit",
         tmp_path / "data.csv",
@@ -97,9 +106,9 @@ def test_german(tmp_path: Path) -> None:
         groups=["sex"],
         references=tmp_path / "near.csv",
     )
-    check(done, bad, sex, 0.3)
-    assert done.label is not None
-    assert done.label.by_outcome["decline"] == pytest.approx(y[bad > 0.3].mean())
+    check(result, bad, sex, 0.3)
+    assert result.label is not None
+    assert result.label.by_outcome["decline"] == pytest.approx(y[bad > 0.3].mean())
 
 
 @pytest.mark.slow
@@ -113,5 +122,5 @@ def test_taiwan(tmp_path: Path) -> None:
     threshold = between(bad, 0.25)
     profile = {"output": "probabilities[1]", "threshold": threshold, "adverse": "above"}
     written(tmp_path, model, near(x, bad, 0.2, threshold, 100), x.iloc[::100], profile, 2)
-    done = report(tmp_path, "credit", TAIWAN, groups=["SEX"], references=tmp_path / "near.csv")
-    check(done, bad, table["SEX"], threshold)
+    result = report(tmp_path, "credit", TAIWAN, groups=["SEX"], references=tmp_path / "near.csv")
+    check(result, bad, table["SEX"], threshold)

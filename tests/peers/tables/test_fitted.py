@@ -75,6 +75,7 @@ from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 from rationale import Auto, RationaleError, TreeShap, compile_model
+from rationale.conversion.parity import LIMIT
 from tests.compiler.conversion.test_wrappers import MODELS as WRAPPERS
 from tests.compiler.conversion.test_wrappers import X as SHARES
 
@@ -119,8 +120,8 @@ def forest() -> Any:
     return RandomForestClassifier(**SMALL)
 
 
-def mixed(step: Any, rest: str = "passthrough") -> Any:
-    return ColumnTransformer([("some", step, ["a", "b"])], remainder=rest)
+def mixed(step: Any, remainder: str = "passthrough") -> Any:
+    return ColumnTransformer([("some", step, ["a", "b"])], remainder=remainder)
 
 
 SKLEARN: dict[str, Fit] = {
@@ -379,15 +380,15 @@ METHODS = {"auto": Auto, "treeshap": TreeShap}
 
 def answers_of(model: Any, x: pd.DataFrame) -> Iterator[np.ndarray]:
     """[M, C] each: all that a fitted model says of rows, by whatever name."""
-    given: Any = xgb.DMatrix(x) if isinstance(model, xgb.Booster) else x
-    asked: list[tuple[str, dict[str, Any]]] = [
+    rows_of_model: Any = xgb.DMatrix(x) if isinstance(model, xgb.Booster) else x
+    questions: list[tuple[str, dict[str, Any]]] = [
         *((name, {}) for name in ("predict_proba", "decision_function", "predict", "score_samples")),
         *(("predict", how) for how in ({"output_margin": True}, {"raw_score": True})),
         *(("predict", {"prediction_type": kind}) for kind in ("RawFormulaVal", "Exponent", "Probability")),
     ]
-    for name, how in asked:
+    for name, how in questions:
         try:
-            answer = np.asarray(getattr(model, name)(given, **how), np.float64)
+            answer = np.asarray(getattr(model, name)(rows_of_model, **how), np.float64)
         except (AttributeError, TypeError, ValueError, cb.CatBoostError):  # none such
             continue
         answer = answer.reshape(len(x), -1)
@@ -418,23 +419,23 @@ def like(rows: np.ndarray, example: pd.DataFrame) -> pd.DataFrame:
 def due_of(model: Any, rows: pd.DataFrame, references: pd.DataFrame) -> list[tuple[np.ndarray, ...]]:
     """For each answer: what it says of rows [N, C], its Shapley values [N, C, F], its range [C]."""
     masks = np.array(list(itertools.product([False, True], repeat=len(NAMES))))
-    own, other = (t.to_numpy(np.float64) for t in (rows, references))
-    mixed = np.where(masks[:, None, None], own[None, :, None], other[None, None])  # [2^F, N, K, F]
+    row_values, other = (t.to_numpy(np.float64) for t in (rows, references))
+    mixed = np.where(masks[:, None, None], row_values[None, :, None], other[None, None])  # [2^F, N, K, F]
     sizes = masks.sum(axis=1)
-    found = []
+    values = []
     for flat in answers_of(model, like(mixed.reshape(-1, len(NAMES)), references)):
         answer = flat.reshape(*mixed.shape[:3], -1)
         value = answer.mean(axis=2)  # [2^F, N, C]
-        due = np.zeros((*value.shape[1:], len(NAMES)))
+        expected = np.zeros((*value.shape[1:], len(NAMES)))
         for f in range(len(NAMES)):
             with_f = np.flatnonzero(masks[:, f])
             without = [
                 int(np.flatnonzero((masks == (masks[i] & (np.arange(5) != f))).all(1))[0]) for i in with_f
             ]
             share = [1 / (5 * math.comb(4, sizes[i])) for i in without]
-            due[..., f] = np.tensordot(share, value[with_f] - value[without], 1)
-        found.append((value[-1], due, np.ptp(answer.reshape(-1, answer.shape[-1]), axis=0)))
-    return found
+            expected[..., f] = np.tensordot(share, value[with_f] - value[without], 1)
+        values.append((value[-1], expected, np.ptp(answer.reshape(-1, answer.shape[-1]), axis=0)))
+    return values
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -448,10 +449,10 @@ def test_right_or_refused_or_warned_of(name: str, method: str) -> None:
     except RationaleError as refusal:
         print("refused:", refusal)
         return
-    told = any(
-        "is not quite the" in warning or "was not compared" in warning
-        for warning in compiled.manifest.warnings
-    )
+    parity = compiled.manifest.parity
+    assert parity is not None
+    is_warned = parity.relative > LIMIT or bool(parity.labels or parity.uncompared)
+    assert compiled.manifest.warnings or not is_warned
     whole = example[example.notna().all(axis=1)][-N:]
     holes = whole.astype(float).mask(np.eye(N, len(NAMES), dtype=bool))
     for rows in (whole, holes):
@@ -463,21 +464,21 @@ def test_right_or_refused_or_warned_of(name: str, method: str) -> None:
         ours = _attributions(answer)  # [N, T, F]
         candidates = due_of(model, rows, references)
         if rows is holes and not candidates:  # the fitted model answers none of them
-            assert any("do not send any" in warning for warning in compiled.manifest.warnings)
+            assert parity.missing_unknown
             continue
         for target in range(ours.shape[1]):
             says = answer["explained_value"][:, target].astype(np.float64)
             error = min(
-                _error(says, ours[:, target], value[:, c], due[:, c], span[c])
-                for value, due, span in candidates
+                _error(says, ours[:, target], value[:, c], expected[:, c], span[c])
+                for value, expected, span in candidates
                 for c in range(value.shape[1])
             )
-            assert error <= OF_RANGE or told, f"{error:.1e} of the range, and nobody says so"
+            assert error <= OF_RANGE or is_warned, f"{error:.1e} of the range, and nobody says so"
 
 
-def _error(says: Any, ours: Any, value: Any, due: Any, span: float) -> float:
+def _error(says: Any, ours: Any, value: Any, expected: Any, span: float) -> float:
     """Of the value or of its attributions, whichever is worse; infinite where it is not a number."""
-    worst = max(np.abs(says - value).max(), np.abs(ours - due).max())
+    worst = max(np.abs(says - value).max(), np.abs(ours - expected).max())
     worst /= span if span > 1e-12 else 1.0  # the rounding of a constant is no range
     return float(worst) if np.isfinite(worst) else math.inf
 
@@ -501,10 +502,10 @@ def _example(model: Any, name: str) -> pd.DataFrame:
         return X.assign(a=pd.Categorical(codes % 5) if "XGBoost" in name else codes)
     if name in ("sklearn: poisson", "sklearn: gamma", "sklearn: tweedie"):
         return X / 32
-    taken = ("gaps", "indicator", "imput", "histograms", "missing", "classifier", "regressor")
+    with_gaps = ("gaps", "indicator", "imput", "histograms", "missing", "classifier", "regressor")
     with warnings.catch_warnings(action="ignore"):
         try:
-            takes = any(word in name for word in taken) and bool(list(answers_of(model, GAPS[:K])))
+            takes = any(word in name for word in with_gaps) and bool(list(answers_of(model, GAPS[:K])))
         except Exception:  # it takes none
             takes = False
     return GAPS if takes else X

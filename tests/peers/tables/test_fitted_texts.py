@@ -46,7 +46,7 @@ HOLES = WHOLE.assign(**{name: WHOLE[name].mask(_RANDOM.random(ROWS) < 0.1) for n
 GOOD = ((WHOLE.debt > 3000) ^ (WHOLE.home == "rent") ^ (WHOLE.use == "car")).astype(int)
 SMALL: dict[str, Any] = {"n_estimators": 8, "max_depth": 3, "random_state": 0}
 CAT: dict[str, Any] = {"iterations": 8, "depth": 3, "verbose": False, "allow_writing_files": False}
-ODD = {
+UNUSUAL = {
     "unseen": "zebra",
     "upper": "OWN",
     "spaced": "own ",
@@ -135,7 +135,7 @@ def test_an_odd_text_is_answered_as_by_the_fitted_model_or_refused_by_name(name:
     model, references = fit(), _references(example)
     compiled = compile_model(model, Auto(references))
     answered = 0
-    for column, (kind, text) in itertools.product(TEXTS, ODD.items()):
+    for column, (kind, text) in itertools.product(TEXTS, UNUSUAL.items()):
         row = WHOLE[5:6].assign(**{column: pd.Series([text], [5], object)})
         case = f"{kind} in {column}"
         answer = _explained(compiled, row)
@@ -143,10 +143,10 @@ def test_an_odd_text_is_answered_as_by_the_fitted_model_or_refused_by_name(name:
             assert column in answer, case
             print(f"refused: {case}:", answer)
             continue
-        value, due, span = _due(model, _typed(row, example), references)
+        value, expected, span = _expected(model, _typed(row, example), references)
         ours = np.concatenate([answer[f"{n}_attributions"][0, 0].reshape(-1) for n in NAMES])
         says = answer["explained_value"][0, 0]
-        error = max(abs(says - value), np.abs(ours - due).max()) / span
+        error = max(abs(says - value), np.abs(ours - expected).max()) / span
         assert error <= OF_RANGE, f"{case}: {error:.1e} of the range"
         answered += 1
     assert answered
@@ -162,8 +162,8 @@ def _explained(compiled: Compiled, row: pd.DataFrame) -> Explanation | str:
 
 def _references(example: pd.DataFrame) -> pd.DataFrame:
     """Rows with each category, and a missing one where the table has any."""
-    kept = example.drop_duplicates(TEXTS)
-    return pd.concat([kept, example[:K]])
+    distinct = example.drop_duplicates(TEXTS)
+    return pd.concat([distinct, example[:K]])
 
 
 def _typed(row: pd.DataFrame, example: pd.DataFrame) -> pd.DataFrame:
@@ -173,8 +173,8 @@ def _typed(row: pd.DataFrame, example: pd.DataFrame) -> pd.DataFrame:
         texts = [np.nan if pd.isna(v) or v == "" else v for v in row[name]]
         kind = example[name].dtype
         if isinstance(kind, pd.CategoricalDtype):
-            others = [v for v in dict.fromkeys(texts) if isinstance(v, str) and v not in kind.categories]
-            typed[name] = pd.Categorical(texts, [*kind.categories, *others])
+            unseen = [v for v in dict.fromkeys(texts) if isinstance(v, str) and v not in kind.categories]
+            typed[name] = pd.Categorical(texts, [*kind.categories, *unseen])
         else:
             typed[name] = np.array(texts, object)
     return typed.astype(dict.fromkeys(NUMBERS, float))
@@ -186,7 +186,7 @@ def _says(model: Any, rows: pd.DataFrame) -> np.ndarray:
     return np.asarray(answer, np.float64)
 
 
-def _due(model: Any, row: pd.DataFrame, references: pd.DataFrame) -> tuple[float, np.ndarray, float]:
+def _expected(model: Any, row: pd.DataFrame, references: pd.DataFrame) -> tuple[float, np.ndarray, float]:
     """Return what the fitted model says of a row, its Shapley values [F], and the range of all it said."""
     count, masks = len(NAMES), list(itertools.product([False, True], repeat=len(NAMES)))
     tables = []
@@ -199,11 +199,11 @@ def _due(model: Any, row: pd.DataFrame, references: pd.DataFrame) -> tuple[float
             elif isinstance(row[name].dtype, pd.CategoricalDtype):
                 mixed[name] = mixed[name].astype(row[name].dtype)
         tables.append(mixed)
-    said = _says(model, pd.concat(tables, ignore_index=True)).reshape(len(masks), -1)
-    value = dict(zip(masks, said.mean(axis=1), strict=True))
-    due = np.zeros(count)
+    scores = _says(model, pd.concat(tables, ignore_index=True)).reshape(len(masks), -1)
+    value = dict(zip(masks, scores.mean(axis=1), strict=True))
+    expected = np.zeros(count)
     for f, mask in itertools.product(range(count), masks):
         if mask[f]:
             without = (*mask[:f], False, *mask[f + 1 :])
-            due[f] += (value[mask] - value[without]) / (count * math.comb(count - 1, sum(without)))
-    return value[masks[-1]], due, float(np.ptp(said))
+            expected[f] += (value[mask] - value[without]) / (count * math.comb(count - 1, sum(without)))
+    return value[masks[-1]], expected, float(np.ptp(scores))

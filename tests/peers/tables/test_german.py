@@ -91,33 +91,33 @@ def test_agrees_with_shap(loans: tuple[pd.DataFrame, np.ndarray], name: str) -> 
     references, rows = x.to_numpy(np.float32), x.to_numpy(np.float32)[:N]
     background = shap.maskers.Independent(references, max_samples=K)
     explainer = shap.TreeExplainer(estimator, background, feature_perturbation="interventional")
-    due = np.asarray(explainer.shap_values(rows, check_additivity=False))
+    expected = np.asarray(explainer.shap_values(rows, check_additivity=False))
     answer = compiled.explain(x[:N])
     span = np.ptp(compiled.explain(x)["explained_value"])
     assert np.isnan(rows).any()
-    assert np.abs(answer["x_attributions"][:, 0] - due).max() <= OF_RANGE * span
+    assert np.abs(answer["x_attributions"][:, 0] - expected).max() <= OF_RANGE * span
     assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
 
 
 def brute_force(margins: Converted, x: pd.DataFrame, references: pd.DataFrame) -> np.ndarray:
     """[N, columns]: by the definition, the model asked for every coalition of raw columns."""
-    names, found = list(x.columns), np.zeros(x.shape)
+    names, values = list(x.columns), np.zeros(x.shape)
     for row in range(len(x)):
         worth = {}
         for size in range(len(names) + 1):
-            for own in itertools.combinations(names, size):
+            for coalition in itertools.combinations(names, size):
                 mixed = references.copy()
-                for name in own:
+                for name in coalition:
                     mixed[name] = x[name].iloc[row]
-                worth[own] = margins(mixed).mean()
+                worth[coalition] = margins(mixed).mean()
         for i, name in enumerate(names):
-            others = names[:i] + names[i + 1 :]
+            rivals = names[:i] + names[i + 1 :]
             for size in range(len(names)):
-                share = 1 / (len(names) * math.comb(len(others), size))
-                for own in itertools.combinations(others, size):
-                    joined = tuple(n for n in names if n in own or n == name)
-                    found[row, i] += share * (worth[joined] - worth[own])
-    return found
+                share = 1 / (len(names) * math.comb(len(rivals), size))
+                for coalition in itertools.combinations(rivals, size):
+                    joined = tuple(n for n in names if n in coalition or n == name)
+                    values[row, i] += share * (worth[joined] - worth[coalition])
+    return values
 
 
 @pytest.mark.full
@@ -137,7 +137,7 @@ def test_raw_columns_of_a_pipeline(loans: tuple[pd.DataFrame, np.ndarray]) -> No
     answer = compiled.explain(x)
     ours = np.stack([answer[f"{name}_attributions"].reshape(len(x)) for name in table.columns], axis=1)
     margins = Converted(pipeline, references)
-    due, span = brute_force(margins, x, references), np.ptp(margins(table))
+    expected, span = brute_force(margins, x, references), np.ptp(margins(table))
     np.testing.assert_allclose(margins(x), pipeline.decision_function(x), atol=OF_RANGE * span)
-    assert np.abs(ours - due).max() <= OF_RANGE * span
-    assert np.abs(due).max() > 1000 * OF_RANGE * span, "nothing to compare"
+    assert np.abs(ours - expected).max() <= OF_RANGE * span
+    assert np.abs(expected).max() > 1000 * OF_RANGE * span, "nothing to compare"

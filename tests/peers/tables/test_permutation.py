@@ -32,17 +32,17 @@ def model(machine: SVR) -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def due(machine: SVR) -> np.ndarray:
+def expected(machine: SVR) -> np.ndarray:
     return shapley(lambda rows: machine.predict(rows)[:, None], X.astype(float), REFERENCES.astype(float))
 
 
-def test_every_coalition(model: onnx.ModelProto, due: np.ndarray) -> None:
-    found = compile_model(model, ExactShap(REFERENCES)).explain(X)["X_attributions"]
-    np.testing.assert_allclose(found, due, atol=NEAR)
+def test_every_coalition(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    attributions = compile_model(model, ExactShap(REFERENCES)).explain(X)["X_attributions"]
+    np.testing.assert_allclose(attributions, expected, atol=NEAR)
 
 
 @pytest.mark.slow  # numba compiles shap's explainer for half a minute
-def test_as_many_orders(machine: SVR, model: onnx.ModelProto, due: np.ndarray) -> None:
+def test_as_many_orders(machine: SVR, model: onnx.ModelProto, expected: np.ndarray) -> None:
     ours = compile_model(model, PermutationShap(REFERENCES, PAIRS, 3, standard_error=True)).explain(X)
     masker = shap.maskers.Independent(REFERENCES, len(REFERENCES))
     with warnings.catch_warnings():
@@ -51,5 +51,5 @@ def test_as_many_orders(machine: SVR, model: onnx.ModelProto, due: np.ndarray) -
         theirs = explainer(X, max_evals=PAIRS * (2 * FEATURES + 1), silent=True).values[:, None]
     error = ours["X_standard_error"].max()
     assert NEAR < error < 0.03
-    assert np.abs(ours["X_attributions"] - due).max() < 4 * error  # of 30 values
-    assert np.abs(theirs - due).max() < 4 * error
+    assert np.abs(ours["X_attributions"] - expected).max() < 4 * error  # of 30 values
+    assert np.abs(theirs - expected).max() < 4 * error

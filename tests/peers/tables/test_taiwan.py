@@ -103,9 +103,9 @@ def test_agrees(credit: Credit, exporter: str) -> None:
     assert attributions.shape == (ROWS, 1, 23)
     assert_agrees_with_shap(attributions, shap_values(case.fresh(), case.x, case.references))
     assert error(attributions, case.truth()) <= TRUTH
-    due = predict(case.network, case.x) - predict(case.network, case.references).mean(axis=0)
-    assert np.abs(answer["completeness_gap"]).max() <= GAP * np.abs(due).max()
-    assert error(attributions.sum(axis=2), due) <= GAP
+    expected = predict(case.network, case.x) - predict(case.network, case.references).mean(axis=0)
+    assert np.abs(answer["completeness_gap"]).max() <= GAP * np.abs(expected).max()
+    assert error(attributions.sum(axis=2), expected) <= GAP
     assert error(answer["y"], predict(case.network, case.x)) <= OUTPUTS
 
 
@@ -139,11 +139,11 @@ def test_deepshap_beside_shapley_values(credit: Credit) -> None:
     compiled = compile_model(export(case, "torchscript"), DeepShap(case.references))
     subject = ExplainedModel(compiled, compiled.fit(case.x[:30]))
     references = GivenReferences({"x": case.references})
-    found, _ = compare(subject, evaluated_pairs(subject), references, 10_000_000, 0, lambda *_: None)
-    assert max(found.errors) <= 0.01
-    spans = [np.quantile(values, [0, 0.5, 1]) for values in (found.distances, found.correlations)]
+    chosen, _ = compare(subject, evaluated_pairs(subject), references, 10_000_000, 0, lambda *_: None)
+    assert max(chosen.errors) <= 0.01
+    spans = [np.quantile(values, [0, 0.5, 1]) for values in (chosen.distances, chosen.correlations)]
     np.testing.assert_allclose(spans, [[0.08, 0.15, 0.42], [0.90, 0.98, 1.00]], atol=0.03)
-    assert [found.first, found.largest] == pytest.approx([26 / 30, 23 / 30], abs=0.1)
+    assert [chosen.first, chosen.largest] == pytest.approx([26 / 30, 23 / 30], abs=0.1)
 
 
 @pytest.mark.full
@@ -152,25 +152,28 @@ def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
     weights that keep the mean output; attributions beside those by 1,500 clients."""
     model, clients = tmp_path / "credit.onnx", {None: credit.x[:TRAINED].astype(np.float64)}
     model.write_bytes(export(credit.case, "torchscript").SerializeToString())
-    made = centroids(clients, 40)
-    _, outputs = outputs_of(model, clients, made)
+    centres = centroids(clients, 40)
+    _, outputs = outputs_of(model, clients, centres)
     (probability,) = outputs
-    kept = balanced(made, clients, outputs)
-    by_size, by_weight = (made.weights @ probability.centroids, kept.weights @ probability.centroids)
+    weighted = balanced(centres, clients, outputs)
+    by_size, by_weight = (centres.weights @ probability.centroids, weighted.weights @ probability.centroids)
     assert (round(float(by_size[0]), 2), round(float(probability.mean[0]), 2)) == (0.19, 0.23)
     assert by_weight == pytest.approx(probability.mean, rel=1e-5)
-    off = [distance(model, credit, DeepShap(found.arrays[None], found.weights)) for found in (made, kept)]
+    off = [
+        distance(model, credit, DeepShap(chosen.arrays[None], chosen.weights))
+        for chosen in (centres, weighted)
+    ]
     assert off == pytest.approx([0.18, 0.11], abs=0.03)
 
 
 def distance(model: Path, credit: Credit, method: DeepShap) -> float:
     """Median over 100 rows of the attributions' distance from those by 1,500 clients."""
     some = np.random.default_rng(5).choice(TRAINED, 1500, replace=False)
-    found, due = (
+    chosen, expected = (
         compile_model(model, m).explain(credit.case.x[:100])["x_attributions"][:, 0]
         for m in (method, DeepShap(credit.x[some]))
     )
-    return float(np.median(np.abs(found - due).sum(axis=1) / np.abs(due).sum(axis=1)))
+    return float(np.median(np.abs(chosen - expected).sum(axis=1) / np.abs(expected).sum(axis=1)))
 
 
 def write_table(path: Path, header: list[str], rows: np.ndarray) -> None:
@@ -183,5 +186,5 @@ def write_table(path: Path, header: list[str], rows: np.ndarray) -> None:
 
 def rationale(*arguments: object) -> None:
     command = [str(Path(sysconfig.get_path("scripts")) / "rationale"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert process.returncode == 0, process.stderr

@@ -162,13 +162,13 @@ def test_agrees_with_shap(credit: Credit, name: str) -> None:
     references, x = credit.x[TRAINED : TRAINED + K], credit.x[-N:]
     compiled = compile_model(convert(estimator), TreeShap(references), targets="all")
     answer = compiled.explain(x)
-    due, base = peer(estimator, x, references), own_scores(estimator, references).mean(axis=0)
-    ours = answer["X_attributions"][:, -due.shape[1] :]  # of two classes, boosters have one score
+    expected, base = peer(estimator, x, references), own_scores(estimator, references).mean(axis=0)
+    ours = answer["X_attributions"][:, -expected.shape[1] :]  # of two classes, boosters have one score
     span = np.ptp(compiled.explain(credit.x[: 2 * K])["explained_value"])
-    assert np.abs(ours - due).max() <= OF_RANGE * span
-    assert np.abs(answer["base_value"][0, -due.shape[1] :] - base).max() <= OF_RANGE * span
+    assert np.abs(ours - expected).max() <= OF_RANGE * span
+    assert np.abs(answer["base_value"][0, -expected.shape[1] :] - base).max() <= OF_RANGE * span
     assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
-    assert np.abs(due).max() > 1000 * OF_RANGE * span, "nothing to compare"
+    assert np.abs(expected).max() > 1000 * OF_RANGE * span, "nothing to compare"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -177,14 +177,14 @@ def test_missing_values(credit: Credit, name: str) -> None:
     """In rows and references, as the booster was trained."""
     make, label, convert = MODELS[name]
     holes = np.random.default_rng(0).random(credit.x.shape) < 0.05
-    given = np.where(holes, np.nan, credit.x).astype(np.float32)
-    estimator = make().fit(given[:TRAINED], getattr(credit, label)[:TRAINED])
-    references, x = given[TRAINED : TRAINED + K], given[-N:]
+    rows = np.where(holes, np.nan, credit.x).astype(np.float32)
+    estimator = make().fit(rows[:TRAINED], getattr(credit, label)[:TRAINED])
+    references, x = rows[TRAINED : TRAINED + K], rows[-N:]
     compiled = compile_model(convert(estimator), TreeShap(references))
-    due = peer(estimator, x, references)
+    expected = peer(estimator, x, references)
     answer = compiled.explain(x)
     span = np.ptp(answer["explained_value"])
-    assert np.abs(answer["X_attributions"] - due).max() <= OF_RANGE * span
+    assert np.abs(answer["X_attributions"] - expected).max() <= OF_RANGE * span
     assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
 
 
@@ -196,9 +196,9 @@ COUNTED = ("gradient boosting", "regression", "a tree", "histograms", "XGBoost o
 def test_path_dependent_by_the_rows_of_the_training(credit: Credit, name: str) -> None:
     """Covers are counts of rows there, not sums of Hessians. shap takes the boosters' own contributions."""
     make, label, convert = MODELS[name]
-    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    estimator, rows = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
     compiled = compile_model(convert(estimator), TreeShap(covers=credit.x[:TRAINED]))
-    assert_path_dependent(compiled.explain(given), estimator, given)
+    assert_path_dependent(compiled.explain(rows), estimator, rows)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -206,17 +206,17 @@ def test_path_dependent_by_the_rows_of_the_training(credit: Credit, name: str) -
 def test_path_dependent_with_missing_values(credit: Credit, name: str) -> None:
     make, label, convert = MODELS[name]
     holes = np.random.default_rng(0).random(credit.x.shape) < 0.05
-    given = np.where(holes, np.nan, credit.x).astype(np.float32)
-    estimator = make().fit(given[:TRAINED], getattr(credit, label)[:TRAINED])
-    compiled = compile_model(convert(estimator), TreeShap(covers=given[:TRAINED]))
-    assert_path_dependent(compiled.explain(given[-N:]), estimator, given[-N:])
+    rows = np.where(holes, np.nan, credit.x).astype(np.float32)
+    estimator = make().fit(rows[:TRAINED], getattr(credit, label)[:TRAINED])
+    compiled = compile_model(convert(estimator), TreeShap(covers=rows[:TRAINED]))
+    assert_path_dependent(compiled.explain(rows[-N:]), estimator, rows[-N:])
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_path_dependent_by_the_covers_of_the_model(credit: Credit) -> None:
     """XGBoost's are sums of Hessians, which no row tells: what they are is written into the ONNX node."""
     make, label, convert = MODELS["XGBoost"]
-    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    estimator, rows = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
     model = convert(estimator)
     (trees,) = (node for node in model.graph.node if node.op_type == "TreeEnsembleClassifier")
     ints = {a.name: a.ints for a in trees.attribute}
@@ -224,61 +224,61 @@ def test_path_dependent_by_the_covers_of_the_model(credit: Credit) -> None:
     sides = dict(
         zip(keys, zip(ints["nodes_truenodeids"], ints["nodes_falsenodeids"], strict=True), strict=True)
     )
-    known: dict[tuple[int, int], float] = {}
+    weights: dict[tuple[int, int], float] = {}
     for tree, dump in enumerate(estimator.get_booster().get_dump(with_stats=True, dump_format="json")):
         pending = [(json.loads(dump), 0)]
         while pending:
             node, number = pending.pop()
-            known[tree, number] = node["cover"]
+            weights[tree, number] = node["cover"]
             children = {child["nodeid"]: child for child in node.get("children", ())}
             ways = zip((node.get("yes"), node.get("no")), sides[tree, number], strict=True)
-            pending += [(children[own], to) for own, to in ways if children]
-    covers = [known[key] for key in keys]
+            pending += [(children[child], to) for child, to in ways if children]
+    covers = [weights[key] for key in keys]
     trees.attribute.append(onnx.helper.make_attribute("nodes_hitrates", covers))
-    assert_path_dependent(compile_model(model, TreeShap()).explain(given), estimator, given)
+    assert_path_dependent(compile_model(model, TreeShap()).explain(rows), estimator, rows)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_path_dependent_interactions(credit: Credit) -> None:
     """XGBoost's own, which shap hands on; its interventional ones are zeros (shap #1824)."""
     make, label, convert = MODELS["XGBoost of numbers"]
-    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    estimator, rows = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
     answer = compile_model(
         convert(estimator), TreeShap(covers=credit.x[:TRAINED], interactions=True)
-    ).explain(given)
-    due = shap.TreeExplainer(estimator).shap_interaction_values(given)
+    ).explain(rows)
+    expected = shap.TreeExplainer(estimator).shap_interaction_values(rows)
     span = np.ptp(answer["explained_value"])
-    assert np.abs(answer["X_interactions"][:, 0] - due).max() <= OF_RANGE * span
-    assert np.abs(due * (1 - np.eye(23))).max() > 1000 * OF_RANGE * span, "nothing to compare"
+    assert np.abs(answer["X_interactions"][:, 0] - expected).max() <= OF_RANGE * span
+    assert np.abs(expected * (1 - np.eye(23))).max() > 1000 * OF_RANGE * span, "nothing to compare"
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["gradient boosting", "XGBoost"])
 def test_probabilities(credit: Credit, name: str) -> None:
     make, label, convert = MODELS[name]
-    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    estimator, rows = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
     references = credit.x[TRAINED : TRAINED + K]
-    answer = compile_model(convert(estimator), TreeShap(references, space="probability")).explain(given)
+    answer = compile_model(convert(estimator), TreeShap(references, space="probability")).explain(rows)
     background = shap.maskers.Independent(references, max_samples=K)
-    due = shap.TreeExplainer(estimator, background, model_output="probability").shap_values(given)
-    np.testing.assert_allclose(answer["X_attributions"][:, 0], due, atol=OF_RANGE)
+    expected = shap.TreeExplainer(estimator, background, model_output="probability").shap_values(rows)
+    np.testing.assert_allclose(answer["X_attributions"][:, 0], expected, atol=OF_RANGE)
     np.testing.assert_allclose(
-        answer["explained_value"][:, 0], estimator.predict_proba(given)[:, 1], atol=OF_RANGE
+        answer["explained_value"][:, 0], estimator.predict_proba(rows)[:, 1], atol=OF_RANGE
     )
     assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE
-    assert np.abs(due).max() > 1000 * OF_RANGE, "nothing to compare"
+    assert np.abs(expected).max() > 1000 * OF_RANGE, "nothing to compare"
 
 
 def assert_path_dependent(answer: Mapping[str, np.ndarray], estimator: Any, x: np.ndarray) -> None:
     explainer = shap.TreeExplainer(estimator, feature_perturbation="tree_path_dependent")
-    due = np.asarray(explainer.shap_values(x, check_additivity=False))
-    due = due[:, None] if due.ndim == 2 else np.moveaxis(due, 2, 1)
+    expected = np.asarray(explainer.shap_values(x, check_additivity=False))
+    expected = expected[:, None] if expected.ndim == 2 else np.moveaxis(expected, 2, 1)
     span = np.ptp(answer["explained_value"])
-    assert np.abs(answer["X_attributions"] - due[:, -1:]).max() <= OF_RANGE * span
+    assert np.abs(answer["X_attributions"] - expected[:, -1:]).max() <= OF_RANGE * span
     base = np.atleast_1d(explainer.expected_value)[-1]
     assert np.abs(answer["base_value"] - base).max() <= OF_RANGE * span
     assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
-    assert np.abs(due).max() > 1000 * OF_RANGE * span, "nothing to compare"
+    assert np.abs(expected).max() > 1000 * OF_RANGE * span, "nothing to compare"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -293,9 +293,9 @@ def test_native_categories() -> None:
     estimator.fit(x, y, categorical_feature=[0, 1])
     model = convert_lightgbm(estimator, initial_types=[("X", FloatTensorType([None, 4]))])
     references, rows = x[:50], x[-4:]
-    found = compile_model(model, TreeShap(references)).explain(rows)["X_attributions"]
-    due = shapley(lambda z: own_scores(estimator, z), rows, references)
-    assert np.abs(found - due).max() <= OF_RANGE * np.ptp(y)
+    attributions = compile_model(model, TreeShap(references)).explain(rows)["X_attributions"]
+    expected = shapley(lambda z: own_scores(estimator, z), rows, references)
+    assert np.abs(attributions - expected).max() <= OF_RANGE * np.ptp(y)
 
 
 @pytest.mark.parametrize("one_shot", [False, True])

@@ -13,9 +13,9 @@ import catboost
 import numpy as np
 
 from rationale.conversion.boosters import tables
-from rationale.conversion.boosters.tables import Categories, Table
-from rationale.conversion.boosters.trees import Boosted, Leaf, Lookup, Split, Tree, unknown
-from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.boosters.tables import BoosterTable, Categories
+from rationale.conversion.boosters.trees import BoostedTrees, Leaf, Lookup, Split, Tree, unknown_setting
+from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from rationale.tables.frames import shown
@@ -41,7 +41,9 @@ def features(model: Any) -> Features:
     return Features(len(names), names if named else None, frozenset(names[i] for i in coded))
 
 
-def as_onnx(model: Any, example: Any, categories: Mapping[str, Collection[str]] | None = None) -> AsOnnx:
+def as_onnx(
+    model: Any, example: Any, categories: Mapping[str, Collection[str]] | None = None
+) -> ConversionResult:
     """Convert a CatBoost model.
 
     Args:
@@ -52,37 +54,39 @@ def as_onnx(model: Any, example: Any, categories: Mapping[str, Collection[str]] 
         UnsupportedModelError: if a part of the model cannot be read.
         InvalidReferencesError: if a category is missing.
     """
-    known, coded = features(model), model.get_cat_feature_indices()
+    schema, coded = features(model), model.get_cat_feature_indices()
     if example is None and coded:
         raise InvalidOptionError(
             "CatBoost's file keeps hashes of categories, and no names: give references, or `convert(model, "
             "example)` rows, with every category that the model knows."
         )
-    assert known.count is not None
-    table = table_of(model)
+    assert schema.count is not None
+    table = read_table(model)
     if not coded:
-        read = _read(model, table)
+        trees = _read(model, table)
     else:
-        rows = rows_of(example, known)
+        rows = rows_of(example, schema)
         try:
-            read, table = _read_coded(model, table, rows, coded)
+            trees, table = _read_coded(model, table, rows, coded)
         except InvalidReferencesError:
-            more = rows
+            extended = rows
             for i in coded:
-                more = _with_categories(more, i, (categories or {}).get(rows.called(i), ()))
-            if more is rows:
+                extended = _with_categories(extended, i, (categories or {}).get(rows.column_name(i), ()))
+            if extended is rows:
                 raise
-            read, table = _read_coded(model, table, more, coded)
-    return tables.as_onnx(read, table, "predictions", example, partial(_answers, model, read))
+            trees, table = _read_coded(model, table, extended, coded)
+    return tables.as_onnx(trees, table, "predictions", example, partial(_answers, model, trees))
 
 
-def _read_coded(model: Any, table: Table, rows: Rows, coded: Sequence[int]) -> tuple[Boosted, Table]:
+def _read_coded(
+    model: Any, table: BoosterTable, rows: Rows, coded: Sequence[int]
+) -> tuple[BoostedTrees, BoosterTable]:
     """Return a model with the categories of these rows, and its table."""
     categories = [set(map(_plain, c)) if i in coded else () for i, c in enumerate(rows.columns)]
-    kept: list[Categories | None] = [
-        {v: float(code) for code, v in enumerate(sorted(own))} or None for own in categories
+    codes: list[Categories | None] = [
+        {v: float(code) for code, v in enumerate(sorted(values))} or None for values in categories
     ]
-    table = replace(table, names=rows.names, categories=kept)
+    table = replace(table, names=rows.names, categories=codes)
     return _read(model, table, pool=catboost.Pool(table.frame(rows), cat_features=coded)), table
 
 
@@ -90,52 +94,52 @@ def _with_categories(rows: Rows, i: int, categories: Collection[str]) -> Rows:
     """Return the rows, and a copy of the first one for each of these categories in column i."""
     if not categories:
         return rows
-    own = rows.columns[i]
-    if isinstance(own[0], str):
+    column = rows.columns[i]
+    if isinstance(column[0], str):
         values: list[str | int] = [*categories]
     else:
         values = [int(name) for name in categories if name.removeprefix("-").isdecimal()]
-    picks = np.concatenate([np.arange(len(own)), np.zeros(len(values), int)])
-    return rows.mixed(np.repeat(picks[:, None], len(rows.columns), axis=1)).with_column(i, [*own, *values])
+    picks = np.concatenate([np.arange(len(column)), np.zeros(len(values), int)])
+    return rows.mixed(np.repeat(picks[:, None], len(rows.columns), axis=1)).with_column(i, [*column, *values])
 
 
-def boosted(model: Any) -> Boosted:
+def read_trees(model: Any) -> BoostedTrees:
     """Return a model without categories, as a step of a pipeline."""
-    return _read(model, table_of(model))
+    return _read(model, read_table(model))
 
 
-def table_of(model: Any) -> Table:
+def read_table(model: Any) -> BoosterTable:
     """Return the columns of a model without categories."""
-    known = features(model)
-    assert known.count is not None
-    return _Table(known.count, known.names, [None] * known.count, _OTHER)
+    schema = features(model)
+    assert schema.count is not None
+    return _CatBoostTable(schema.count, schema.names, [None] * schema.count, _OTHER)
 
 
-def _read(model: Any, table: Table, **given: Any) -> Boosted:
+def _read(model: Any, table: BoosterTable, **options: Any) -> BoostedTrees:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.json"
-        model.save_model(str(file), format="json", **given)
-        return _Reading(json.loads(file.read_text()), table).boosted(getattr(model, "classes_", ()))
+        model.save_model(str(file), format="json", **options)
+        return _CatBoostReader(json.loads(file.read_text()), table).read(getattr(model, "classes_", ()))
 
 
-def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:
+def _answers(model: Any, trees: BoostedTrees, rows: Any) -> Sequence[np.ndarray]:
     """Return a classifier's labels and probabilities, as its ONNX model answers them; else numbers."""
-    if read.classes is None:
-        kind = "Exponent" if read.link == "Exp" else "RawFormulaVal"
+    if trees.classes is None:
+        kind = "Exponent" if trees.link == "Exp" else "RawFormulaVal"
         # A ranker's own predict() knows no types.
         return (np.asarray(catboost.CatBoost.predict(model, rows, prediction_type=kind)),)
     labels = model.predict(rows, prediction_type="Class")
     return np.asarray(labels).reshape(-1), np.asarray(model.predict(rows, prediction_type="Probability"))
 
 
-class _Table(Table):
+class _CatBoostTable(BoosterTable):
     """A table whose categories keep their type: texts, or whole numbers."""
 
     def frame(self, rows: Rows) -> Any:
         table = rows.frame()
-        for i, own in enumerate(self.categories):
-            if own is not None:
-                table[self.called(i)] = table[self.called(i)].map(_plain)
+        for i, categories in enumerate(self.categories):
+            if categories is not None:
+                table[self.column_name(i)] = table[self.column_name(i)].map(_plain)
         return table
 
 
@@ -144,32 +148,32 @@ def _plain(category: Any) -> str | int:
     return category if isinstance(category, str) else int(category)
 
 
-class _Reading:
+class _CatBoostReader:
     """A reader of CatBoost's JSON, with the categories of the references."""
 
-    def __init__(self, dump: Any, table: Table) -> None:
-        self.dump, self.table, self.known = dump, table, dump["features_info"]
-        hashes = {entry["value"]: entry["hash"] for entry in self.known.get("cat_features_hash", ())}
-        self.floats = [one["flat_feature_index"] for one in self.known.get("float_features", ())]
-        self.coded = [one["flat_feature_index"] for one in self.known.get("categorical_features", ())]
+    def __init__(self, dump: Any, table: BoosterTable) -> None:
+        self.dump, self.table, self.info = dump, table, dump["features_info"]
+        hashes = {entry["value"]: entry["hash"] for entry in self.info.get("cat_features_hash", ())}
+        self.floats = [feature["flat_feature_index"] for feature in self.info.get("float_features", ())]
+        self.coded = [feature["flat_feature_index"] for feature in self.info.get("categorical_features", ())]
         # [categories] of each, as signed 32-bit numbers; the codes are positions
         self.hashes = [
             np.array([hashes[str(v)] for v in table.categories[i] or ()], np.uint32).astype(np.int32)
             for i in self.coded
         ]
 
-    def boosted(self, classes: Sequence[Any]) -> Boosted:
+    def read(self, classes: Sequence[Any]) -> BoostedTrees:
         loss = self.dump["model_info"]["params"]["loss_function"]["type"]
         if loss not in _LINKS:
-            raise unknown("CatBoost", "loss_function", loss, _LINKS)
+            raise unknown_setting("CatBoost", "loss_function", loss, _LINKS)
         scale, base = self.dump["scale_and_bias"]
-        splits, lookups = list(self._splits()), [self._lookup(ctr) for ctr in self.known.get("ctrs", ())]
+        splits, lookups = list(self._splits()), list(map(self._lookup, self.info.get("ctrs", ())))
         link = _LINKS[loss]
         labels = np.asarray(classes if len(classes) else range(max(len(base), 2)))
-        return Boosted(
+        return BoostedTrees(
             trees=[
-                *(_level_by_level(t, splits, len(base), scale) for t in self.dump.get("oblivious_trees", ())),
-                *(_side_by_side(t, splits, scale) for t in self.dump.get("trees", ())),
+                *(_symmetric_tree(t, splits, len(base), scale) for t in self.dump.get("oblivious_trees", ())),
+                *(_free_tree(t, splits, scale) for t in self.dump.get("trees", ())),
             ],
             base=np.asarray(base, np.float64),
             link=link,
@@ -179,27 +183,27 @@ class _Reading:
 
     def _splits(self) -> Iterator[Split]:
         """Yield the splits by their numbers; `yes`: the leaf index's bit is 0, but 1 for a category."""
-        for one in self.known.get("float_features", ()):
-            for border in one["borders"]:
-                missing = one["nan_value_treatment"] != "AsTrue"
-                yield Split(one["flat_feature_index"], 0, 1, missing, bound=border)
-        for one, hashes in zip(self.known.get("categorical_features", ()), self.hashes, strict=True):
-            for value in one.get("values", ()):
+        for feature in self.info.get("float_features", ()):
+            for border in feature["borders"]:
+                missing = feature["nan_value_treatment"] != "AsTrue"
+                yield Split(feature["flat_feature_index"], 0, 1, missing, bound=border)
+        for feature, hashes in zip(self.info.get("categorical_features", ()), self.hashes, strict=True):
+            for value in feature.get("values", ()):
                 (codes,) = np.nonzero(hashes == np.int32(value))
-                self._check(one["flat_feature_index"], len(codes) == 1)
-                yield Split(one["flat_feature_index"], 1, 0, missing=False, among=(int(codes[0]),))
-        for i, one in enumerate(self.known.get("ctrs", ())):
-            for border in one["borders"]:
+                self._check(feature["flat_feature_index"], len(codes) == 1)
+                yield Split(feature["flat_feature_index"], 1, 0, missing=False, among=(int(codes[0]),))
+        for i, feature in enumerate(self.info.get("ctrs", ())):
+            for border in feature["borders"]:
                 yield Split(self.table.count + i, 0, 1, missing=True, bound=border)
 
-    def _check(self, feature: int, known: bool) -> None:
-        if not known:
+    def _check(self, feature: int, is_known: bool) -> None:
+        if not is_known:
             raise InvalidReferencesError(
-                f"the references lack a category of {self.table.called(feature)!r} that the model knows. "
-                "CatBoost keeps hashes of categories, and no names: give rows with each of them, such as the "
-                "training data, by --categories FILE (in Python `compile_model(convert(model, all_rows), "
-                "method)`); name them as categories in the decision profile; or add such rows to the "
-                "references at weight 0 (the method's weights=)."
+                f"the references lack a category of {self.table.column_name(feature)!r} that the model "
+                "knows. CatBoost keeps hashes of categories, and no names: give rows with each of them, such "
+                "as the training data, by --categories FILE (in Python `compile_model(convert(model, "
+                "all_rows), method)`); name them as categories in the decision profile; or add such rows to "
+                "the references at weight 0 (the method's weights=)."
             )
 
     def _lookup(self, ctr: Any) -> Lookup:
@@ -208,24 +212,24 @@ class _Reading:
         One or several categories count, and splits together with them.
         """
         digits, axes = list[tuple[int, str, float]](), list[np.ndarray]()
-        for part in ctr["elements"]:
-            if part["combination_element"] == "cat_feature_value":
-                of = part["cat_feature_index"]
-                digits.append((self.coded[of], "Add", 1))
-                axes.append(self.hashes[of].astype(np.int64).astype(np.uint64))
-            elif part["combination_element"] == "float_feature":
-                of = part["float_feature_index"]
-                over = self.known["float_features"][of]["nan_value_treatment"] == "AsTrue"  # NaN is
-                digits.append((self.floats[of], "LessOrEqual" if over else "Greater", part["border"]))
+        for element in ctr["elements"]:
+            if element["combination_element"] == "cat_feature_value":
+                index = element["cat_feature_index"]
+                digits.append((self.coded[index], "Add", 1))
+                axes.append(self.hashes[index].astype(np.int64).astype(np.uint64))
+            elif element["combination_element"] == "float_feature":
+                index = element["float_feature_index"]
+                over = self.info["float_features"][index]["nan_value_treatment"] == "AsTrue"  # NaN is
+                digits.append((self.floats[index], "LessOrEqual" if over else "Greater", element["border"]))
                 axes.append(np.array([1, 0] if over else [0, 1], np.uint64))
             else:
-                of = part["cat_feature_index"]
-                (codes,) = np.nonzero(self.hashes[of] == np.int32(part["value"]))
-                self._check(self.coded[of], len(codes) == 1)
-                digits.append((self.coded[of], "Equal", float(codes[0])))
+                index = element["cat_feature_index"]
+                (codes,) = np.nonzero(self.hashes[index] == np.int32(element["value"]))
+                self._check(self.coded[index], len(codes) == 1)
+                digits.append((self.coded[index], "Equal", float(codes[0])))
                 axes.append(np.arange(2, dtype=np.uint64))
         if prod(len(axis) + 1 for axis in axes) > MOST_COMBINATIONS:
-            names = [self.table.called(feature) for feature, *_ in digits]
+            names = [self.table.column_name(feature) for feature, *_ in digits]
             raise UnsupportedModelError(
                 f"CatBoost combines {shown(names)}, with more than {MOST_COMBINATIONS} combinations of their "
                 "categories: train with max_ctr_complexity=1."
@@ -239,9 +243,9 @@ class _Reading:
             k: _statistic(ctr, stored, row) for k, row in zip(keys.tolist(), entries[:, 1:], strict=True)
         }
         other = _statistic(ctr, stored, entries[0, 1:] * 0)
-        found = np.array([values.get(h, other) for h in hashes.reshape(-1).tolist()]).reshape(hashes.shape)
-        unknown = [(int(operator == "Add"), 0) for _, operator, _ in digits]
-        return Lookup(digits, np.pad(found, unknown, constant_values=other))
+        statistics = np.array([values.get(h, other) for h in hashes.reshape(-1).tolist()])
+        padding = [(int(operator == "Add"), 0) for _, operator, _ in digits]
+        return Lookup(digits, np.pad(statistics.reshape(hashes.shape), padding, constant_values=other))
 
 
 def _hashed(before: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -261,12 +265,12 @@ def _statistic(ctr: Any, stored: Any, counts: np.ndarray) -> float:
     return float((share + np.float32(ctr["shift"])) * np.float32(ctr["scale"]))
 
 
-def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: float) -> Tree:
+def _symmetric_tree(tree: Any, splits: Sequence[Split], columns: int, scale: float) -> Tree:
     """Return a symmetric tree.
 
     A node's index within its level consists of the bits of the splits above it.
     """
-    levels = [splits[one["split_index"]] for one in tree["splits"] or ()]
+    levels = [splits[entry["split_index"]] for entry in tree["splits"] or ()]
     nodes = dict[int, Split | Leaf]()
     for level, split in enumerate(levels):
         first, following = 2**level - 1, 2 ** (level + 1) - 1
@@ -277,14 +281,14 @@ def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: flo
     return nodes | {len(nodes) + i: dict(enumerate(leaf)) for i, leaf in enumerate(leaves.tolist())}
 
 
-def _side_by_side(root: Any, splits: Sequence[Split], scale: float) -> Tree:
+def _free_tree(root: Any, splits: Sequence[Split], scale: float) -> Tree:
     """Return a tree of any shape, whose splits lead to the right if the bit is 1."""
     nodes, pending = dict[int, Split | Leaf](), [root]
     for number, node in enumerate(pending):
         if "split" in node:
-            split, left = splits[node["split"]["split_index"]], len(pending)
+            split, child = splits[node["split"]["split_index"]], len(pending)
             pending += [node["left"], node["right"]]
-            nodes[number] = replace(split, yes=left + split.yes, no=left + split.no)
+            nodes[number] = replace(split, yes=child + split.yes, no=child + split.no)
         else:
             nodes[number] = dict(enumerate((scale * np.atleast_1d(node["value"])).tolist()))
     return nodes

@@ -4,22 +4,22 @@ from typing import Any
 
 import numpy as np
 
-from rationale.conversion.boosters.tables import Table
-from rationale.conversion.boosters.trees import Boosted, Leaf, Split, Tree
+from rationale.conversion.boosters.tables import BoosterTable
+from rationale.conversion.boosters.trees import BoostedTrees, Leaf, Split, Tree
 
 
-def boosted(model: Any) -> Boosted:
-    known = model.one_hot_encoder_.categories_  # the leaves of each tree
-    firsts = np.cumsum([0, *map(len, known)])
+def read_trees(model: Any) -> BoostedTrees:
+    leaves_by_tree = model.one_hot_encoder_.categories_  # the leaves of each tree
+    firsts = np.cumsum([0, *map(len, leaves_by_tree)])
     trees = [
-        _tree(one.tree_, {int(leaf): first + i for i, leaf in enumerate(leaves)})
-        for one, leaves, first in zip(model.estimators_, known, firsts.tolist(), strict=False)
+        _tree(estimator.tree_, {int(leaf): first + i for i, leaf in enumerate(leaves)})
+        for estimator, leaves, first in zip(model.estimators_, leaves_by_tree, firsts.tolist(), strict=False)
     ]
-    return Boosted(trees=trees, base=np.zeros(int(firsts[-1])))
+    return BoostedTrees(trees=trees, base=np.zeros(int(firsts[-1])))
 
 
-def table_of(model: Any) -> Table:
-    return Table(model.n_features_in_, None, [None] * model.n_features_in_)
+def read_table(model: Any) -> BoosterTable:
+    return BoosterTable(model.n_features_in_, None, [None] * model.n_features_in_)
 
 
 def _tree(tree: Any, columns: dict[int, int]) -> Tree:

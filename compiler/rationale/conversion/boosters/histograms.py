@@ -6,32 +6,32 @@ from typing import Any
 import numpy as np
 
 from rationale.conversion.boosters import tables
-from rationale.conversion.boosters.tables import Categories, Table, is_text
-from rationale.conversion.boosters.trees import DOUBLE, Boosted, Leaf, Split, Tree, labels_of
-from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.boosters.tables import BoosterTable, Categories, is_text
+from rationale.conversion.boosters.trees import DOUBLE, BoostedTrees, Leaf, Split, Tree, labels_of
+from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features
 
 
 def features(model: Any) -> Features:
-    return table_of(model).features
+    return read_table(model).features
 
 
-def as_onnx(model: Any, example: Any) -> AsOnnx:
-    read, table = boosted(model), table_of(model)
-    numbers = {i: own for i, own in _categories(model).items() if not is_text(own)}
-    return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, rows), numbers)
+def as_onnx(model: Any, example: Any) -> ConversionResult:
+    trees, table = read_trees(model), read_table(model)
+    numbers = {i: categories for i, categories in _categories(model).items() if not is_text(categories)}
+    return tables.as_onnx(trees, table, "variable", example, lambda rows: _answers(model, rows), numbers)
 
 
-def boosted(model: Any) -> Boosted:
+def read_trees(model: Any) -> BoostedTrees:
     base = np.reshape(model._baseline_prediction, -1).astype(np.float64)
     link = "Exp" if type(model._loss.link).__name__ == "LogLink" else "NONE"
     classes = getattr(model, "classes_", None)
     if classes is not None:
         link, classes = "LOGISTIC" if len(base) == 1 else "SOFTMAX", labels_of(classes)
     columns = _columns(model)
-    known = _categories(model)
-    codes = [_codes(known[i]) if i in known else () for i in columns]
-    return Boosted(
+    categories = _categories(model)
+    codes = [_codes(categories[i]) if i in categories else () for i in columns]
+    return BoostedTrees(
         trees=[
             _tree(predictor, column, columns, codes)
             for group in model._predictors
@@ -44,12 +44,12 @@ def boosted(model: Any) -> Boosted:
     )
 
 
-def table_of(model: Any) -> Table:
-    names, known = getattr(model, "feature_names_in_", None), _categories(model)
-    return Table(
+def read_table(model: Any) -> BoosterTable:
+    names, categories = getattr(model, "feature_names_in_", None), _categories(model)
+    return BoosterTable(
         model.n_features_in_,
         None if names is None else tuple(map(str, names)),
-        [known[i] if is_text(known.get(i)) else None for i in range(model.n_features_in_)],
+        [categories[i] if is_text(categories.get(i)) else None for i in range(model.n_features_in_)],
     )
 
 
@@ -95,10 +95,10 @@ def _categories(model: Any) -> dict[int, Categories]:
     """Return the codes of each column's categories."""
     if model.is_categorical_ is None:
         return {}
-    known = model._preprocessor.named_transformers_["encoder"].categories_
+    categories = model._preprocessor.named_transformers_["encoder"].categories_
     return {
         i: {value: float(code) for code, value in enumerate(values) if value == value and value is not None}
-        for i, values in zip(_columns(model), known, strict=False)
+        for i, values in zip(_columns(model), categories, strict=False)
     }
 
 

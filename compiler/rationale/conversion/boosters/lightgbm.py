@@ -9,9 +9,18 @@ import lightgbm as lgb
 import numpy as np
 
 from rationale.conversion.boosters import tables
-from rationale.conversion.boosters.tables import Categories, Table
-from rationale.conversion.boosters.trees import DOUBLE, SQUARE, Boosted, Leaf, Split, Tree, labels_of, unknown
-from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.boosters.tables import BoosterTable, Categories
+from rationale.conversion.boosters.trees import (
+    DOUBLE,
+    SQUARE,
+    BoostedTrees,
+    Leaf,
+    Split,
+    Tree,
+    labels_of,
+    unknown_setting,
+)
+from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features
 from rationale.errors import UnsupportedModelError
 from rationale.tables.frames import shown
@@ -31,37 +40,37 @@ _ZERO = float(np.float32(1e-35))  # smaller numbers count as 0
 
 
 def features(model: Any) -> Features:
-    return table_of(model).features
+    return read_table(model).features
 
 
-def as_onnx(model: Any, example: Any) -> AsOnnx:
+def as_onnx(model: Any, example: Any) -> ConversionResult:
     """Convert a model; raise UnsupportedModelError for linear leaves, and for unknown objectives."""
-    read, table = boosted(model), table_of(model)
-    return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, read, rows))
+    trees, table = read_trees(model), read_table(model)
+    return tables.as_onnx(trees, table, "variable", example, lambda rows: _answers(model, trees, rows))
 
 
-def boosted(model: Any) -> Boosted:
+def read_trees(model: Any) -> BoostedTrees:
     dump = _booster(model).dump_model()
     name, *options = dump.get("objective", "custom").split()
-    known = _CLASSIFIERS if hasattr(model, "predict_proba") else tuple(_LINKS)
-    if name not in known:
-        raise unknown("LightGBM", "objective", name, known)
-    given = dict(option.split(":") for option in options if ":" in option)
+    objectives = _CLASSIFIERS if hasattr(model, "predict_proba") else tuple(_LINKS)
+    if name not in objectives:
+        raise unknown_setting("LightGBM", "objective", name, objectives)
+    parameters = dict(option.split(":") for option in options if ":" in option)
     link = SQUARE if "sqrt" in options else _LINKS[name]
-    steep = float(given.get("sigmoid", 1)) if link == "LOGISTIC" else 1.0
+    steep = float(parameters.get("sigmoid", 1)) if link == "LOGISTIC" else 1.0
     columns, trees = dump["num_tree_per_iteration"], dump["tree_info"]
     if dump["average_output"]:
         steep /= len(trees) // columns
-    read = [_tree(tree["tree_structure"], i % columns, steep) for i, tree in enumerate(trees)]
+    nodes = [_tree(tree["tree_structure"], i % columns, steep) for i, tree in enumerate(trees)]
     classes = getattr(model, "classes_", np.arange(max(columns, 2)))
     coded = {
         node.feature
-        for tree in read
+        for tree in nodes
         for node in tree.values()
         if isinstance(node, Split) and node.among is not None
     }
-    return Boosted(
-        trees=read,
+    return BoostedTrees(
+        trees=nodes,
         base=np.zeros(columns),
         link=link,
         classes=labels_of(classes) if link in ("LOGISTIC", "SOFTMAX") else None,
@@ -82,14 +91,14 @@ def _tree(root: Any, column: int, factor: float) -> Tree:
             nodes[number] = {column: node["leaf_value"] * factor}
         elif node["decision_type"] == "==":
             codes = tuple(map(int, node["threshold"].split("||")))
-            left = len(pending)
+            child = len(pending)
             pending += [node["left_child"], node["right_child"]]
-            nodes[number] = Split(node["split_feature"], left, left + 1, missing=False, among=codes)
+            nodes[number] = Split(node["split_feature"], child, child + 1, missing=False, among=codes)
         else:
-            left = len(pending)
+            child = len(pending)
             pending += [node["left_child"], node["right_child"]]
             nodes[number] = Split(
-                node["split_feature"], left, left + 1, _missing_left(node), bound=node["threshold"]
+                node["split_feature"], child, child + 1, _missing_left(node), bound=node["threshold"]
             )
     for number, node in enumerate(pending):
         if node.get("missing_type") == "Zero":
@@ -117,29 +126,30 @@ def _zero_as_missing(nodes: dict[int, Split | Leaf], number: int) -> None:
         nodes[more + 1] = Split(feature, right, left, missing=False, bound=_ZERO)
 
 
-def table_of(model: Any) -> Table:
+def read_table(model: Any) -> BoosterTable:
     booster = _booster(model)
-    names, kept = tuple(booster.feature_name()), booster.pandas_categorical or []
+    names, pandas_categories = tuple(booster.feature_name()), booster.pandas_categorical or []
     categories: list[Categories | None] = [None] * len(names)
-    if kept:
-        found = _CATEGORICAL.search(booster.model_to_string())
-        coded = [int(i) for i in found.group(1).split(",")] if found else []
-        if len(coded) != len(kept):
+    if pandas_categories:
+        parameter = _CATEGORICAL.search(booster.model_to_string())
+        coded = [int(i) for i in parameter.group(1).split(",")] if parameter else []
+        if len(coded) != len(pandas_categories):
             raise UnsupportedModelError(
-                f"LightGBM keeps {len(kept)} pandas types of categories, and not which of {shown(names)} "
-                "have them: fit it with categorical_feature='auto' and without ordered categories."
+                f"LightGBM keeps {len(pandas_categories)} pandas types of categories, and not which of "
+                f"{shown(names)} have them: fit it with categorical_feature='auto' and without ordered "
+                "categories."
             )
-        for i, values in zip(coded, kept, strict=True):
+        for i, values in zip(coded, pandas_categories, strict=True):
             categories[i] = {value: float(code) for code, value in enumerate(values)}
-    given = None if all(map(_MADE_UP.fullmatch, names)) else names
-    return Table(len(names), given, categories, underscored=True)
+    own_names = None if all(map(_MADE_UP.fullmatch, names)) else names
+    return BoosterTable(len(names), own_names, categories, underscored=True)
 
 
 def _booster(model: Any) -> lgb.Booster:
     return model if isinstance(model, lgb.Booster) else model.booster_
 
 
-def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None]:
+def _answers(model: Any, read: BoostedTrees, rows: Any) -> Sequence[np.ndarray | None]:
     """Return a classifier's labels (a booster has none) and probabilities, as in ONNX; else a number."""
     if hasattr(model, "predict_proba"):
         return np.asarray(model.predict(rows)), np.asarray(model.predict_proba(rows))

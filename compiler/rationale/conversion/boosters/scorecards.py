@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from rationale.conversion.boosters import tables
-from rationale.conversion.boosters.tables import Categories, Table, is_text
-from rationale.conversion.boosters.trees import DOUBLE, Boosted, Split, Tree
-from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.boosters.tables import BoosterTable, Categories, is_text
+from rationale.conversion.boosters.trees import DOUBLE, BoostedTrees, Split, Tree
+from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features, Rows
 from rationale.errors import UnsupportedModelError
 
@@ -21,16 +21,16 @@ def features(model: Any) -> Features:
     return _table_of(_variables(model)).features
 
 
-def as_onnx(model: Any, example: Any) -> AsOnnx:
+def as_onnx(model: Any, example: Any) -> ConversionResult:
     """Convert a scorecard; raise UnsupportedModelError for any model that is no fitted scorecard of bins."""
     variables = _variables(model)
     table = _table_of(variables)
-    read = _boosted(model, variables, table)
-    return tables.as_onnx(read, table, "score", example, lambda rows: (_scores(model, rows),))
+    trees = _boosted(model, variables, table)
+    return tables.as_onnx(trees, table, "score", example, lambda rows: (_scores(model, rows),))
 
 
 @dataclass(frozen=True)
-class _Variable:
+class _CardVariable:
     """A variable that the card reads.
 
     Attributes:
@@ -62,25 +62,26 @@ class _Variable:
         Args:
             points: the points of each probe.
         """
-        coded, alike = self.codes, dict[float, list[float]]()
-        for value, own in zip(self.values, points, strict=False):
-            alike.setdefault(own, []).append(float(value) if coded is None else coded[value])
+        coded, by_points = self.codes, dict[float, list[float]]()
+        for value, bin_points in zip(self.values, points, strict=False):
+            by_points.setdefault(bin_points, []).append(float(value) if coded is None else coded[value])
         tests: list[tuple[float, dict[str, Any]]] = [
-            (own, {"missing": False, "among": tuple(values)}) for own, values in alike.items()
+            (bin_points, {"missing": False, "among": tuple(values)})
+            for bin_points, values in by_points.items()
         ]
-        missing, *others = points[len(self.values) :]
+        missing, *bins = points[len(self.values) :]
         if coded is None:
             tests.append((missing, {"missing": True, "bound": -np.inf, "strict": True}))
         else:
             tests.append((missing, {"missing": False, "among": (coded[_MISSING],)}))
         tests += [
-            (own, {"missing": False, "bound": bound, "strict": True})
-            for own, bound in zip(others, self.bounds, strict=False)
+            (bin_points, {"missing": False, "bound": bound, "strict": True})
+            for bin_points, bound in zip(bins, self.bounds, strict=False)
         ]
         last = len(tests)
         splits = {n: Split(feature, last + 1 + n, n + 1, **test) for n, (_, test) in enumerate(tests)}
-        leaves = [others[-1], *(own for own, _ in tests)]
-        return splits | {last + n: {0: own} for n, own in enumerate(leaves)}
+        leaves = [bins[-1], *(bin_points for bin_points, _ in tests)]
+        return splits | {last + n: {0: bin_points} for n, bin_points in enumerate(leaves)}
 
     def _free(self, value: float) -> float:
         """Return the next number that has no points of its own."""
@@ -89,14 +90,18 @@ class _Variable:
         return value
 
 
-class _Table(Table):
+class _ScorecardTable(BoosterTable):
     def frame(self, rows: Rows) -> Any:
         """Return a DataFrame with texts as they are: a card may bin unknown and missing ones apart."""
-        texts = {self.called(i): {_MISSING: None} for i, own in enumerate(self.categories) if is_text(own)}
+        texts = {
+            self.column_name(i): {_MISSING: None}
+            for i, categories in enumerate(self.categories)
+            if is_text(categories)
+        }
         return rows.frame().replace(texts)
 
 
-def _variables(model: Any) -> list[_Variable]:
+def _variables(model: Any) -> list[_CardVariable]:
     if type(model).__name__ != "Scorecard":
         raise UnsupportedModelError(
             f"optbinning.{type(model).__name__} is not converted: give a fitted optbinning.Scorecard, which "
@@ -106,7 +111,7 @@ def _variables(model: Any) -> list[_Variable]:
     return [_variable(model, str(name)) for name in model.binning_process_.get_support(names=True)]
 
 
-def _variable(model: Any, name: str) -> _Variable:
+def _variable(model: Any, name: str) -> _CardVariable:
     binned = model.binning_process_.get_binned_variable(name)
     if not hasattr(binned, "special_codes") or "PW" in type(binned).__name__:
         raise UnsupportedModelError(
@@ -114,30 +119,32 @@ def _variable(model: Any, name: str) -> _Variable:
             "without piecewise binning."
         )
     special = binned.special_codes or ()
-    given = special.values() if isinstance(special, dict) else special
-    codes = [code for codes in given for code in np.atleast_1d(np.asarray(codes, object))]
+    groups = special.values() if isinstance(special, dict) else special
+    codes = [code for codes in groups for code in np.atleast_1d(np.asarray(codes, object))]
     if binned.dtype == "numerical":
-        return _Variable(name, list(map(float, binned.splits)), [c for c in codes if not isinstance(c, str)])
+        return _CardVariable(
+            name, list(map(float, binned.splits)), [c for c in codes if not isinstance(c, str)]
+        )
     categories = [category for group in binned.splits for category in group]
     texts = any(isinstance(category, str) for category in categories)
-    return _Variable(name, [], [v for v in [*categories, *codes] if isinstance(v, str) == texts])
+    return _CardVariable(name, [], [v for v in [*categories, *codes] if isinstance(v, str) == texts])
 
 
-def _table_of(variables: Sequence[_Variable]) -> Table:
-    return _Table(len(variables), tuple(v.name for v in variables), [v.codes for v in variables])
+def _table_of(variables: Sequence[_CardVariable]) -> BoosterTable:
+    return _ScorecardTable(len(variables), tuple(v.name for v in variables), [v.codes for v in variables])
 
 
-def _boosted(model: Any, variables: Sequence[_Variable], table: Table) -> Boosted:
+def _boosted(model: Any, variables: Sequence[_CardVariable], table: BoosterTable) -> BoostedTrees:
     """Return a tree for each variable: a bin's points are its score less that of the row of first probes."""
     probes = [variable.probes for variable in variables]
-    rows = [[own[0] for own in probes]]
-    for i, own in enumerate(probes):
-        rows += [[*rows[0][:i], probe, *rows[0][i + 1 :]] for probe in own]
+    rows = [[values[0] for values in probes]]
+    for i, values in enumerate(probes):
+        rows += [[*rows[0][:i], probe, *rows[0][i + 1 :]] for probe in values]
     first, *scores = map(float, _scores(model, _frame(rows, table)))
-    trees, found = [], iter(scores)
+    trees, next_score = [], iter(scores)
     for i, variable in enumerate(variables):
-        trees.append(variable.tree(i, [next(found) - first for _ in probes[i]]))
-    return Boosted(trees=trees, base=np.array([first]), dtype=DOUBLE)
+        trees.append(variable.tree(i, [next(next_score) - first for _ in probes[i]]))
+    return BoostedTrees(trees=trees, base=np.array([first]), dtype=DOUBLE)
 
 
 def _scores(model: Any, rows: Any) -> np.ndarray:
@@ -149,10 +156,13 @@ def _scores(model: Any, rows: Any) -> np.ndarray:
     return np.asarray(model.score(frame.reindex(columns=model.binning_process_.variable_names)))
 
 
-def _frame(rows: Sequence[Sequence[Any]], table: Table) -> Any:
+def _frame(rows: Sequence[Sequence[Any]], table: BoosterTable) -> Any:
     import pandas as pd
 
     columns = zip(table.names or (), table.categories, zip(*rows, strict=True), strict=True)
     return pd.DataFrame(
-        {name: np.array(values, object if is_text(own) else float) for name, own, values in columns}
+        {
+            name: np.array(values, object if is_text(categories) else float)
+            for name, categories, values in columns
+        }
     )

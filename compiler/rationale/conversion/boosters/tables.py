@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 import numpy as np
 import onnx
 
-from rationale.conversion.boosters.trees import DOUBLE, ML, SINGLE, Boosted, Nodes
-from rationale.conversion.graphs import INPUT, ROWS, AsOnnx, Both
+from rationale.conversion.boosters.trees import DOUBLE, ML, SINGLE, BoostedTrees, Nodes
+from rationale.conversion.graphs import INPUT, ROWS, ConversionResult, ModelPair
 from rationale.conversion.rows import Features, Rows, rows_of
 
 OPSETS = {"": 17, ML: 3}
@@ -19,7 +19,7 @@ Answers = Callable[[Any], Sequence[np.ndarray | None]]
 
 
 @dataclass(frozen=True)
-class Table:
+class BoosterTable:
     """The columns of a booster.
 
     Attributes:
@@ -37,14 +37,14 @@ class Table:
 
     @property
     def features(self) -> Features:
-        texts = (self.called(i) for i, own in enumerate(self.categories) if is_text(own))
+        texts = (self.column_name(i) for i, categories in enumerate(self.categories) if is_text(categories))
         return Features(self.count, self.names, frozenset(texts), self.underscored)
 
     @property
     def by_column(self) -> bool:
-        return any(own is not None for own in self.categories)
+        return any(categories is not None for categories in self.categories)
 
-    def called(self, i: int) -> str:
+    def column_name(self, i: int) -> str:
         return self.names[i] if self.names else f"x[{i}]"
 
     def frame(self, rows: Rows) -> Any:
@@ -52,30 +52,27 @@ class Table:
         import pandas as pd
 
         columns = dict[str, Any]()
-        for i, own in enumerate(self.categories):
-            if is_text(own):
-                texts = self.texts(rows, i)
-                others = dict.fromkeys(v for v in texts if v is not None and v not in own)
-                column = pd.Categorical(texts, [*own, *others])
-            else:
-                column = self._numbers(rows, i)
-                if own is not None:
-                    numbers = [int(v) if v.is_integer() else v for v in column.tolist()]
-                    unknown = dict.fromkeys(v for v in numbers if v == v and v not in own)
-                    column = pd.Categorical([v if v == v else None for v in numbers], [*own, *unknown])
-            columns[self.called(i)] = column
+        for i, categories in enumerate(self.categories):
+            values: Any = self.texts(rows, i) if is_text(categories) else self._numbers(rows, i)
+            if categories is not None:
+                if not is_text(categories):
+                    numbers = [int(v) if v.is_integer() else v for v in values.tolist()]
+                    values = [None if np.isnan(v) else v for v in numbers]
+                unseen = dict.fromkeys(v for v in values if v is not None and v not in categories)
+                values = pd.Categorical(values, [*categories, *unseen])
+            columns[self.column_name(i)] = values
         return pd.DataFrame(columns)
 
     def texts(self, rows: Rows, i: int) -> list[str | None]:
         """Return a column's texts; a missing one is None, if no category is empty."""
-        own = self.categories[i] or {}
-        return [text if text or "" in own else None for text in rows.fed(i)[:, 0]]
+        categories = self.categories[i] or {}
+        return [text if text or "" in categories else None for text in rows.onnx_column(i)[:, 0]]
 
-    def fed(self, rows: Rows) -> dict[str, np.ndarray]:
+    def onnx_inputs(self, rows: Rows) -> dict[str, np.ndarray]:
         """Return rows in the form that the ONNX model takes."""
         if not self.by_column:
             return {INPUT: rows.numbers()}
-        return {self.called(i): rows.fed(i) for i in range(len(self.categories))}
+        return {self.column_name(i): rows.onnx_column(i) for i in range(len(self.categories))}
 
     def inputs(self, nodes: Nodes, dtype: np.dtype) -> list[onnx.ValueInfoProto]:
         """Return the inputs, and add nodes that join them to `x` [N, F].
@@ -87,40 +84,43 @@ class Table:
         if not self.by_column:
             return [onnx.helper.make_tensor_value_info(INPUT, number, [ROWS, self.count])]
         columns, inputs = [], []
-        for i, own in enumerate(self.categories):
-            kind = _TEXT if is_text(own) else number
-            inputs.append(onnx.helper.make_tensor_value_info(self.called(i), kind, [ROWS, 1]))
-            columns.append(self.called(i) if own is None else self._coded(nodes, i, own, dtype))
+        for i, categories in enumerate(self.categories):
+            kind = _TEXT if is_text(categories) else number
+            inputs.append(onnx.helper.make_tensor_value_info(self.column_name(i), kind, [ROWS, 1]))
+            columns.append(
+                self.column_name(i) if categories is None else self._coded(nodes, i, categories, dtype)
+            )
         nodes.add("Concat", columns, "/x", axis=1)
         return inputs
 
-    def _coded(self, nodes: Nodes, i: int, own: Categories, dtype: np.dtype) -> str:
+    def _coded(self, nodes: Nodes, i: int, categories: Categories, dtype: np.dtype) -> str:
         """Return a column's codes; if all categories are whole, other numbers count as unknown ones."""
-        name, values = self.called(i), {"values_floats": list(own.values()), "default_float": self.other}
-        if is_text(own):
-            found = nodes.add("LabelEncoder", [name], domain=ML, keys_strings=list(own), **values)
-        elif not all(float(key).is_integer() for key in own):
+        name, values = self.column_name(i), list(categories.values())
+        settings: dict[str, Any] = {"domain": ML, "values_floats": values, "default_float": self.other}
+        if is_text(categories):
+            codes = nodes.add("LabelEncoder", [name], keys_strings=list(categories), **settings)
+        elif not all(float(key).is_integer() for key in categories):
             key = name if dtype == SINGLE else nodes.cast(name, SINGLE)
-            found = nodes.add("LabelEncoder", [key], domain=ML, keys_floats=list(map(float, own)), **values)
+            codes = nodes.add("LabelEncoder", [key], keys_floats=list(map(float, categories)), **settings)
         else:
             whole = nodes.add("Equal", [name, nodes.add("Floor", [name])])
             key = nodes.add("Cast", [name], to=_INT)
-            found = nodes.add("LabelEncoder", [key], domain=ML, keys_int64s=list(map(int, own)), **values)
-            found = nodes.add("Where", [whole, found, nodes.constant(np.float32(self.other))])
-        return found if dtype == SINGLE else nodes.cast(found, dtype)
+            codes = nodes.add("LabelEncoder", [key], keys_int64s=list(map(int, categories)), **settings)
+            codes = nodes.add("Where", [whole, codes, nodes.constant(np.float32(self.other))])
+        return codes if dtype == SINGLE else nodes.cast(codes, dtype)
 
     def _numbers(self, rows: Rows, i: int) -> np.ndarray:
-        return Rows((rows.columns[i],), (self.called(i),)).numbers()[:, 0]
+        return Rows((rows.columns[i],), (self.column_name(i),)).numbers()[:, 0]
 
 
 def as_onnx(
-    boosted: Boosted,
-    table: Table,
+    boosted: BoostedTrees,
+    table: BoosterTable,
     output: str,
     example: Any,
     answers: Answers,
     numbers: Mapping[int, Categories] | None = None,
-) -> AsOnnx:
+) -> ConversionResult:
     """Return the model with its example, if there is one.
 
     Args:
@@ -134,29 +134,29 @@ def as_onnx(
     outputs = (output,) if boosted.classes is None else ("label", "probabilities")
     nodes, dtype = Nodes(), DOUBLE if rows is None else rows.dtype
     inputs = table.inputs(nodes, dtype)
-    nodes.boosted(boosted, "/x" if table.by_column else INPUT, table.count, outputs, dtype)
+    nodes.add_trees(boosted, "/x" if table.by_column else INPUT, table.count, outputs, dtype)
     ends = _outputs(boosted, outputs)
     graph = onnx.helper.make_graph(nodes.nodes, "converted", inputs, ends, nodes.constants)
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
     columns = tuple(value.name for value in inputs) if table.by_column else table.names
     if rows is None:
-        return AsOnnx(proto, columns=columns, by_column=table.by_column)
+        return ConversionResult(proto, columns=columns, by_column=table.by_column)
 
-    def answer(given: Rows) -> tuple[np.ndarray | None, ...]:
-        return tuple(answers(table.frame(given) if table.by_column else given.numbers()))
+    def answer(examples: Rows) -> tuple[np.ndarray | None, ...]:
+        return tuple(answers(table.frame(examples) if table.by_column else examples.numbers()))
 
-    own = {i: [*each] for i, each in enumerate(table.categories) if each and not is_text(each)}
-    known = own | {i: [*each] for i, each in (numbers or {}).items()}
-    both = Both(rows, table.fed, answer, numbers={i: [*map(float, each)] for i, each in known.items()})
-    return AsOnnx.of_table(proto, both, columns, by_column=table.by_column)
+    coded = {i: keys for i, keys in enumerate(table.categories) if keys and not is_text(keys)}
+    categories = {i: [*map(float, keys)] for i, keys in {**coded, **(numbers or {})}.items()}
+    pair = ModelPair(rows, table.onnx_inputs, answer, numbers=categories)
+    return ConversionResult.from_table(proto, pair, columns, by_column=table.by_column)
 
 
 def is_text(categories: Categories | None) -> TypeGuard[Categories]:
     return categories is not None and any(isinstance(category, str) for category in categories)
 
 
-def _outputs(boosted: Boosted, names: Sequence[str]) -> list[onnx.ValueInfoProto]:
+def _outputs(boosted: BoostedTrees, names: Sequence[str]) -> list[onnx.ValueInfoProto]:
     columns = len(boosted.base)
     if boosted.classes is None:
         return [onnx.helper.make_tensor_value_info(names[0], _FLOAT, [ROWS, columns])]

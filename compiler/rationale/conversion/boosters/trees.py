@@ -1,4 +1,4 @@
-"""Boosted trees in one form for all libraries, and the ONNX nodes that compute them.
+"""BoostedTrees trees in one form for all libraries, and the ONNX nodes that compute them.
 
 A linear booster has weights instead of trees.
 """
@@ -56,7 +56,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Boosted:
+class BoostedTrees:
     """Trees whose leaves are added up.
 
     Attributes:
@@ -84,10 +84,10 @@ class Boosted:
     dtype: np.dtype = SINGLE
 
 
-def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
+def unknown_setting(library: str, setting: str, value: str, choices: Iterable[str]) -> UnsupportedModelError:
     """Return an error for an unknown setting, with the settings that can be converted."""
     return UnsupportedModelError(
-        f"{library}'s {what} {given!r} is not converted: train with one of {', '.join(known)}."
+        f"{library}'s {setting} {value!r} is not converted: train with one of {', '.join(choices)}."
     )
 
 
@@ -119,8 +119,8 @@ class Nodes:
         )
         return str(self.constants[-1].name)
 
-    def boosted(
-        self, boosted: Boosted, x: str, features: int, outputs: Sequence[str], dtype: np.dtype
+    def add_trees(
+        self, boosted: BoostedTrees, x: str, features: int, outputs: Sequence[str], dtype: np.dtype
     ) -> None:
         """Add the trees, which read `x` [N, F]. They answer scores, or labels and probabilities, in float32.
 
@@ -134,9 +134,9 @@ class Nodes:
             return
         x = self._codes(boosted, self._gaps(boosted, x), features, dtype)
         if boosted.lookups:
-            x = self.add("Concat", [x, *(self._looked_up(one, x) for one in boosted.lookups)], axis=1)
+            x = self.add("Concat", [x, *(self._looked_up(lookup, x) for lookup in boosted.lookups)], axis=1)
         if boosted.classes is not None and len(boosted.base) < 3:
-            boosted = _of_two(boosted)
+            boosted = _with_score_per_class(boosted)
         kind, prefix = "Regressor", "target"
         attributes: dict[str, Any] = {"n_targets": len(boosted.base)}
         if boosted.classes is not None:
@@ -145,14 +145,16 @@ class Nodes:
             attributes = {f"classlabels_{labels}": boosted.classes.tolist()}
         if len(boosted.base):
             attributes["base_values"] = boosted.base.astype(dtype).tolist()
-        attributes |= dict(_nodes_of(boosted.trees, dtype)) | dict(_leaves_of(boosted.trees, prefix))
+        attributes |= dict(_node_attributes(boosted.trees, dtype)) | dict(
+            _leaf_attributes(boosted.trees, prefix)
+        )
         if dtype == DOUBLE:
             for name in {"base_values", "nodes_values", f"{prefix}_weights"} & attributes.keys():
                 numbers = np.asarray(attributes.pop(name), DOUBLE)
                 attributes[f"{name}_as_tensor"] = onnx.numpy_helper.from_array(numbers, name)
         self._ended(f"TreeEnsemble{kind}", x, boosted.link, outputs, attributes)
 
-    def _linear(self, boosted: Boosted, x: str, weights: np.ndarray, outputs: Sequence[str]) -> None:
+    def _linear(self, boosted: BoostedTrees, x: str, weights: np.ndarray, outputs: Sequence[str]) -> None:
         kind, base = "Regressor", boosted.base
         attributes: dict[str, Any] = {"targets": len(base)}
         if boosted.classes is not None:
@@ -192,13 +194,13 @@ class Nodes:
             index = self.add("Add", [index, digit]) if index else digit
         return self.add("Gather", [self.constant(lookup.table.reshape(-1).astype(np.float32)), index])
 
-    def _gaps(self, boosted: Boosted, x: str) -> str:
+    def _gaps(self, boosted: BoostedTrees, x: str) -> str:
         if np.isnan(boosted.missing):
             return x
         gap = self.add("Equal", [x, self.constant(np.float32(boosted.missing))])
         return self.add("Where", [gap, self.constant(np.float32(np.nan)), x])
 
-    def _codes(self, boosted: Boosted, x: str, features: int, dtype: np.dtype) -> str:
+    def _codes(self, boosted: BoostedTrees, x: str, features: int, dtype: np.dtype) -> str:
         if not boosted.coded:
             return x
         coded = np.isin(np.arange(features), boosted.coded)[None]
@@ -209,7 +211,7 @@ class Nodes:
         return self.add("Where", [self.constant(coded), whole, x])
 
 
-def with_margins(boosted: Boosted) -> Boosted:
+def with_margins(boosted: BoostedTrees) -> BoostedTrees:
     """Return trees that take a number for the bound that it is next to in float64.
 
     They stand behind steps, whose last digits are ONNX Runtime's. A bound is often a number of the training:
@@ -235,7 +237,7 @@ def _splits(trees: Sequence[Tree]) -> Iterator[Split]:
     )
 
 
-def _of_two(boosted: Boosted) -> Boosted:
+def _with_score_per_class(boosted: BoostedTrees) -> BoostedTrees:
     """Return a classifier of two classes in a form that ONNX Runtime computes correctly.
 
     ONNX Runtime takes one score without a negative leaf for a sum of probabilities; of two scores with base
@@ -257,7 +259,7 @@ def _leaves(tree: Tree) -> Iterator[Leaf]:
     return (node for node in tree.values() if not isinstance(node, Split))
 
 
-def _leaves_of(trees: Sequence[Tree], prefix: str) -> Iterator[tuple[str, list[Any]]]:
+def _leaf_attributes(trees: Sequence[Tree], prefix: str) -> Iterator[tuple[str, list[Any]]]:
     rows = [
         (t, n, column, weight)
         for t, tree in enumerate(trees)
@@ -265,22 +267,24 @@ def _leaves_of(trees: Sequence[Tree], prefix: str) -> Iterator[tuple[str, list[A
         if not isinstance(node, Split)
         for column, weight in node.items()
     ]
-    return _named(prefix, "treeids nodeids ids weights", rows)
+    return _attributes_by_name(prefix, "treeids nodeids ids weights", rows)
 
 
-def _nodes_of(trees: Sequence[Tree], dtype: np.dtype) -> Iterator[tuple[str, list[Any]]]:
+def _node_attributes(trees: Sequence[Tree], dtype: np.dtype) -> Iterator[tuple[str, list[Any]]]:
     names = "treeids nodeids featureids modes values truenodeids falsenodeids missing_value_tracks_true"
-    return _named(
-        "nodes", names, [(t, *row) for t, tree in enumerate(trees) for row in _rows_of(tree, dtype)]
+    return _attributes_by_name(
+        "nodes", names, [(t, *row) for t, tree in enumerate(trees) for row in _node_rows(tree, dtype)]
     )
 
 
-def _named(prefix: str, names: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
+def _attributes_by_name(
+    prefix: str, names: str, rows: Sequence[Sequence[Any]]
+) -> Iterator[tuple[str, list[Any]]]:
     for name, values in zip(names.split(), zip(*rows, strict=True), strict=True):
         yield f"{prefix}_{name}", list(values)
 
 
-def _rows_of(tree: Tree, dtype: np.dtype) -> Iterator[tuple[int, int, str, float, int, int, int]]:
+def _node_rows(tree: Tree, dtype: np.dtype) -> Iterator[tuple[int, int, str, float, int, int, int]]:
     """Yield the nodes; a set is a chain of equals with one way out, which ONNX Runtime joins to one node."""
     number = len(tree)
     for n, node in tree.items():

@@ -40,11 +40,12 @@ Readers = Mapping[str, list[RuleCall]]
 Pull = Callable[[Ops, RuleCall, Any], Sequence[Carried | None]]
 
 
-def _never_called(*_: object, **__: object) -> Evaluation:
-    raise NotImplementedError("nothing of the path")
+def never_called(*_: object, **__: object) -> Evaluation:
+    """Stand for the value of an operator that the walk reads but never evaluates again."""
+    raise NotImplementedError("the walk reads this operator where it was evaluated")
 
 
-_OUTSIDE_RULE = Rule("outside", "", Kind.LOCAL, _never_called)
+_OUTSIDE_RULE = Rule("outside", "", Kind.LOCAL, never_called)
 _OUTSIDE = RuleCall("outside", _OUTSIDE_RULE, {}, (None,), (), (False,), RulePoint((None,), (), (None,)))
 """The reader of a kept value outside of the path: no call can be joined with it."""
 

@@ -104,10 +104,12 @@ def _between_indices(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | No
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
     points = zip(call.x.inputs, call.reference.inputs, means, strict=True)
     deltas = [None if g is None else op.Sub(x, r) for x, r, g in points]
-    remaining, total = (_sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y))), op.array([0.0], call.x.y))
+    remaining = _sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y)))
+    total = op.array([0.0], call.x.y)
     for g, d in zip(means, deltas, strict=True):
         if g is not None and d is not None:
-            remaining, total = (op.Sub(remaining, _sum(op, op.Mul(g, d))), op.Add(total, _sum(op, op.Abs(d))))
+            remaining = op.Sub(remaining, _sum(op, op.Mul(g, d)))
+            total = op.Add(total, _sum(op, op.Abs(d)))
     share = op.Div(remaining, op.Max(total, tiny(call.x.y)))
     return [
         None if g is None or d is None else op.Add(g, op.Mul(op.Sign(d), op.reshape(share, (1,) * d.rank)))

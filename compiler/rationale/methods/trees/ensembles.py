@@ -367,13 +367,9 @@ def _softmax_zero(scores: np.ndarray) -> np.ndarray:
     return np.asarray(powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300))
 
 
-def _unknown(scores: np.ndarray) -> np.ndarray:
-    return np.full_like(scores, np.nan)
-
-
 _TRANSFORM_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "LOGISTIC": _logistic,
     "SOFTMAX": _softmax,
     "SOFTMAX_ZERO": _softmax_zero,
-    "PROBIT": _unknown,
+    "PROBIT": lambda scores: np.full_like(scores, np.nan),  # none is known
 }

@@ -536,7 +536,7 @@ async def main():
     for _ in range(int(sys.argv[2])):
         os.close(held.pop())
     trail.start()
-    await trail.opened()
+    await trail.wait_until_open()
     print(trail.fault)
     for one in held:
         os.close(one)

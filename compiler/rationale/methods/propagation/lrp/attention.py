@@ -11,17 +11,14 @@ from rationale.errors import UnsupportedModelError
 from rationale.graph.tensor import Tensor
 from rationale.lowering.rewrites.engine import HELD, UNCHANGED
 from rationale.methods.environment import Calls, RuleCall, RulePoint
+from rationale.methods.propagation.backward import never_called
 from rationale.methods.propagation.lrp.layers import is_plain, is_product
-from rationale.rules.rule import Evaluation, Kind, Rule, Trait
+from rationale.rules.rule import Kind, Rule, Trait
 
 Detached = Callable[[RuleCall, int], bool]
 
 
-def _never_called(*_: object, **__: object) -> Evaluation:
-    raise NotImplementedError("an activation is read where it was computed, never called again")
-
-
-ACTIVATION = Rule("activation", "", Kind.POINTWISE, _never_called)
+ACTIVATION = Rule("activation", "", Kind.POINTWISE, never_called)
 """The rule of a call that passes relevance on unchanged: the end of an activation that is written out as
 several operators, or a change of a value's quantised code."""
 LONGEST = 32  # operators of an activation or a deviation after which the search gives up

@@ -118,11 +118,9 @@ class Lrp(RelevanceMethod):
 
     def plan(self, op: Ops, calls: Calls, keep: Collection[str] = ()) -> tuple[Calls, Pull]:
         composite = COMPOSITES[self.composite]
-        joined, layers = (
-            (calls, {})
-            if composite.is_gradient
-            else join_affine_maps(op, join_activations(hold_constants(calls)))
-        )
+        joined, layers = calls, dict[str, LinearLayer]()
+        if not composite.is_gradient:
+            joined, layers = join_affine_maps(op, join_activations(hold_constants(calls)))
         rules = assign(joined, layers, composite, self.rules)
         default_rule = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:
