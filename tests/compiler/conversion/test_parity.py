@@ -136,7 +136,8 @@ def test_labels_that_differ_are_warned_of() -> None:
     (warning,) = parity_warnings(of_these(x, probabilities(x), other))
     assert f" 1 of {K} " in warning
     parity = of_these(x, probabilities(x), other)
-    mixed = parity.model_copy(update={"mixtures": parity.worst.model_copy(update={"rows": 7})})
+    mixtures = parity.worst.model_copy(update={"kind": "mixtures", "rows": 7})
+    mixed = parity.model_copy(update={"errors": (*parity.errors, mixtures)})
     assert f" 1 of {K + 7} " in parity_warnings(mixed)[0]  # labels are those of mixtures too
 
 
