@@ -17,7 +17,7 @@ from sqlalchemy import MetaData, inspect, text
 from rationale.errors import InvalidOptionError
 from rationale_service.configuration import load_settings
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger, place_of
-from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import metadata
 from rationale_service.decisions.audit.verify import verify
@@ -248,7 +248,7 @@ def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     key_file.write_bytes(b"k" * 32)
     file = tmp_path / "audit.sqlite3"
-    ledger = Ledger(SqlStore(file), Inputs("sealed", key_file))
+    ledger = Ledger(SqlStore(file), InputCodec("sealed", key_file))
     ledger.append([[decision(number)] for number in range(1, 4)])
     row = ledger.store.read(decision(2).id)
     assert row is not None
