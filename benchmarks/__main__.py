@@ -57,7 +57,7 @@ from benchmarks.timing import (
 from rationale.artifact.folder import check_folder
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.schema.machine import in_words
+from rationale.schema.machine import format_bytes
 
 if TYPE_CHECKING:
     from benchmarks.cases import BenchmarkCase
@@ -95,7 +95,7 @@ def measured(
 def lines(outcome: "CaseResult") -> Iterator[str]:
     """Yield a case's lines of the table, one for each system, and then notes for the reader."""
     if outcome.systems:
-        sizes = f"{in_words(outcome.model_bytes)} (the model: {in_words(outcome.plain_bytes)})"
+        sizes = f"{format_bytes(outcome.model_bytes)} (the model: {format_bytes(outcome.plain_bytes)})"
         probes = f"probe rows differ by {outcome.probe_difference:.1e}"
         yield f"\n{outcome.case.label}: compiled in {outcome.compile_s:.1f} s, {sizes}; {probes}"
         yield f"{'':14}" + "".join(f"{head:>{width}}" for head, width in WIDTHS.items())

@@ -32,7 +32,7 @@ from benchmarks.cases import (
     reporting_errors,
 )
 from benchmarks.timing import System, alternate, in_a_process, memory_bytes, memory_watched, quietly
-from rationale.schema.machine import in_words, parse_bytes
+from rationale.schema.machine import format_bytes, parse_bytes
 
 RUNS, ROUNDS = 3, 5  # a system may keep something from one run for the next
 SAMPLE_S = 0.001
@@ -57,7 +57,7 @@ def prepared(case: BenchmarkCase, folder: Path, threads: int, budget: int) -> st
     compiled.write(folder, OURS)
     memory = compiled.manifest.memory
     how = f"{memory.chunks} chunks, {memory.recomputed:.0%} recomputed" if memory.chunks > 1 else "at once"
-    return f"{in_words(memory.needed)} estimated; {how}; compiled in {compile_s:.1f} s"
+    return f"{format_bytes(memory.needed)} estimated; {how}; compiled in {compile_s:.1f} s"
 
 
 def ours(folder: Path, threads: int) -> Callable[[], Run]:
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     details = (
                         f"   {ms:.3g} ms, {ms / count:.3g} ms a reference; {how}" if name == OURS else ""
                     )
-                    print(f"{name:10}{in_words(peak):>10}{details}", flush=True)
+                    print(f"{name:10}{format_bytes(peak):>10}{details}", flush=True)
 
 
 if __name__ == "__main__":

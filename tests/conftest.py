@@ -22,13 +22,18 @@ LONG = (
     "tests/compiler/networks",
     "tests/compiler/rules/test_rules",
     "tests/compiler/runtimes",
+    "tests/docs/test_alerts",
     "tests/docs/test_pages",
+    "tests/fuzz/test_graphs",
+    "tests/loadtests",
     "tests/peers/lrp",
     "tests/service/console",
     "tests/service/server",
     "tests/service/state",
     "tests/test_demo",
+    "tests/test_notebooks",
     "tests/test_own_operator",
+    "tests/test_wheel",
     "tests/triton/test_serving",
 )
 # Of a test with several marks, the first decides which command runs it.

@@ -47,8 +47,8 @@ def declare() -> None:
         safe = op.Where(tie, 1.0, d)
         below = op.Cast(op.Less(xs[0], 0.0), to=int(xs[0].dtype))
         slopes = [
-            op.Where(tie, at, op.Div(op.Sub(a, b), safe))
-            for a, b, at in zip(y, y_r, (below, op.Sub(1.0, below)), strict=True)
+            op.Where(tie, position, op.Div(op.Sub(a, b), safe))
+            for a, b, position in zip(y, y_r, (below, op.Sub(1.0, below)), strict=True)
         ]
         return (op.Add(op.Mul(m[0], slopes[0]), op.Mul(m[1], slopes[1])),)
 

@@ -40,10 +40,10 @@ def light_model(name: str) -> onnx.ModelProto:
     for node in model.graph.node:
         for i, value in enumerate(node.input):
             users[value].append((node, i))
-    kept = []
+    nodes_kept = []
     for node in model.graph.node:
         if node.op_type != "ConstantOfShape":
-            kept.append(node)
+            nodes_kept.append(node)
             continue
         shape = tuple(int(n) for n in constants[node.input[0]])
         array = (
@@ -55,7 +55,7 @@ def light_model(name: str) -> onnx.ModelProto:
         model.graph.initializer.append(weight)
         model.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, shape))
     del model.graph.node[:]
-    model.graph.node.extend(kept)
+    model.graph.node.extend(nodes_kept)
     keep_signal(model, {data_input(model): rng.standard_normal((ROWS, *LIGHT_SHAPE))})
     return model
 
@@ -94,14 +94,14 @@ def keep_signal(model: onnx.ModelProto, rows: dict[str, np.ndarray]) -> None:
         _set(initializers[name], values[name] * factor, values)
         if len(node.input) > 2:
             bias = (values[node.input[2]] - mean) * factor
-            node.input[2] = _own(model, f"{node.output[0]}/bias", bias, values)
+            node.input[2] = _add_initializer(model, f"{node.output[0]}/bias", bias, values)
         values[node.output[0]] = centred * factor
 
     def standardise(node: onnx.NodeProto, values: dict[str, torch.Tensor]) -> None:
         x = values[node.input[0]]
         axes = [0, *range(2, x.ndim)]
         for i, statistic in ((3, x.mean(axes)), (4, x.var(axes, unbiased=False) + 1e-3)):
-            node.input[i] = _own(model, f"{node.output[0]}/statistic_{i}", statistic, values)
+            node.input[i] = _add_initializer(model, f"{node.output[0]}/statistic_{i}", statistic, values)
         operands = [values[name] for name in node.input]
         values[node.output[0]] = OPERATORS["BatchNormalization"](*operands)
 
@@ -122,12 +122,14 @@ def _reshape_rows(x: torch.Tensor, shape: torch.Tensor, **_: int) -> torch.Tenso
     return OPERATORS["Reshape"](x, torch.tensor(target))
 
 
-def _own(model: onnx.ModelProto, name: str, value: torch.Tensor, values: dict[str, torch.Tensor]) -> str:
+def _add_initializer(
+    model: onnx.ModelProto, name: str, value: torch.Tensor, values: dict[str, torch.Tensor]
+) -> str:
     """A new initializer, because exporters share equal ones between nodes."""
     _set(model.graph.initializer.add(name=name), value, values)
     if model.ir_version < 4:  # which wants every initializer among the inputs
-        known = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(value.shape))
-        model.graph.input.append(known)
+        tensor_info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(value.shape))
+        model.graph.input.append(tensor_info)
     return name
 
 

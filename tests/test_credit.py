@@ -36,7 +36,7 @@ def maker() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def made(maker, tmp_path_factory):
+def credit_files(maker, tmp_path_factory):
     """(what make_credit returned, the folder that it was written to)"""
     folder = tmp_path_factory.mktemp("credit")
     credit = maker.make_credit()
@@ -56,23 +56,23 @@ def run(model: Path, rows):
 
 
 @pytest.mark.full
-def test_the_network_is_made_again(made):
-    credit, folder = made
+def test_the_network_is_made_again(credit_files):
+    credit, folder = credit_files
     rows = credit.applications[:2000].astype(np.float32)
-    again, _ = run(folder / "credit.onnx", rows)
-    kept, _ = run(FOLDER / "credit.onnx", rows)
-    np.testing.assert_allclose(kept, again, rtol=0, atol=PROBABILITY_ATOL)
-    assert np.ptp(kept) > 0.9  # a constant would pass the line above
+    remade, _ = run(folder / "credit.onnx", rows)
+    committed, _ = run(FOLDER / "credit.onnx", rows)
+    np.testing.assert_allclose(committed, remade, rtol=0, atol=PROBABILITY_ATOL)
+    assert np.ptp(committed) > 0.9  # a constant would pass the line above
 
 
 @pytest.mark.parametrize("name", ["applicants.csv", "applicants.json"])
-def test_the_applicants_are_made_again(made, name):
-    assert (made[1] / name).read_text() == (FOLDER / name).read_text()
+def test_the_applicants_are_made_again(credit_files, name):
+    assert (credit_files[1] / name).read_text() == (FOLDER / name).read_text()
 
 
-def test_the_references_are_typical_approved_applications(made):
+def test_the_references_are_typical_approved_applications(credit_files):
     """Those drawn may change where a row on the limit changes sides, so they are judged, not compared."""
-    credit, _ = made
+    credit, _ = credit_files
     rows = read_rows(FOLDER, "references.csv")
     probability, _ = run(FOLDER / "credit.onnx", rows)
     everyone = {row.tobytes() for row in credit.applications.astype(np.float32)}
@@ -82,8 +82,8 @@ def test_the_references_are_typical_approved_applications(made):
     assert 0.04 < probability.mean() < 0.10
 
 
-def test_the_near_ones_only_just_pass(made):
-    credit, _ = made
+def test_the_near_ones_only_just_pass(credit_files):
+    credit, _ = credit_files
     rows = read_rows(FOLDER, "near_threshold.csv")
     probability, _ = run(FOLDER / "credit.onnx", rows)
     passing, _ = run(FOLDER / "credit.onnx", credit.applications[:15_000].astype(np.float32))
@@ -113,8 +113,8 @@ def test_the_graph_computes_what_was_trained(maker):
     assert (model.opset_import[0].version, model.ir_version) == (21, 10)
 
 
-def test_the_readme_says_what_was_measured(made, maker):
-    credit, _ = made
+def test_the_readme_says_what_was_measured(credit_files, maker):
+    credit, _ = credit_files
     text = (FOLDER / "README.md").read_text()
     auc = float(re.search(r"AUC is \*\*(0\.\d+)\*\*", text)[1])
     best = float(re.search(r"themselves reach (0\.\d+)", text)[1])

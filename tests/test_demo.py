@@ -21,7 +21,7 @@ ASTRAY = {"RATIONALE_TRITON": "localhost:1", "HTTP_PROXY": "http://localhost:1"}
 
 def run(environment: dict[str, str], folder: Path = ROOT) -> str:
     terminal = {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
+    result = subprocess.run(
         COMMAND,
         cwd=folder,
         env={**os.environ, **terminal, **environment},
@@ -29,8 +29,8 @@ def run(environment: dict[str, str], folder: Path = ROOT) -> str:
         encoding="utf-8",
         timeout=300,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +55,15 @@ def test_the_decisions(printed):
 
 def test_the_reasons(printed):
     row = re.compile(r"^  (R\d\d)  +([+-][\d.]+)  \w", re.MULTILINE)
-    approved, *others = [row.findall(block) for block in applicants_of(printed)]
+    approved, *declined = [row.findall(block) for block in applicants_of(printed)]
     assert approved == []
-    assert [code for code, _ in others[0]] == ["R05", "R07", "R09", "R03"]
-    assert [len(reasons) for reasons in others] == [
+    assert [code for code, _ in declined[0]] == ["R05", "R07", "R09", "R03"]
+    assert [len(reasons) for reasons in declined] == [
         4,
         3,
         4,
     ]  # one has less than a hundredth of what is adverse
-    for block, reasons in zip(applicants_of(printed)[1:], others, strict=True):
+    for block, reasons in zip(applicants_of(printed)[1:], declined, strict=True):
         assert all(f" {effect} " in block.split("raises it")[1] for _, effect in reasons)
 
 
@@ -72,8 +72,8 @@ def test_the_effects_add_up(printed):
     row = re.compile(r"^\w+ +[\d.,]+ +([+-]\d+\.\d\d)", re.MULTILINE)
     last = re.compile(r"base value (\S+)%, effects (\S+) points = (\S+)%;\s+completeness gap (\S+)")
     for block in applicants_of(printed):
-        effects = [float(found) for found in row.findall(block)]
-        base, total, value, gap = (float(found) for found in last.search(block).groups())
+        effects = [float(effect) for effect in row.findall(block)]
+        base, total, value, gap = (float(amount) for amount in last.search(block).groups())
         assert len(effects) == 10
         assert [abs(effect) for effect in effects] == sorted(map(abs, effects), reverse=True)
         assert sum(effects) == pytest.approx(total, abs=0.055)
@@ -84,17 +84,17 @@ def test_the_effects_add_up(printed):
 
 def test_bars_point_left_and_right_in_80_columns_without_colour(printed):
     lines = [line.rstrip() for line in printed.splitlines()]
-    left, right = "█" * 17 + "  │", " " * 17 + "  │  " + "█" * 17
-    assert f"income                58,000   -4.19  {left}" in lines
-    assert f"late_payments_2y           3  +35.30  {right}" in lines
+    lower_bar, upper_bar = "█" * 17 + "  │", " " * 17 + "  │  " + "█" * 17
+    assert f"income                58,000   -4.19  {lower_bar}" in lines
+    assert f"late_payments_2y           3  +35.30  {upper_bar}" in lines
     assert "\x1b" not in printed
     assert max(map(len, lines[: lines.index("Next:")])) <= 80
 
 
 def test_the_latency_and_the_commands_by_hand(printed):
     latency = r"([\d.]+) ms for the prediction alone, ([\d.]+) ms for the decision with its reasons"
-    found = re.search(latency, " ".join(printed.split()))
-    assert all(float(milliseconds) > 0 for milliseconds in found.groups())
+    latency_match = re.search(latency, " ".join(printed.split()))
+    assert all(float(milliseconds) > 0 for milliseconds in latency_match.groups())
     assert "compile examples/credit/credit.onnx --references examples/credit/near_threshold.csv" in printed
     assert "-d @examples/credit/applicants.json" in printed
 

@@ -35,9 +35,9 @@ def test_the_table_of_operators_is_the_registry() -> None:
 
 
 def test_the_command_prints_the_same_table() -> None:
-    done = CliRunner().invoke(app, ["operators"], env={"COLUMNS": "250"})
-    assert done.exit_code == 0
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    result = CliRunner().invoke(app, ["operators"], env={"COLUMNS": "250"})
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     for row in operator_table():
         start = " ".join(f"{row.name} {row.opsets} {row.kind} {row.methods} {row.tested}".split())
         assert any(line.startswith(start) for line in lines), row.name

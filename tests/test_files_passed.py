@@ -14,6 +14,6 @@ MOST = {"compile": 48, "explain": 20, "decide": 28}
 
 @pytest.mark.full
 def test_few_files_are_passed() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
-    counted = {what: int(count) for count, what in map(str.split, done.stdout.splitlines())}
-    assert {what: counted[what] <= most for what, most in MOST.items()} == dict.fromkeys(MOST, True), counted
+    result = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
+    counted = {name: int(count) for count, name in map(str.split, result.stdout.splitlines())}
+    assert {name: counted[name] <= most for name, most in MOST.items()} == dict.fromkeys(MOST, True), counted

@@ -23,10 +23,10 @@ SHOWS = {
 
 def outputs(notebook: Any, kind: str) -> str:
     """What the cells gave: "text/html", or "text" that was printed."""
-    given = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    sample = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     if kind == "text":
-        return "".join(output.text for output in given if output.output_type == "stream")
-    return "".join(output.data.get(kind, "") for output in given if "data" in output)
+        return "".join(output.text for output in sample if output.output_type == "stream")
+    return "".join(output.data.get(kind, "") for output in sample if "data" in output)
 
 
 @pytest.mark.full

@@ -146,8 +146,8 @@ def test_engines_without_a_walk_answer_it_too(model: onnx.ModelProto, method: Me
 def test_groups_have_theirs_together() -> None:
     grouped = compile_model(parsed(MODEL), Squares(), groups={"ab": ["x[0]", "x[1]"]})
     answer = grouped.explain(X)
-    both = EFFECTS[:, :2].sum(axis=1) ** 2
-    np.testing.assert_allclose(answer["group_square"][:, 0, 0], both, rtol=1e-5)
+    expected = EFFECTS[:, :2].sum(axis=1) ** 2
+    np.testing.assert_allclose(answer["group_square"][:, 0, 0], expected, rtol=1e-5)
 
 
 def test_a_manifest_of_unknown_kinds_is_refused(squares: Compiled, tmp_path, monkeypatch) -> None:

@@ -38,14 +38,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{ROOT / 'compiler'}\n{ROOT / 'service'}\n{ROOT}\n{sysconfig.get_path('purelib')}\n"
     )
     install = ["pip", "--python", str(folder / "env"), "install", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", *install, "--no-index", "--quiet", "./examples/own_operator"],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert not (ROOT / "examples" / "own_operator" / "build").exists()
     run(folder, "examples/own_operator/make_model.py")
     return folder
@@ -53,7 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *arguments: str) -> str:
     """What a Python of the environment prints."""
-    done = subprocess.run(
+    result = subprocess.run(
         [folder / "env" / "bin" / "python", *arguments],
         cwd=folder,
         capture_output=True,
@@ -61,8 +61,8 @@ def run(folder: Path, *arguments: str) -> str:
         timeout=600,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +127,14 @@ def test_its_lrp_rule_is_exported(place: Path) -> None:
         "np.savez('relevance.npz', r=answer['x_attributions'], y=answer['explained_value'])"
     )
     run(place, "-c", code)
-    found = np.load(place / "relevance.npz")
-    np.testing.assert_allclose(found["r"].sum(-1), found["y"], rtol=1e-4)
+    relevance = np.load(place / "relevance.npz")
+    np.testing.assert_allclose(relevance["r"].sum(-1), relevance["y"], rtol=1e-4)
     x, weights = rows(place), W
     hidden = x @ weights
     h = hidden + np.sin(ALPHA * hidden) ** 2 / ALPHA
-    top = np.abs(h * V) / np.abs(h * V).sum(-1, keepdims=True) * found["y"]
+    top = np.abs(h * V) / np.abs(h * V).sum(-1, keepdims=True) * relevance["y"]
     shares = np.abs(x[:, :, None] * weights) / np.abs(x[:, :, None] * weights).sum(1, keepdims=True)
-    np.testing.assert_allclose(found["r"][:, 0], (shares * top[:, None]).sum(-1), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(relevance["r"][:, 0], (shares * top[:, None]).sum(-1), rtol=1e-3, atol=1e-5)
     declared = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
     assert declared["rationale.lrp_rules"] == {"absolute": "own_operator.relevance:Absolute"}
 
@@ -151,9 +151,9 @@ def test_the_gateway_explains_it_and_its_worker_compiles_it(compiled: Path) -> N
         assert patient.put(slopes, json={"method": "gradient"}).status_code in (200, 202)
         status = patient.settled(slopes)
         assert status["state"] == "ready", status
-        made = patient.explain(snake, x, explainer="slope")
+        result = patient.explain(snake, x, explainer="slope")
         baked = patient.explain(snake, x)
-    np.testing.assert_allclose(made["x_attributions"][:, 0], snake_slope(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result["x_attributions"][:, 0], snake_slope(x), rtol=1e-5, atol=1e-6)
     risen = baked["explained_value"] - baked["base_value"]
     np.testing.assert_allclose(baked["x_attributions"].sum(-1), risen, atol=1e-5)
 

@@ -25,8 +25,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def test_dir_and_completion_show_the_public_names_alone() -> None:
     assert dir(rationale) == sorted(rationale.__all__)
-    found = rlcompleter.Completer({"rationale": rationale}).attr_matches("rationale.")
-    assert sorted(name.rstrip("()") for name in found) == [f"rationale.{name}" for name in dir(rationale)]
+    actual = rlcompleter.Completer({"rationale": rationale}).attr_matches("rationale.")
+    assert sorted(name.rstrip("()") for name in actual) == [f"rationale.{name}" for name in dir(rationale)]
 
 
 def test_rules_and_errors_are_public() -> None:
@@ -45,8 +45,8 @@ def test_a_name_that_is_not_there() -> None:
 
 def test_it_is_imported_without_what_it_may_need() -> None:
     code = "import sys, rationale; print(dir(rationale)); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert {"numpy", "onnx", "pydantic", "typer"}.isdisjoint(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"numpy", "onnx", "pydantic", "typer"}.isdisjoint(result.stdout.split())
 
 
 HEAVY = set("fastapi grpc matplotlib onnxscript pandas pyarrow sklearn sqlalchemy sympy.core torch".split())
@@ -54,8 +54,8 @@ HEAVY = set("fastapi grpc matplotlib onnxscript pandas pyarrow sklearn sqlalchem
 
 def test_a_compile_is_imported_without_what_it_does_not_need() -> None:
     code = "import sys; from rationale import compile_model; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert HEAVY.isdisjoint(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert HEAVY.isdisjoint(result.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -71,21 +71,23 @@ def test_sympy_is_itself_where_somebody_uses_it(code: str) -> None:
 
 
 def test_every_public_name_can_be_imported() -> None:
-    done = subprocess.run([sys.executable, "-c", "import rationale"], env={**os.environ, "EAGER_IMPORT": "1"})
-    assert done.returncode == 0
+    result = subprocess.run(
+        [sys.executable, "-c", "import rationale"], env={**os.environ, "EAGER_IMPORT": "1"}
+    )
+    assert result.returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"]])
 def test_python_m_rationale_is_the_command(arguments: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "rationale", *arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "Usage: python -m rationale" in done.stdout
-    assert ("serve" in done.stdout) == (arguments == ["--help"])
+    assert "Usage: python -m rationale" in result.stdout
+    assert ("serve" in result.stdout) == (arguments == ["--help"])
 
 
 def test_every_package_is_shipped_and_checked() -> None:
@@ -105,20 +107,20 @@ def test_every_package_is_shipped_and_checked() -> None:
 def test_the_gateway_starts_without_what_only_the_compiler_needs() -> None:
     """onnx_ir brings sympy: a sixth of a start."""
     code = "import sys, rationale_service.server; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert {"onnx_ir", "onnxscript", "sympy"}.isdisjoint(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"onnx_ir", "onnxscript", "sympy"}.isdisjoint(result.stdout.split())
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.stdout) == (0, f"rationale {version()}\n")
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"rationale {version()}\n")
 
 
 def test_a_message_names_the_packages_of_an_extra_as_pyproject_declares_them() -> None:
     for extra, texts in PYPROJECT["project"]["optional-dependencies"].items():
         named = [Requirement(word) for word in shlex.split(install(extra).removeprefix("pip install "))]
         declared = [Requirement(text.partition(";")[0]) for text in texts]
-        assert {one for one in declared if one.name != NAME} <= set(named), extra
+        assert {requirement for requirement in declared if requirement.name != NAME} <= set(named), extra
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,8 @@ def test_a_message_names_the_packages_of_an_extra_as_pyproject_declares_them() -
 def test_a_command_without_the_extra_serve(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("settings", "configuration", "security.keys"):
         monkeypatch.setitem(sys.modules, f"rationale_service.{module}", None)
-    done = CliRunner().invoke(app, arguments.split())
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.endswith("This command needs the extra serve: in a checkout, pip install '.[serve]'\n")
+    result = CliRunner().invoke(app, arguments.split())
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.endswith(
+        "This command needs the extra serve: in a checkout, pip install '.[serve]'\n"
+    )

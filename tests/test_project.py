@@ -163,44 +163,6 @@ def test_ci_calls_what_the_readme_calls():
 
 
 @pytest.mark.parametrize(
-    ("text", "actual"),
-    [
-        ("see /ro" + "ot/notes", True),
-        ("cp x /tm" + "p/abc/y", True),
-        ("https://py" + "pi.org/simple", True),
-        ("docs/home/plan and ~/home/x, https://a.b/home/c", False),
-        ("tmp_path / 'x', /tmp", False),
-    ],
-)
-def test_what_counts_as_foreign(text, actual):
-    assert bool(FOREIGN.search(text)) == actual
-
-
-@pytest.mark.parametrize(
-    ("text", "actual"),
-    [
-        ("pip install 'rationale[sklearn]'", True),
-        ("`pip install rationale torch`", True),
-        ("pip install --upgrade torch rationale", True),
-        ('dependencies = ["numpy", "rationale"]', True),
-        ("pip install '.[sklearn]'", False),
-        ("pip install rationale-onnx", False),
-        ("`pip install .`, then `rationale serve`", False),
-    ],
-)
-def test_what_installs_another_project(text, actual):
-    assert bool(STRANGER.search(text)) == actual
-
-
-@pytest.mark.parametrize(
-    "line", ["import compiler", "    from service.app import x", '"from compiler import y']
-)
-def test_what_imports_a_folder(line):
-    assert FOLDER_IMPORT.search(line)
-    assert not FOLDER_IMPORT.search(line.replace("compiler", "rationale").replace("service", "services"))
-
-
-@pytest.mark.parametrize(
     "pattern",
     [FOREIGN, STRANGER, FOLDER_IMPORT],
     ids=["a machine or an index", "another project", "a folder"],

@@ -45,8 +45,8 @@ def importers(package: str) -> list[str]:
     """The modules of `package` that import ONNX Runtime by themselves."""
     paths = sorted((ROOT / package).rglob("*.py"))
     root = ROOT if (ROOT / package / "__init__.py").exists() else ROOT / package
-    found = [path.relative_to(root) for path in paths if _IMPORT.search(path.read_text())]
-    return [".".join(path.with_suffix("").parts) for path in found]
+    actual = [path.relative_to(root) for path in paths if _IMPORT.search(path.read_text())]
+    return [".".join(path.with_suffix("").parts) for path in actual]
 
 
 @pytest.mark.full

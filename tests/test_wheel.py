@@ -32,8 +32,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
-    return found
+    (wheel,) = built.glob("*.whl")
+    return wheel
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
@@ -112,14 +112,14 @@ def test_first_commands_next_to_files_that_are_named_as_our_folders(
         f"rationale evaluate credit {applicants} --rows 4",
         "rationale operators",
     ):
-        done = run(*command.split())
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert done.stdout
+        result = run(*command.split())
+        assert result.returncode == 0, f"{command}: {result.stderr}"
+        assert result.stdout
     code = "import rationale, rationale_service; print(rationale.__file__, rationale_service.__file__)"
-    found = [Path(name) for name in run("python", "-c", code).stdout.split()]
-    assert all(path.is_relative_to(bin_.parent) for path in found)
-    assert len(found) == 2
+    wheel_paths = [Path(name) for name in run("python", "-c", code).stdout.split()]
+    assert all(path.is_relative_to(bin_.parent) for path in wheel_paths)
+    assert len(wheel_paths) == 2
     if not beside:
-        done = run("rationale", "serve")
-        assert (done.returncode, done.stderr.splitlines()[1:]) == (2, [])
-        assert done.stderr.endswith("pip install '.[serve]'\n")
+        result = run("rationale", "serve")
+        assert (result.returncode, result.stderr.splitlines()[1:]) == (2, [])
+        assert result.stderr.endswith("pip install '.[serve]'\n")

@@ -143,9 +143,9 @@ def rotary(size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """cos and sin [S, D] of the positions' angles, and the causal mask [S, S] with −∞ above its diagonal."""
     half = size.head // 2
     angles = np.arange(size.sequence)[:, None] * 0.7 ** np.arange(half)
-    both = np.concatenate([angles, angles], axis=1)
+    both_angles = np.concatenate([angles, angles], axis=1)
     mask = np.triu(np.full((size.sequence, size.sequence), -np.inf), 1)
-    return tuple(a.astype(np.float32) for a in (np.cos(both), np.sin(both), mask))
+    return tuple(a.astype(np.float32) for a in (np.cos(both_angles), np.sin(both_angles), mask))
 
 
 def drawn(module: nn.Module, seed: int = 0) -> nn.Module:

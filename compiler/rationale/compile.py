@@ -36,7 +36,7 @@ from rationale.methods.environment import with_batch
 from rationale.methods.feature_names import with_frames
 from rationale.methods.references import prepare_references, shapes_of
 from rationale.methods.target import with_element
-from rationale.profiles.comparisons import Comparisons, demand_alike
+from rationale.profiles.comparisons import Comparisons, check_same_method
 from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
 from rationale.schema.machine import HERE, Deployment
@@ -243,14 +243,14 @@ class Provenance:
 
     def scored(self, lowered: Lowered) -> Lowered:
         """Return the model with the margin that the profile uses, if it needs one."""
-        return self.profile.scored(lowered) if self.profile else lowered
+        return self.profile.with_margin(lowered) if self.profile else lowered
 
     def recorded_in(self, compiled: Compiled) -> Compiled:
         """Return the explanation with its provenance."""
         if self.converted is not None:
             compiled = replace(compiled, conversion=self.converted.report)
         if self.profile is not None:
-            compiled = self.profile.embedded(compiled)
+            compiled = self.profile.embed(compiled)
         if self.stands_for is not None:
             compiled = compiled.with_warnings(self.stands_for.warnings(compiled.manifest))
         return compiled
@@ -352,8 +352,8 @@ def _compared(
         def report(stage: str, finished: int, total: int, where: str = where) -> None:
             progress(f"{where}: {stage}", finished, total)
 
-        compiled = _first_that_compiles(context, profile.alike(other), request, report, Provenance())
-        demand_alike(name, original.manifest, compiled.manifest)
+        compiled = _first_that_compiles(context, profile.in_same_space(other), request, report, Provenance())
+        check_same_method(name, original.manifest, compiled.manifest)
         compared.append(
             CompiledComparison(
                 name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes

@@ -58,11 +58,11 @@ def _mapped(
     import pyarrow as pa
 
     schema_of(entry, pa.Schema.from_pandas(rows._meta, preserve_index=False), keep)
-    given = (schema_of, work, entry, tuple(keep), threads)
-    return rows.map_partitions(_answered, *given, meta=_answered(rows._meta, *given))
+    arguments = (schema_of, work, entry, tuple(keep), threads)
+    return rows.map_partitions(_answer_partition, *arguments, meta=_answer_partition(rows._meta, *arguments))
 
 
-def _answered(
+def _answer_partition(
     frame: Any,
     schema_of: Callable[..., Any],
     work: Callable[..., Any],
@@ -74,9 +74,9 @@ def _answered(
     import pyarrow as pa
 
     answers = work(entry, pa.Table.from_pandas(frame, preserve_index=False), threads=threads)
-    found = pa.Table.from_batches(answers, schema_of(entry)).to_pandas(types_mapper=_typed)
-    kept = frame[[*keep]].iloc[found.pop("row")]
-    return pd.concat([found.set_index(kept.index), kept], axis=1)
+    answer = pa.Table.from_batches(answers, schema_of(entry)).to_pandas(types_mapper=_typed)
+    columns = frame[[*keep]].iloc[answer.pop("row")]
+    return pd.concat([answer.set_index(columns.index), columns], axis=1)
 
 
 def _typed(kind: Any) -> Any:

@@ -20,7 +20,7 @@ GROUPS = (LRP_RULES, RULES)
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledExtension:
     """An entry point, and its record for a manifest."""
 
     point: metadata.EntryPoint
@@ -44,21 +44,21 @@ class Installed:
             ) from error
 
 
-def installed(group: str) -> list[Installed]:
+def installed(group: str) -> list[InstalledExtension]:
     """Return every entry point of a group, sorted by package, without importing them."""
-    return sorted((_found(point, group) for point in metadata.entry_points(group=group)), key=str)
+    return sorted((_installed(point, group) for point in metadata.entry_points(group=group)), key=str)
 
 
 @cache
 def packages() -> dict[str, str]:
     """Return the versions of the packages with extensions, by name, as this process first found them."""
-    found = [one.recorded for group in GROUPS for one in installed(group)]
-    return {one.package or one.value: one.version or "" for one in found}
+    records = [record.recorded for group in GROUPS for record in installed(group)]
+    return {record.package or record.value: record.version or "" for record in records}
 
 
-def _found(point: metadata.EntryPoint, group: str) -> Installed:
+def _installed(point: metadata.EntryPoint, group: str) -> InstalledExtension:
     package, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
-    return Installed(
+    return InstalledExtension(
         point,
         Extension(group=group, name=point.name, value=point.value, package=package, version=version),
     )

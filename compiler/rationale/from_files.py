@@ -83,15 +83,13 @@ def compile_files(
     )
 
 
-def _converted(read: "ReadModel", file: Path, allow_parity: float | None) -> "Converted":
+def _converted(read: "ModelSource", file: Path, allow_parity: float | None) -> "Converted":
     """Convert a fitted model by the rows in a file; raise InvalidOptionError if it is none."""
     from rationale.conversion.convert import convert
     from rationale.tables.files import read_rows
 
     if not read.fitted:
-        raise InvalidOptionError(
-            "--categories is for fitted models, which are converted: this one is ONNX already."
-        )
+        raise InvalidOptionError("--categories is for fitted models, and this one is ONNX: leave it out.")
     table = read_rows(file, read.columns, read.texts, underscored=read.underscored)
     return convert(read.model, read.labelled_rows(table), allow_parity=allow_parity)
 
@@ -106,7 +104,7 @@ def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> 
 
 
 def _method(
-    request: CompileRequest, references: Path | None, read: "ReadModel"
+    request: CompileRequest, references: Path | None, read: "ModelSource"
 ) -> "tuple[Method, Table | None]":
     """Return the method, and the table in the file of references or covers."""
     from rationale.methods.methods import make_method
@@ -117,8 +115,8 @@ def _method(
     file = references or (covers if isinstance(covers, Path) and k is None else None)
     if file is None:
         return make_method(request.method, None if k is None else OpenReferences(k), request.options), None
-    given = {key for key, value in request.options.items() if value is not None}
-    check_options(request.method, {REFERENCES, *given} if references else given)  # before a file is read
+    names = {key for key, value in request.options.items() if value is not None}
+    check_options(request.method, {REFERENCES, *names} if references else names)  # before a file is read
     table = read_rows(file, read.columns, read.texts, underscored=read.underscored)
     options = {**request.options, **_weights(request, file, table)}
     rows = read.labelled_rows(table)
@@ -141,7 +139,7 @@ def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, A
 
 
 @dataclass(frozen=True)
-class ReadModel:
+class ModelSource:
     """A model's file, and the way to read tables of rows for it.
 
     Attributes:
@@ -167,7 +165,7 @@ class ReadModel:
         """
         from rationale.tables.frames import Frame
 
-        rows = table.given
+        rows = table.rows
         if self.labelled and table.columns is not None and isinstance(rows, np.ndarray):
             return Frame.of_rows(rows, table.columns)
         if self.fitted and isinstance(rows, dict) and {a.shape for a in rows.values()} == {(table.count, 1)}:
@@ -182,7 +180,7 @@ def read_model(
     *,
     allow_pickle: bool = False,
     missing: float | None = None,
-) -> ReadModel:
+) -> ModelSource:
     """Read a model from its file.
 
     Args:
@@ -197,12 +195,13 @@ def read_model(
 
     if is_fitted_file(model):
         fitted = read_fitted(model, allow_pickle=allow_pickle, missing=missing)
-        known = features_of(fitted)
-        columns = features or known.names
-        texts = text_columns(columns, known.texts)
-        return ReadModel(fitted, True, columns, texts, labelled=True, underscored=known.underscored)
+        fitted_features = features_of(fitted)
+        columns = features or fitted_features.names
+        texts = text_columns(columns, fitted_features.texts)
+        underscored = fitted_features.underscored
+        return ModelSource(fitted, True, columns, texts, labelled=True, underscored=underscored)
     if missing is not None:
-        raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is none.")
+        raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is not one: leave it out.")
     single, texts = columns_of_inputs(model)
     columns = features or single
-    return ReadModel(model, False, columns, text_columns(columns, texts), labelled=columns is not features)
+    return ModelSource(model, False, columns, text_columns(columns, texts), labelled=columns is not features)

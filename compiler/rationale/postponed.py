@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 POSTPONED = frozenset({"onnx_ir._symbolic_shapes", "sympy"})
 
 
-class _Loaded:
+class _NoOpLoader:
     """Loads a module that is loaded already."""
 
     def create_module(self, spec: ModuleSpec) -> "ModuleType":
@@ -42,7 +42,7 @@ class _Finder:
             # `import sympy.core` reads the path of sympy, which executes it, and that imported sympy.core.
             spec = copy.copy(sys.modules[name].__spec__)
             if spec is not None:
-                spec.loader = _Loaded()  # type: ignore[assignment]
+                spec.loader = _NoOpLoader()  # type: ignore[assignment]
             return spec
         return None
 

@@ -64,12 +64,12 @@ def _mapped(
 ) -> "Dataset":
     """Apply `work` to the blocks of rows; `schema_of` returns the result's schema."""
     schema_of(entry)
-    task = partial(_answered, schema_of=schema_of, work=work, entry=entry, keep=tuple(keep))
+    task = partial(_answer_block, schema_of=schema_of, work=work, entry=entry, keep=tuple(keep))
     blocks = rows if task_rows is None else rows.repartition(target_num_rows_per_block=task_rows)
     return blocks.map_batches(task, batch_size=None, batch_format="pyarrow", zero_copy_batch=True)
 
 
-def _answered(
+def _answer_block(
     table: Any,
     schema_of: Callable[..., Any],
     work: Callable[..., Any],

@@ -17,7 +17,7 @@ from rationale.errors import DriftWarning, RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rationale.schema.manifest import LayerRule, Manifest, Memory, References, Variants
+    from rationale.schema.manifest import ChosenVariants, LayerRule, Manifest, Memory, References
 
 _SHOWN = 3  # base values in a line
 _LONGEST = 40  # characters of a rule
@@ -33,13 +33,13 @@ class Panel(StrEnum):
     LOOK_UP = "Look up"
 
 
-def _folder(given: str | Path) -> Path:
-    if "://" in str(given):
+def _folder(text: str | Path) -> Path:
+    if "://" in str(text):
         raise typer.BadParameter(
-            f"'{given}' is a URL, and entries are written to a folder: write them there, then copy it to the "
+            f"'{text}' is a URL, and entries are written to a folder: write them there, then copy it to the "
             "storage with a tool of that (aws s3 sync …)"
         )
-    return Path(given)
+    return Path(text)
 
 
 Repository = Annotated[
@@ -85,7 +85,9 @@ def progress_bar() -> "Iterator[Callable[[str, int, int], None]]":
         *columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as bar:
         task = bar.add_task("", total=1)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+        yield lambda stage, completed, total: bar.update(
+            task, description=stage, completed=completed, total=total
+        )
 
 
 def console(stderr: bool = False) -> "Console":
@@ -113,31 +115,32 @@ def _references_line(references: "References") -> str:
 def _rules_line(rules: "Sequence[LayerRule]") -> str:
     """Count the operators of each type by their rule."""
     counts: dict[str, Counter[str]] = {}
-    for one in rules:
-        counts.setdefault(brief(one.rule), Counter())[one.operator] += 1
+    for layer in rules:
+        counts.setdefault(shorten_rule(layer.rule), Counter())[layer.operator] += 1
     return "; ".join(
-        f"{rule}: {', '.join(f'{n} {operator}' for operator, n in of.items())}" for rule, of in counts.items()
+        f"{rule}: {', '.join(f'{n} {operator}' for operator, n in operators.items())}"
+        for rule, operators in counts.items()
     )
 
 
-def brief(rule: str) -> str:
+def shorten_rule(rule: str) -> str:
     """Shorten a rule with arrays, such as zbox of an image's bounds."""
     return rule if len(rule) <= _LONGEST else f"{rule[: _LONGEST - 1]}…"
 
 
-def _variants_line(variants: "Variants") -> str:
+def _variants_line(variants: "ChosenVariants") -> str:
     """Return the number of each variant in the graph, and the target machine."""
-    taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
+    counts = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
     runtime = f", for {variants.runtime}" * (variants.runtime != "onnxruntime")
-    return f"{taken} ({variants.provider}, {variants.threads} threads{runtime})"
+    return f"{counts} ({variants.provider}, {variants.threads} threads{runtime})"
 
 
-def report(manifest: "Manifest") -> None:
+def print_report(manifest: "Manifest") -> None:
     """Print the measurements in a few lines."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
-    for row in facts(manifest):
+    for row in manifest_lines(manifest):
         table.add_row(*row)
     screen = console()
     with screen.capture() as captured:
@@ -150,14 +153,14 @@ def report(manifest: "Manifest") -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def facts(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+def manifest_lines(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     """Yield names and lines that describe a combined graph and its measurements."""
-    yield from _explained(manifest)
-    yield from _decision(manifest)
-    yield from _measured(manifest)
+    yield from _explained_lines(manifest)
+    yield from _decision_lines(manifest)
+    yield from _measured_lines(manifest)
 
 
-def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+def _explained_lines(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     inputs = [e.tensor.name for e in manifest.explained]
     names = ", ".join(inputs[:_SHOWN]) + f" and {len(inputs) - _SHOWN} more" * (len(inputs) > _SHOWN)
     yield (
@@ -183,7 +186,7 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         yield "references", f"come with a request, {manifest.open_references.count} at most"
 
 
-def _decision(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+def _decision_lines(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     """Yield a decision profile's rules, and the inputs that callers must send, if there is one."""
     if manifest.decision is None:
         return
@@ -208,14 +211,14 @@ def _decision(manifest: "Manifest") -> Iterator[tuple[str, str]]:
 def _players_line(manifest: "Manifest") -> str:
     """List groups with their sizes, and the number of ungrouped features."""
     groups, kind = manifest.groups, manifest.players[0].kind
-    sizes = ", ".join(f"{name} ({len(own)})" for name, own in list(groups.items())[:_SHOWN])
+    sizes = ", ".join(f"{name} ({len(members)})" for name, members in list(groups.items())[:_SHOWN])
     more = f", {len(groups) - _SHOWN} more groups" if len(groups) > _SHOWN else ""
     alone = len(manifest.players) - len(groups)
     line = sizes + more + (f" and {alone} features" if alone else "")
     return line + ("; each one player" if kind == "player" else "; each the sum of its features")
 
 
-def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+def _measured_lines(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     m = manifest.measured
     yield "original outputs", f"unchanged to {m.outputs_error:.1e} of the largest"
     if m.completeness_gap is not None:
@@ -250,9 +253,9 @@ def _targets(manifest: "Manifest") -> str:
 
 def memory_line(memory: "Memory") -> str:
     """Return the chosen chunks and storage, and their cost."""
-    from rationale.schema.machine import in_words
+    from rationale.schema.machine import format_bytes
 
-    line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"
+    line = f"about {format_bytes(memory.needed)} for one row, of a budget of {format_bytes(memory.budget)}"
     if memory.chunk is not None:
         line += f"; {memory.chunks} chunks of {memory.chunk}"
         line += f", {memory.recomputed:.0%} of their forward pass recomputed" * bool(memory.recomputed)

@@ -94,11 +94,11 @@ def test_every_option_is_of_a_method() -> None:
 def test_what_was_asked_for_is_in_the_manifest() -> None:
     """A recompile of it is the same explanation."""
     references = read_rows(CREDIT / "references.csv")
-    rows = Frame.of_rows(references.given, references.columns)
+    rows = Frame.of_rows(references.rows, references.columns)
     groups = {"loan": ["loan_amount", "term_months"]}
     first = compile_model(CREDIT / "credit.onnx", DeepShap(rows), targets=range(1), groups=groups)
     request = CompileRequest.model_validate_json(first.manifest.request.model_dump_json())
-    again = compile_request(CREDIT / "credit.onnx", method_of(request, references.given), request)
+    again = compile_request(CREDIT / "credit.onnx", method_of(request, references.rows), request)
     assert request.targets == [0]
     assert request.features == {"applicant": list(references.columns or ())}
     assert again.manifest.request == first.manifest.request

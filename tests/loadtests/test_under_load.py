@@ -24,7 +24,6 @@ from loadtests.load.measure import Bench, sustainable_rate
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import CROWD, SCENARIOS
 from loadtests.systems.process import Server
-from loadtests.systems.variants import SystemSettings, serving
 
 pytestmark = pytest.mark.full
 
@@ -58,14 +57,6 @@ def test_times_of_an_open_load_count_from_when_a_request_was_due(bench: Bench) -
         actual = run_locust(Server(0, address), bench.folder / EXPECTED, options, "JsonUser")
     assert actual.requests == 30
     assert actual.p99_ms > 1500
-
-
-def test_a_baseline_is_measured_as_we_are(bench: Bench) -> None:
-    """Its two workers are handed requests in turn; predictions are answered beside them."""
-    variant = SystemSettings("captum", threads=1, workers=2)
-    with serving(variant, bench.folder) as server:
-        run = replace(bench, variant=variant, server=server).run(BY_NAME["mix"])
-    assert run.seen.faultless, run
 
 
 @pytest.mark.parametrize("form", ["JsonUser", "BinaryUser", "GrpcUser"])

@@ -16,17 +16,17 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
 from rationale.schema.manifest import (
+    ChosenVariants,
     Digests,
     EmbeddedProfile,
     ExplainedInput,
     Manifest,
-    Measured,
+    Measurements,
     Memory,
-    Method,
+    MethodRecord,
     References,
     Spread,
     TensorSpec,
-    Variants,
 )
 from rationale.schema.profile import as_profile
 from rationale.schema.request import CompileRequest
@@ -135,7 +135,7 @@ def write_pair_of(
     )
     fields: dict[str, Any] = {
         "model": name,
-        "method": Method(name="deepshap"),
+        "method": MethodRecord(name="deepshap"),
         "digests": Digests(model="m" * 64, references="r" * 64, options="o" * 64, explanation="e" * 64),
         "inputs": feeds,
         "explained": tuple(explained),
@@ -151,10 +151,10 @@ def write_pair_of(
         "ir_version": 10,
         "least_onnxruntime": "1.20",
         "tools": {},
-        "measured": Measured(
+        "measured": Measurements(
             rows=3, outputs_error=0, completeness_gap=0, rows_error=0, nodes=9, model_bytes=1, latency_ms=1
         ),
-        "variants": Variants(provider="cpu", threads=1, taken={}),
+        "variants": ChosenVariants(provider="cpu", threads=1, taken={}),
         "memory": Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     }
     fields |= over
@@ -216,7 +216,7 @@ def write_gradient(repository: Path) -> None:
         ),
         {"w": w, "wt": w.T.copy(), **SMALL},
         [("u", "v")],
-        method=Method(name="gradient"),
+        method=MethodRecord(name="gradient"),
     )
 
 

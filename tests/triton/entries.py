@@ -17,15 +17,15 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from rationale.schema.manifest import (
     FILE_NAME,
+    ChosenVariants,
     Digests,
     ExplainedInput,
     Manifest,
-    Measured,
+    Measurements,
     Memory,
-    Method,
+    MethodRecord,
     References,
     TensorSpec,
-    Variants,
 )
 from rationale.schema.request import CompileRequest
 
@@ -197,7 +197,7 @@ def make_manifest(linear: Linear) -> Manifest:
     )
     return Manifest(
         model=linear.name,
-        method=Method(name="deepshap"),
+        method=MethodRecord(name="deepshap"),
         request=CompileRequest(),
         digests=Digests(model="0" * 64, references="1" * 64, options="2" * 64, explanation="3" * 64),
         inputs=(x,),
@@ -220,10 +220,10 @@ def make_manifest(linear: Linear) -> Manifest:
         ir_version=IR_VERSION,
         least_onnxruntime="1.18",
         tools={"onnx": onnx.__version__},
-        measured=Measured(
+        measured=Measurements(
             rows=K, outputs_error=0, completeness_gap=0, rows_error=0, nodes=10, model_bytes=1, latency_ms=0.1
         ),
-        variants=Variants(provider="cpu", threads=1, taken={}),
+        variants=ChosenVariants(provider="cpu", threads=1, taken={}),
         memory=Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import inputs_of_arrow, read_inputs
-from rationale.decisions.decided import cells_in, cells_of, knock_outs_beside
+from rationale.decisions.decided import find_knock_out_cells, knock_out_columns, read_knock_out_cells
 from rationale.tables.files import read_columns
 
 
@@ -24,14 +24,14 @@ def read_applicants(
         InvalidOptionError, InvalidReferencesError: if rows or columns do not fit.
     """
     inputs = read_inputs(compiled, file, any_text=True)
-    names = knock_outs_beside(compiled.manifest, inputs)
+    names = knock_out_columns(compiled.manifest, inputs)
     further = read_columns(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
-    return inputs, further | cells_of(compiled.manifest, further, names), names
+    return inputs, further | read_knock_out_cells(compiled.manifest, further, names), names
 
 
 def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
     """Return the rows of an Arrow record batch, one or more, as `read_applicants` does for a file."""
     inputs = inputs_of_arrow(compiled, batch, any_text=True)
-    names = knock_outs_beside(compiled.manifest, inputs)
+    names = knock_out_columns(compiled.manifest, inputs)
     further = {name: batch.column(name).to_pylist() for name in names.intersection(batch.schema.names)}
-    return inputs, cells_in(compiled.manifest, inputs, further)
+    return inputs, find_knock_out_cells(compiled.manifest, inputs, further)

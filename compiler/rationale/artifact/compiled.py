@@ -15,7 +15,7 @@ from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import Undecided, cells_in, decide_inputs
+from rationale.decisions.decided import Undecided, decide_inputs, find_knock_out_cells
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -37,7 +37,7 @@ from rationale.pictures.picture import (
 )
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
-from rationale.tables.frames import as_texts, frame_of, in_order, spread
+from rationale.tables.frames import as_texts, columns_in_order, divide_columns, frame_of
 
 
 def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
@@ -218,7 +218,7 @@ class Compiled:
         decision_only -= {spec.name for spec in manifest.inputs}
         rows = {n: a for n, a in x.items() if n not in decision_only} if isinstance(x, Mapping) else x
         inputs = self.fit(rows)
-        return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
+        return list(decide_inputs(manifest, self.run, inputs, find_knock_out_cells(manifest, inputs, x)))
 
     def rules(self) -> tuple[LayerRule, ...]:
         """Return the rule of LRP, AttnLRP or CP-LRP that each operator got, from the inputs to the output.
@@ -260,7 +260,7 @@ class Compiled:
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
         feature_names = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
         columns: dict[str, Sequence[str] | None] = {n: feature_names.get(n, single.get(n)) for n in inputs}
-        return dict(spread(frame, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
+        return dict(divide_columns(frame, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
 
     def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
         """Return a table's columns in the order of an input's features; anything else as it is."""
@@ -272,7 +272,7 @@ class Compiled:
         if explained and explained.given_names is None and set(map(str, frame.labels)) != set(names or ()):
             names = None  # nobody gave them: by position
         missing = explained is not None and explained.takes_missing
-        return in_order(
+        return columns_in_order(
             frame, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
         )
 

@@ -49,6 +49,7 @@ from rationale.schema.manifest import (
     Extension,
     LayerRule,
     Manifest,
+    MethodRecord,
     OpenLength,
     Parity,
     Player,
@@ -58,7 +59,6 @@ from rationale.schema.manifest import (
     is_float,
     names_of,
 )
-from rationale.schema.manifest import Method as MethodEntry
 from rationale.schema.outputs import WHOLE
 from rationale.schema.request import CompileRequest, plain
 
@@ -113,7 +113,7 @@ def describe(
     harmless = harmless and adds_up(checked.measured, method.gap)
     manifest = Manifest(
         model="",
-        method=MethodEntry(name=method.name, options=method.options, gap=method.gap),
+        method=MethodRecord(name=method.name, options=method.options, gap=method.gap),
         request=request,
         digests=_digests(selection, references, span, kernels),
         custom_ops=kernels,
@@ -351,7 +351,7 @@ def _references(
         base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
     return References(
         count=references.count,
-        given=references.given,
+        given=references.given_rows,
         base_value=base,
         spreads=spreads(rows, names, references.weights),
     )

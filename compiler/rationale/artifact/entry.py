@@ -156,7 +156,7 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
     """
     table = read_table(file, compiled.manifest)
     check_table(str(file), table, compiled.manifest)
-    return _fit_rows(compiled, table.given, any_text=any_text)
+    return _fit_rows(compiled, table.rows, any_text=any_text)
 
 
 def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:

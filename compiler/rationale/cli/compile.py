@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rationale.cli import compile_options as given
+from rationale.cli import compile_options as option
 from rationale.cli import decisions, entries, references
 from rationale.schema.methods import takes_seed
-from rationale.terminal import Panel, Repository, progress_bar, report, reporting_errors
+from rationale.terminal import Panel, Repository, print_report, progress_bar, reporting_errors
 
 if TYPE_CHECKING:
     from rationale.schema.request import CompileRequest
 
 app = typer.Typer(
     name="rationale",
-    help="Why did the model decide this? Compiles an ONNX model into one graph that answers with the "
-    "prediction and its explanation, and serves it.",
+    help="Why did the model decide this? Rationale compiles an ONNX model into one graph that answers with "
+    "the prediction and its explanation, and serves it.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -26,38 +26,38 @@ app = typer.Typer(
 
 
 @app.command("compile", rich_help_panel=Panel.EXPLAIN)
-@given.with_method_options
+@option.with_method_options
 def compile_command(
-    model: given.Model,
-    name: given.Name,
-    method: given.Method = "deepshap",
+    model: option.Model,
+    name: option.Name,
+    method: option.Method = "deepshap",
     repository: Repository = Path("model_repository"),
-    references: given.References = None,
-    open_references: given.OpenReferences = None,
-    decision: given.Decision = None,
-    compare: given.Compare = None,
-    draws: given.Draws = 0,
-    targets: given.Targets = None,
-    output: given.Output = None,
-    logits: given.Logits = False,
-    inputs: given.Inputs = None,
-    layers: given.Layers = None,
-    concepts: given.Concepts = None,
-    concept_axis: given.ConceptAxis = None,
-    features: given.Features = None,
-    group: given.Group = None,
-    size: given.Size = None,
-    allow_pickle: given.AllowPickle = False,
-    allow_parity: given.AllowParity = None,
-    missing: given.Missing = None,
-    categories: given.Categories = None,
-    custom_ops: given.CustomOps = None,
-    provider: given.Provider = "cpu",
-    runtime: given.Runtime = "onnxruntime",
-    threads: given.Threads = None,
-    memory_budget: given.MemoryBudget = "4GB",
-    storage: given.Storage = "float32",
-    one_shot: given.OneShot = False,
+    references: option.References = None,
+    open_references: option.OpenReferences = None,
+    decision: option.Decision = None,
+    compare: option.Compare = None,
+    draws: option.Draws = 0,
+    targets: option.Targets = None,
+    output: option.Output = None,
+    logits: option.Logits = False,
+    inputs: option.Inputs = None,
+    layers: option.Layers = None,
+    concepts: option.Concepts = None,
+    concept_axis: option.ConceptAxis = None,
+    features: option.Features = None,
+    group: option.Group = None,
+    size: option.Size = None,
+    allow_pickle: option.AllowPickle = False,
+    allow_parity: option.AllowParity = None,
+    missing: option.Missing = None,
+    categories: option.Categories = None,
+    custom_ops: option.CustomOps = None,
+    provider: option.Provider = "cpu",
+    runtime: option.Runtime = "onnxruntime",
+    threads: option.Threads = None,
+    memory_budget: option.MemoryBudget = "4GB",
+    storage: option.Storage = "float32",
+    one_shot: option.OneShot = False,
     **method_options: Any,
 ) -> None:
     """Compile MODEL and its explanation into a model repository.
@@ -69,27 +69,27 @@ def compile_command(
 
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
-    given_options = {**locals(), **method_options}
+    options = {**locals(), **method_options}
     with reporting_errors():
         from rationale.artifact.repository import check_name
         from rationale.from_files import compile_files
 
         check_name(name)
-        request = _request(given_options, method_options)
+        request = _request(options, method_options)
         with progress_bar() as progress:
             compiled = compile_files(request, model, references, progress)
             entry = compiled.write(repository, name)
         if compiled.conversion is not None:
             print(compiled.conversion)
-        report(compiled.manifest)
+        print_report(compiled.manifest)
         print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
         if compiled.comparisons:
-            kinds = [one.name for one in compiled.comparisons if one.kind == "baseline"]
+            kinds = [comparison.name for comparison in compiled.comparisons if comparison.kind == "baseline"]
             kinds += [f"{draws} draws of the references"] * bool(draws)
-            print(f"wrote {len(compiled.comparisons)} comparisons beside: {', '.join(kinds)}")
+            print(f"wrote {len(compiled.comparisons)} comparisons: {', '.join(kinds)}")
 
 
-def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "CompileRequest":
+def _request(values: Mapping[str, Any], method_options: Mapping[str, Any]) -> "CompileRequest":
     """Return the request that the options describe; raise InvalidOptionError if they make no sense."""
     from rationale.schema.machine import Deployment, parse_bytes
     from rationale.schema.request import (
@@ -104,28 +104,28 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
     )
 
     options = {name: value for name, value in method_options.items() if value is not False and value != []}
-    if given["draws"] and not takes_seed(given["method"]):
+    if values["draws"] and not takes_seed(values["method"]):
         options["seed"] = None  # it belongs to the draws alone
-    same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
+    same = CompileRequest.model_fields.keys() & values.keys() - {"targets", "layers", "concepts", "compare"}
     return CompileRequest(
-        **{name: given[name] for name in same - {"features", "custom_ops"}},
+        **{name: values[name] for name in same - {"features", "custom_ops"}},
         options=options,
-        targets=parse_targets(given["targets"]),
-        features=parse_features(given["features"] or []),
-        groups=parse_groups(given["group"] or []),
-        sizes=parse_sizes(given["size"] or []),
-        layers=parse_layers(given["layers"] or []),
-        concepts=parse_concepts(given["concepts"], given["concept_axis"]),
-        custom_ops=tuple(given["custom_ops"] or ()),
-        compare=parse_compare(given["compare"] or []),
-        draws_seed=given["seed"] or 0,
+        targets=parse_targets(values["targets"]),
+        features=parse_features(values["features"] or []),
+        groups=parse_groups(values["group"] or []),
+        sizes=parse_sizes(values["size"] or []),
+        layers=parse_layers(values["layers"] or []),
+        concepts=parse_concepts(values["concepts"], values["concept_axis"]),
+        custom_ops=tuple(values["custom_ops"] or ()),
+        compare=parse_compare(values["compare"] or []),
+        draws_seed=values["seed"] or 0,
         deployment=Deployment(
-            given["provider"],
-            given["threads"],
-            parse_bytes(given["memory_budget"]),
-            given["storage"],
-            given["one_shot"],
-            given["runtime"],
+            values["provider"],
+            values["threads"],
+            parse_bytes(values["memory_budget"]),
+            values["storage"],
+            values["one_shot"],
+            values["runtime"],
         ),
     )
 
@@ -141,10 +141,10 @@ app.add_typer(decisions.app, name="decisions", rich_help_panel=Panel.DECIDE)
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def bench_command(context: typer.Context) -> None:
-    """Say how to time explanations beside the plain model, SHAP and captum: from a checkout.
+    """Print the command that times explanations against the plain model, SHAP and captum.
 
     The benchmarks need torch and the peers' libraries, so they are in the repository and not in the wheel.
-    All arguments are those of `python -m benchmarks`.
+    The arguments are those of `python -m benchmarks`.
 
     Example: rationale bench credit --peers ort-forward,shap
     """

@@ -28,38 +28,38 @@ Model = Annotated[
     ),
 ]
 Name = Annotated[
-    str, typer.Option(help="What it is served as: the entries NAME and NAME_explain.", metavar="NAME")
+    str, typer.Option(help="The name to serve it by: the entries are NAME and NAME_explain.", metavar="NAME")
 ]
 Method = Annotated[
     str,
     typer.Option(
         help=f"How to explain: {', '.join(METHODS)}. treeshap is for forests and boosted trees; exactshap "
-        "(up to 12 features) and permutationshap explain any model; auto takes what is exact for the model, "
-        "and says which and why. docs/methods.md says which one when.",
+        "(up to 12 features) and permutationshap explain any model; auto takes a method that is exact for "
+        "the model, and says which and why. docs/methods.md says when to use which.",
         metavar="NAME",
     ),
 ]
 References = Annotated[
     Path | None,
     _references(
-        help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
+        help="Rows to compare each explained row with: .npz (an array for each input), .npy, .csv or "
         ".parquet. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
-        "typical rows are usual. integrated-gradients takes zeros without them, treeshap --covers.",
+        "typical rows are usual. Without them integrated-gradients takes zeros, and treeshap --covers.",
         metavar="FILE",
     ),
 ]
 OpenReferences = Annotated[
     int | None,
     _references(
-        help="Take up to K references with each request instead of keeping some in the graph: the entry "
-        "is NAME_explain_open. --references are then examples for the check, and not kept.",
+        help="Take up to K references with each request, and keep none in the graph: the entry is "
+        "NAME_explain_open. --references are then examples for the check.",
         metavar="K",
     ),
 ]
 Targets = Annotated[
     str | None,
     _explained(
-        help="Which elements of the output to explain: indices such as 0,3, contrasts such as 1-0 (why "
+        help="The elements of the output to explain: indices such as 0,3, contrasts such as 1-0 (why "
         "class 1 rather than 0), 'all', or 'predicted' (each row's own largest). Default: the only "
         "element, 1 of two (an output [N, 2]), else predicted.",
     ),
@@ -122,8 +122,8 @@ AllowPickle = Annotated[
     _fitted(
         "--allow-pickle",
         envvar=ALLOW_PICKLE,
-        help="Read a model from a pickle (.joblib, .pkl). A pickle is a program that runs as it is read: "
-        "only for files that you trust.",
+        help="Read a model from a pickle (.joblib, .pkl). A pickle is a program that runs when it is read: "
+        "use this only for files that you trust.",
     ),
 ]
 AllowParity = Annotated[
@@ -190,7 +190,7 @@ Compare = Annotated[
     _decisions(
         help="With --decision: references of another baseline. The same model is explained against them in "
         "a further entry, NAME_explain_DIGEST; repeat for several. Callers of :decide and `rationale "
-        "decisions report` then learn which reasons stay. Each takes as long as the compile itself.",
+        "decisions report` then learn which reasons stay. Each set takes as long as the compile itself.",
         metavar="NAME=FILE",
     ),
 ]
@@ -198,7 +198,7 @@ Draws = Annotated[
     int,
     _decisions(
         help="With --decision: as --compare, for this many sets drawn with replacement from --references "
-        "(by --seed): 10 show how much depends on the choice of rows.",
+        "(by --seed). 10 sets show how much the reasons depend on the choice of rows.",
         min=0,
         max=1000,
     ),
@@ -206,27 +206,29 @@ Draws = Annotated[
 Provider = Annotated[
     str,
     _machine(
-        help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there."
+        help="The processor that will run it, cpu or cuda: operators take the form that is fastest there."
     ),
 ]
 Runtime = Annotated[
     str,
     _machine(
-        help="What will load it, onnxruntime, openvino, tensorrt or any: the graph avoids what other "
-        "runtimes than ONNX Runtime get wrong or lack; docs/runtimes.md says what."
+        help="The runtime that will load it: onnxruntime, openvino, tensorrt or any. The graph avoids "
+        "operators that the runtime lacks or gets wrong (docs/runtimes.md)."
     ),
 ]
-Threads = Annotated[int | None, _machine(help="Threads one run may use. Default: this machine's.", min=1)]
+Threads = Annotated[
+    int | None, _machine(help="Threads of one run. Default: all cores of this machine.", min=1)
+]
 MemoryBudget = Annotated[
     str,
     _machine(
-        help="Memory for references and one row's work together. If it is too little, references are "
-        "taken a chunk at a time: slower, but any number of them fits.",
+        help="Memory for references and one row's work together. If it is too little, the graph takes "
+        "references in chunks: slower, but any number of them fits.",
         metavar="SIZE",
     ),
 ]
 Storage = Annotated[
-    str, _machine(help="How precomputed references are kept: float32, or float16 at half the size.")
+    str, _machine(help="The type of precomputed references: float32, or float16 at half the size.")
 ]
 OneShot = Annotated[
     bool,
@@ -239,10 +241,10 @@ OneShot = Annotated[
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of the methods in its signature, which typer reads."""
-    own = signature(command, eval_str=True)
-    fixed = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    command_signature = signature(command, eval_str=True)
+    fixed = [p for p in command_signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     generated = [_parameter(name) for name in OPTIONS]
-    vars(command)["__signature__"] = own.replace(parameters=[*fixed, *generated])
+    vars(command)["__signature__"] = command_signature.replace(parameters=[*fixed, *generated])
     return command
 
 

@@ -10,7 +10,7 @@ from rationale.cli.repositories import Repository
 from rationale.terminal import console, progress_bar, reporting_errors
 
 app = typer.Typer(
-    help="Report on decisions over the rows of a file, and on their reasons: report.", no_args_is_help=True
+    help="Report on the decisions on a file's rows, and on their reasons: report.", no_args_is_help=True
 )
 
 
@@ -41,36 +41,35 @@ def report_command(
     label: Annotated[
         str | None,
         typer.Option(
-            help="A column of two values, what became of the loans: the share of the larger is told for each "
-            "decision.",
+            help="A column of two values, the outcome of the loans: the report gives the share of the larger "
+            "value for each decision.",
             metavar="COLUMN",
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
-            help="A column of a protected attribute, which need be no input of the model: rates of decisions "
-            "for each value, and their ratio. Repeat for several.",
+            help="A column of a protected attribute, not necessarily an input of the model: the report gives "
+            "rates of decisions for each value, and their ratio. Repeat for several.",
             metavar="COLUMN",
         ),
     ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns that decisions.csv has too, beside those of --group and --label, such as an "
-            "application's id; by commas.",
+            help="Further columns to copy to decisions.csv, such as an application's id; by commas.",
             metavar="NAME,…",
         ),
     ] = None,
     references: Annotated[
         Path | None,
         typer.Option(
-            help="The references that the entry was compiled with: then the features of the named reasons, "
-            "and others at random, are moved to their values.",
+            help="The references that the entry was compiled with. The report then moves the features of the "
+            "named reasons, and others at random, to their values.",
             metavar="FILE",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn there.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random features.", min=0)] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -81,10 +80,10 @@ def report_command(
 ) -> None:
     """Decide every row of a file, and report how sure the reasons are: for the validation of a model.
 
-    How often each decision and each reason comes; which reasons stay by other references, where the entry was
-    compiled with --compare or --draws; whether the named reasons carry the score (--references); rates by
-    protected group, computed and not judged. docs/evaluation.md says what each number means. Nothing of it is
-    in the audit trail: `rationale decide --audit` makes decisions and records them.
+    The report counts each decision and each reason. It tells which reasons stay with other references, if
+    the entry was compiled with --compare or --draws, and whether the named reasons carry the score
+    (--references). It computes rates by protected group and does not judge them. docs/evaluation.md explains
+    each number. The audit trail records none of it: use `rationale decide --audit` for decisions.
 
     Example: rationale decisions report applicants.csv credit --group sex --references near.npz --out report
     """
@@ -97,7 +96,7 @@ def report_command(
         if out is not None:
             check_folder(out)
         with progress_bar() as progress:
-            done = report(
+            measures = report(
                 repository,
                 name or find_deciding_model(repository),
                 data,
@@ -108,13 +107,13 @@ def report_command(
                 seed=seed,
                 progress=progress,
             )
-        for table in tables(done):
+        for table in tables(measures):
             print(table.title)
             table.title = None
             console().print(table)
             console().print()
-        for note in done.notes:
+        for note in measures.notes:
             print(note, file=sys.stderr)
         if out is not None:
-            written = write_report(done, data, seed, out)
+            written = write_report(measures, data, seed, out)
             print(f"wrote {', '.join(written)} to {out}")

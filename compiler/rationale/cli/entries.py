@@ -8,7 +8,7 @@ import typer
 
 from rationale.cli.repositories import Repository
 from rationale.errors import InvalidOptionError
-from rationale.terminal import Panel, console, progress_bar, report, reporting_errors
+from rationale.terminal import Panel, console, print_report, progress_bar, reporting_errors
 
 app = typer.Typer()
 
@@ -30,51 +30,51 @@ def explain_command(
         str | None,
         typer.Option(
             help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
-            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor); or draw the "
-            "--rows to a picture, .svg: bars of tables, heatmaps of images, shaded words of token ids. Of "
-            "many files: the folder, or its URL, for one .parquet each; a run that was interrupted goes on.",
+            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor). Or draw the "
+            "--rows as a picture, .svg: bars of tables, heatmaps of images, shaded words of token ids. For "
+            "many files: a folder, or its URL, which gets one .parquet each; an interrupted run goes on.",
             metavar="FILE|FOLDER",
         ),
     ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Of --save: columns of a table that are written as they are; of --html: that name its rows.",
+            help="Columns of the table that --save copies, and that name the rows of --html; by commas.",
             metavar="NAME,…",
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of many files: on so many cores; all by default.", min=1)
+        int | None, typer.Option(help="Cores that explain many files. Default: all.", min=1)
     ] = None,
     rows: Annotated[
-        str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
+        str, typer.Option(help="Print this many rows of the file, or all.", metavar="N|all")
     ] = "10",
     top: Annotated[int, typer.Option(help="Print this many features of each row.", min=1)] = 10,
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page to send: the --rows with the same pictures, and an overview of all. It is one "
-            "file that loads and runs nothing.",
+            help="Write a page: pictures of the --rows, and an overview of all rows. It is one file to send, "
+            "which loads and runs nothing.",
             metavar="FILE",
         ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="Of --html and --save FILE.svg: what token ids stand for; a tokenizer.json, or a text file "
-            "with a token a line.",
+            help="The tokens of token ids, for --html and --save FILE.svg: a tokenizer.json, or a text file "
+            "with one token per line.",
             metavar="FILE",
         ),
     ] = None,
 ) -> None:
     """Explain the rows of a file with a compiled entry, without a server.
 
-    Prints for each row what the model answered, the mean over the references (base), and the features with
-    the largest attributions; the gap is what they leave unexplained. --html and --save FILE.svg draw them.
+    It prints the model's answer to each row, the mean over the references (base), the features with the
+    largest attributions, and the gap that they leave unexplained. --html and --save FILE.svg draw them.
 
     Example: rationale explain credit --input applicants.csv --save reasons.csv --html reasons.html
 
-    Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
+    Example: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
     with reporting_errors():
         from rationale.portfolios.answered_files import is_portfolio
@@ -83,39 +83,40 @@ def explain_command(
 
         picture = Path(save) if save is not None and save.lower().endswith(".svg") else None
         if tokenizer is not None and picture is None and html is None:
-            raise InvalidOptionError("--tokenizer: only with --html FILE or --save FILE.svg.")
-        kept = [] if keep is None else [name.strip() for name in keep.split(",")]
+            raise InvalidOptionError("--tokenizer needs --html FILE or --save FILE.svg.")
+        columns = [] if keep is None else [name.strip() for name in keep.split(",")]
         if is_portfolio(rows_in):
             if save is None or html is not None:
-                raise InvalidOptionError(f"--input {rows_in}: many files want --save FOLDER, and no --html.")
+                raise InvalidOptionError(
+                    f"--input {rows_in}: these are many files: give --save FOLDER, and leave --html out."
+                )
             with progress_bar() as progress:
-                done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
-            print("\n".join(done))
+                answered = explain_portfolio(repository / name, rows_in, save, columns, threads, progress)
+            print(answered)
             return
         if keep is not None and html is None and (save is None or picture is not None):
-            raise InvalidOptionError("--keep: only with --save FILE of rows, such as .csv, or --html FILE.")
+            raise InvalidOptionError("--keep needs --save FILE, a table such as .csv, or --html FILE.")
         if threads is not None:
             raise InvalidOptionError(
-                "--threads: only where --input is many files: a folder, or a pattern such as "
-                "'loans-*.parquet'."
+                "--threads is for many files: give --input a folder, or a pattern such as 'loans-*.parquet'."
             )
-        shown, input_file = parse_rows(rows), Path(rows_in)
+        row_count, input_file = parse_rows(rows), Path(rows_in)
         if picture is not None:
             from rationale.portfolios.report import draw_file
 
-            print(draw_file(repository, name, input_file, picture, shown, top, tokenizer))
+            print(draw_file(repository, name, input_file, picture, row_count, top, tokenizer))
         if html is not None:
             from rationale.portfolios.report import report_file
 
             with progress_bar() as progress:
                 message = report_file(
-                    repository, name, input_file, html, shown, top, tokenizer, progress, kept
+                    repository, name, input_file, html, row_count, top, tokenizer, progress, columns
                 )
             print(message)
         with progress_bar() as progress:
             saved = None if save is None or picture is not None else Path(save)
-            columns = kept if saved else ()
-            lines = explain_file(repository, name, input_file, saved, top, shown, progress, columns)
+            kept = columns if saved else ()
+            lines = explain_file(repository, name, input_file, saved, top, row_count, progress, kept)
         for line in lines:
             print(line)
 
@@ -123,7 +124,7 @@ def explain_command(
 @app.command("export", rich_help_panel=Panel.EXPLAIN)
 def export_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
-    html: Annotated[Path, typer.Option(help="Write this .html.", metavar="FILE")],
+    html: Annotated[Path, typer.Option(help="The .html file to write.", metavar="FILE")],
     repository: Repository = Path("model_repository"),
     onnxruntime_web: Annotated[
         Path | None,
@@ -136,16 +137,16 @@ def export_command(
     ranges: Annotated[
         Path | None,
         typer.Option(
-            help="Rows whose least and largest values the sliders go over: .csv, .parquet, .npz or .npy; no "
-            "row is in the page. Default: what the decision profile says, else the references.",
+            help="Rows that set the ends of the sliders: .csv, .parquet, .npz or .npy. The page contains no "
+            "row. Default: the decision profile's limits, else the references.",
             metavar="FILE",
         ),
     ] = None,
 ) -> None:
     """Write a small entry as one page that opens from disk: sliders, score and reasons, without a server.
 
-    The graph runs in the reader's browser, and no value leaves it. Of tables of up to 200 features. The graph
-    in the page holds what it needs of the references, which may be people's rows.
+    The graph runs in the reader's browser, and no value leaves it. A page takes a table of up to 200
+    features. Its graph holds what it needs of the references, which may be people's rows.
 
     Example: rationale export credit --html credit.html
     """
@@ -166,44 +167,44 @@ def diff_command(
     repository: Repository = Path("model_repository"),
     max_flips: Annotated[
         str | None,
-        typer.Option(help="End with status 1 where more rows are decided otherwise.", metavar="SHARE%"),
+        typer.Option(help="End with status 1 if the decisions on more rows change.", metavar="SHARE%"),
     ] = None,
     max_reasons: Annotated[
         str | None,
         typer.Option(
-            help="End with status 1 where of more rows that both decline the first reason is another.",
+            help="End with status 1 if the first reason changes for more of the rows that both decline.",
             metavar="SHARE%",
         ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--json", help="Write all of it, and the rows that flip.", metavar="FILE")
+        Path | None, typer.Option("--json", help="Write all numbers, and the rows that flip.", metavar="FILE")
     ] = None,
 ) -> None:
     """Compare two models with decision profiles on a portfolio, before one replaces the other.
 
-    Prints who is decided otherwise, whose first reason is another one, and which features' attributions
-    change: those of the difference of both models, where both have the same references.
+    It prints the rows whose decision or first reason changes, and the features whose attributions change. If
+    both entries have the same references, these attributions explain the difference of the models.
 
     Example: rationale diff credit credit-v2 --input portfolio.parquet --max-flips 1% --json diff.json
     """
     with reporting_errors():
         from rationale.evaluate.decisions.difference import difference, lines, write_difference
 
-        most = {
+        limits = {
             "flips": parse_share("--max-flips", max_flips),
             "first reasons": parse_share("--max-reasons", max_reasons),
         }
         with progress_bar() as progress:
-            found = difference(repository, old, new, rows_in, progress)
-        print("\n".join(lines(found)))
-        for note in found.notes:
+            changes = difference(repository, old, new, rows_in, progress)
+        print("\n".join(lines(changes)))
+        for note in changes.notes:
             print(note, file=sys.stderr)
         if save is not None:
-            write_difference(found, save)
+            write_difference(changes, save)
         beyond = [
-            f"{what} {share:.2%} > {most[what]:.2%}"
-            for what, share in {"flips": found.flip_share, "first reasons": found.reason_share}.items()
-            if share > most[what]
+            f"{kind} {share:.2%} > {limits[kind]:.2%}"
+            for kind, share in {"flips": changes.flip_share, "first reasons": changes.reason_share}.items()
+            if share > limits[kind]
         ]
         if beyond:
             print(f"too much changes: {', '.join(beyond)}", file=sys.stderr)
@@ -230,22 +231,22 @@ def check_command(
     runtime: Annotated[
         str,
         typer.Option(
-            help="What runs the entry, onnxruntime or openvino (pip install openvino), where "
-            "its answers are also compared with those of ONNX Runtime."
+            help="The runtime that runs the entry: onnxruntime, or openvino (pip install openvino), whose "
+            "answers are compared with those of ONNX Runtime."
         ),
     ] = "onnxruntime",
 ) -> None:
-    """Measure a written entry again: outputs unchanged, attributions complete, rows apart.
+    """Measure a written entry again: unchanged outputs, complete attributions, independent rows.
 
-    The same that `rationale compile` measures before it writes an entry: after an update of ONNX Runtime, or
-    on another machine.
+    It repeats the measurements of `rationale compile`. Use it after an update of ONNX Runtime, or on another
+    machine.
 
     Examples: rationale check credit; rationale check credit --runtime openvino
     """
     with reporting_errors():
         from rationale.artifact.entry import check_entry
 
-        report(check_entry(repository, name, runtime))
+        print_report(check_entry(repository, name, runtime))
 
 
 @app.command("evaluate", rich_help_panel=Panel.EXPLAIN)
@@ -253,7 +254,7 @@ def evaluate_command(
     names: Annotated[list[str], typer.Argument(help="One entry, or several to compare.", metavar="NAME")],
     input_file: Annotated[
         Path,
-        typer.Option("--input", help="Rows to judge on: .npz, .npy, .csv or .parquet.", metavar="FILE"),
+        typer.Option("--input", help="Rows to measure on: .npz, .npy, .csv or .parquet.", metavar="FILE"),
     ],
     repository: Repository = Path("model_repository"),
     out: Annotated[
@@ -265,13 +266,15 @@ def evaluate_command(
     references: Annotated[
         list[Path] | None,
         typer.Option(
-            help="The references an entry was compiled with, for the randomised-weights check and --shapley; "
-            "repeat for several. Without them these are left out where the method has references.",
+            help="The references that an entry was compiled with, for the randomised-weights check and "
+            "--shapley; repeat for several. An entry whose references are missing skips both.",
             metavar="FILE",
         ),
     ] = None,
-    rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
-    seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
+    rows: Annotated[int, typer.Option(help="Number of rows to draw from the file.", min=1)] = 100,
+    seed: Annotated[
+        int, typer.Option(help="Seed of all draws: the same seed gives the same numbers.", min=0)
+    ] = 0,
     shapley: Annotated[
         bool,
         typer.Option(
@@ -281,14 +284,14 @@ def evaluate_command(
         ),
     ] = False,
     evaluations: Annotated[
-        int, typer.Option(help="Of --shapley: answers of the model for an entry, at most.", min=1)
+        int, typer.Option(help="Most answers of the model that --shapley takes per entry.", min=1)
     ] = 50_000_000,
 ) -> None:
     """Measure how faithful explanations are to their model: one entry, or several to compare.
 
-    Deletion and insertion curves beside random orders, and the correlation with the explanations of the same
-    model with redrawn weights. docs/evaluation.md says what each number means:
-    they judge faithfulness to the model, not to the world.
+    It draws deletion and insertion curves beside random orders, and correlates the explanations with those of
+    the same model with redrawn weights. The numbers (docs/evaluation.md) judge faithfulness to the model, not
+    to the world.
 
     Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
     """
@@ -301,21 +304,21 @@ def evaluate_command(
             check_folder(out)
         settings = EvaluationSettings(rows, seed, shapley=shapley, evaluations=evaluations)
         with progress_bar() as progress:
-            done = evaluate(repository, names, input_file, references or (), settings, progress)
-        console().print(summary_table(done))
-        if (compared := shapley_table(done)) is not None:
+            evaluation = evaluate(repository, names, input_file, references or (), settings, progress)
+        console().print(summary_table(evaluation))
+        if (comparison := shapley_table(evaluation)) is not None:
             console().print()
-            console().print(compared)
-        for note in notes(done):
+            console().print(comparison)
+        for note in notes(evaluation):
             print(note, file=sys.stderr)
         if out is not None:
-            written = write_report(done, settings, input_file, out)
+            written = write_report(evaluation, settings, input_file, out)
             print(f"wrote {', '.join(written)} to {out}")
 
 
 @app.command("operators", rich_help_panel=Panel.LOOK_UP)
 def operators_command() -> None:
-    """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
+    """List the operators that can be explained, with their opsets, methods and tests."""
     from rich.table import Table
 
     with reporting_errors():

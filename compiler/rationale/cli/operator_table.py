@@ -51,24 +51,24 @@ class OperatorRow:
 def operator_table() -> list[OperatorRow]:
     """Return one row for each operator that has a rule or becomes operators that have one."""
     rules = {(rule.domain, rule.op_type): rule for rule in all_rules()}
-    rows = [_of_rule(key, rule) for key, rule in rules.items()]
+    rows = [_rule_row(key, rule) for key, rule in rules.items()]
     rows += [
         _row(key, "rewritten", "as its definition", function)
         for key, function in rewritten_operators().items()
         if key not in rules
     ]
-    known = {row.name for row in rows} | set(UNROLLED)
+    named = {row.name for row in rows} | set(UNROLLED)
     rows += [
-        _described(
+        _operator_row(
             ("", name), "inlined", "as its definition", "Through the operators by which ONNX defines it."
         )
-        for name in sorted(_defined() - known)
+        for name in sorted(_composed_operators() - named)
     ]
-    rows += [_described(("", name), "unrolled", ALL, how) for name, how in UNROLLED.items()]
+    rows += [_operator_row(("", name), "unrolled", ALL, how) for name, how in UNROLLED.items()]
     return sorted(rows, key=lambda row: row.name)
 
 
-def _defined() -> set[str]:
+def _composed_operators() -> set[str]:
     """Return operators of ai.onnx that ONNX defines by others, in their newest version."""
     version = onnx.defs.onnx_opset_version()
     names = {schema.name for schema in _schemas() if not schema.domain} - EMPTY
@@ -80,16 +80,16 @@ def _takes_floats(name: str, version: int) -> bool:
     return not schema.deprecated and any("tensor(float)" in kinds.types for kinds in schema.inputs)
 
 
-def _of_rule(key: tuple[str, str], rule: Rule) -> OperatorRow:
+def _rule_row(key: tuple[str, str], rule: Rule) -> OperatorRow:
     row, package = _row(key, str(rule.kind), _methods(rule), rule.forward), package_of(rule)
     return row if package is None else replace(row, tested="", package=f"{package.package} {package.version}")
 
 
 def _row(key: tuple[str, str], kind: str, methods: str, function: Callable[..., Any]) -> OperatorRow:
-    return _described(key, kind, methods, _first_line(function.__doc__))
+    return _operator_row(key, kind, methods, _first_line(function.__doc__))
 
 
-def _described(key: tuple[str, str], kind: str, methods: str, how: str) -> OperatorRow:
+def _operator_row(key: tuple[str, str], kind: str, methods: str, how: str) -> OperatorRow:
     name = full_name(*key)
     return OperatorRow(name, _opsets(*key), kind, methods, _tested(name), how)
 
@@ -133,7 +133,7 @@ def _tested(name: str) -> str:
     """Return the numbers that scripts/operators.py counted."""
     samples, cases = _counts().get(name, (0, 0))
     parts = ((samples, "sample"), (cases, "node test"))
-    return ", ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in parts if count)
+    return ", ".join(f"{count} {unit}{'s' * (count > 1)}" for count, unit in parts if count)
 
 
 @cache

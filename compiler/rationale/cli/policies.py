@@ -4,17 +4,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from rationale.compile import compile_model
+from rationale.conversion.convert import convert
+from rationale.conversion.parity import ANY
+from rationale.decisions.decide import read_cell
+from rationale.errors import InvalidModelError, InvalidOptionError, InvalidReferencesError
+from rationale.evaluate.decisions.decided import plain_cell
+from rationale.evaluate.draws import ExplainedRows, explain_rows, mean_distance, mean_distance_of_draws
+from rationale.from_files import read_model
+from rationale.methods.methods import make_method
+from rationale.profiles.policies import (
+    BAND,
+    ScoredRows,
+    check_count,
+    describe_passing,
+    draw_systematic,
+    knocked_out,
+    parse_band,
+    population,
+    score_range,
+)
+from rationale.profiles.scores import ModelScores, score_rows
+from rationale.references.centroids import weights_keeping_means
+from rationale.references.medoids import medoids
+from rationale.schema.methods import WEIGHTS, takers
+from rationale.schema.profile import NAMED_BY_REGULATION_B, POLICIES, DecisionProfile, as_profile
+from rationale.tables.files import Columns, Table, read_rows
+from rationale.tables.represented import MeanOutput, StandsFor
 from rationale.terminal import console, progress_bar
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from rationale.profiles.scores import Scores
-    from rationale.schema.profile import DecisionProfile
-    from rationale.tables.files import Columns, Table
-    from rationale.tables.represented import StandsFor
 
 COUNT, FEW = 100, 20  # default rows of a set, and the least without a warning
 DRAWS, DECLINES = 3, 100  # draws of each size, and declines that each explains
@@ -35,16 +56,12 @@ class DrawRequest:
     band: str | None = None
     stratify: str | None = None
     measure: str | None = None
-    features: "Columns" = None
+    features: Columns = None
     seed: int = 0
     allow_pickle: bool = False
 
     def check(self) -> None:
         """Check the options that need no file; raise InvalidOptionError."""
-        from rationale.errors import InvalidOptionError
-        from rationale.schema.methods import WEIGHTS, takers
-        from rationale.schema.profile import POLICIES
-
         if self.by not in BY:
             raise InvalidOptionError(f"--by {self.by!r}: choose {', '.join(BY)}.")
         if self.policy is not None and self.policy not in POLICIES:
@@ -61,7 +78,7 @@ class DrawRequest:
 
 
 @dataclass(frozen=True)
-class Applicants:
+class ScoredApplicants:
     """The rows of a file, and the model's answers to them.
 
     Attributes:
@@ -70,42 +87,35 @@ class Applicants:
         names: names of the features of the only input, if it has several; for the compile.
     """
 
-    table: "Table"
+    table: Table
     model: Any
     names: Any
-    found: "Scores"
-    knocked_out: "np.ndarray"
+    model_scores: ModelScores
+    knocked_out: np.ndarray
 
     @cached_property
-    def scores(self) -> "np.ndarray":
-        return self.found.scores
+    def scores(self) -> np.ndarray:
+        return self.model_scores.scores
 
-    def feeds(self, rows: "np.ndarray") -> dict[str, "np.ndarray"]:
-        return {name: array[rows] for name, array in self.found.feeds.items()}
+    def feeds(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: array[rows] for name, array in self.model_scores.feeds.items()}
 
 
 @dataclass(frozen=True)
-class Made:
+class DrawnSet:
     """A set to write, with lines and warnings for the user.
 
     Attributes:
         table: its rows, with weights if they are not equal, and the population that they stand for.
     """
 
-    table: "Table"
+    table: Table
     lines: list[str]
     warnings: list[str]
 
 
-def draw_by_policy(request: DrawRequest) -> Made:
+def draw_by_policy(request: DrawRequest) -> DrawnSet:
     """Return the set; raise RationaleError."""
-    import numpy as np
-
-    from rationale.errors import InvalidOptionError
-    from rationale.profiles.policies import BAND, Scored, check_count, parse_band, passing, population
-    from rationale.schema.profile import as_profile
-    from rationale.tables.represented import MeanOutput, StandsFor
-
     request.check()
     band = parse_band(request.band or BAND)
     profile = as_profile(request.decision)
@@ -113,17 +123,19 @@ def draw_by_policy(request: DrawRequest) -> Made:
     if request.band is not None and policy != "near_threshold":
         raise InvalidOptionError(f"--band: only of the policy near_threshold, and this is {policy}.")
     applicants, warnings = read_applicants(request, profile)
-    scored = Scored(applicants.scores, applicants.knocked_out)
+    scored = ScoredRows(applicants.scores, applicants.knocked_out)
     rows = population(profile, policy, scored, band)
     if request.count is not None:
         check_count(request.count, rows, policy)
-    drawn, weights = _draw(request, applicants, rows, min(request.count or COUNT, len(rows)), request.seed)
-    answers = applicants.found.answers
+    drawn, weights = _draw_rows(
+        request, applicants, rows, min(request.count or COUNT, len(rows)), request.seed
+    )
+    answers = applicants.model_scores.answers
     stands_for = StandsFor(
         rows=len(rows),
         policy=policy,
         threshold=profile.threshold,
-        model=applicants.found.model,
+        model=applicants.model_scores.model,
         outputs={
             profile.tensor: MeanOutput(
                 mean=tuple(answers[rows].mean(axis=0)), spread=tuple(answers.std(axis=0))
@@ -133,35 +145,32 @@ def draw_by_policy(request: DrawRequest) -> Made:
     outcomes = scored.outcomes(profile)
     base = float(np.average(applicants.scores[drawn], weights=weights))
     lines = [
-        f"{len(outcomes)} rows: {_counted(outcomes)}; an applicant passes with a score {passing(profile)}",
-        f"{policy}: {len(rows)} rows, scores {_range(applicants.scores[rows])}",
-        f"{len(drawn)} references {_how(request.by, weights)}; mean score {base:.6g} (of {policy} "
+        f"{len(outcomes)} rows: {_outcome_counts(outcomes)}; an applicant passes with a score "
+        f"{describe_passing(profile)}",
+        f"{policy}: {len(rows)} rows, scores {score_range(applicants.scores[rows])}",
+        f"{len(drawn)} references {_describe_draw(request.by, weights)}; mean score {base:.6g} (of {policy} "
         f"{applicants.scores[rows].mean():.6g})",
     ]
-    warnings += _of_set(profile, policy, outcomes, drawn)
+    warnings += _set_warnings(profile, policy, outcomes, drawn)
     if request.measure is not None:
-        measured, doubts = _measured(request, profile, applicants, rows, outcomes)
+        measured, doubts = _measure_draws(request, profile, applicants, rows, outcomes)
         lines, warnings = lines + measured, warnings + doubts
     elif request.by != "whole":
         lines.append("how much the reasons move with the draw: --measure METHOD")
-    return Made(_table(applicants.table, drawn, weights, stands_for), lines, warnings)
+    return DrawnSet(_table(applicants.table, drawn, weights, stands_for), lines, warnings)
 
 
-def _table(
-    given: "Table", rows: "np.ndarray", weights: "np.ndarray | None", stands_for: "StandsFor"
-) -> "Table":
+def _table(table: Table, rows: np.ndarray, weights: np.ndarray | None, stands_for: StandsFor) -> Table:
     """Return rows of a table; columns of texts next to numbers become arrays [K, 1] by their names."""
-    from rationale.tables.files import Table
-
-    arrays = {name: array[rows] for name, array in given.arrays.items()}
-    columns = given.columns
+    arrays = {name: array[rows] for name, array in table.arrays.items()}
+    columns = table.columns
     if None in arrays and arrays[None].dtype == object:
         assert columns is not None
         arrays, columns = {name: arrays[None][:, [i]] for i, name in enumerate(columns)}, None
     return Table({name: _typed(array) for name, array in arrays.items()}, columns, weights, stands_for)
 
 
-def _typed(array: "np.ndarray") -> "np.ndarray":
+def _typed(array: np.ndarray) -> np.ndarray:
     """Return objects as numbers or texts."""
     if array.dtype != object:
         return array
@@ -169,19 +178,8 @@ def _typed(array: "np.ndarray") -> "np.ndarray":
     return array.astype(str if are_words else float)
 
 
-def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[Applicants, list[str]]:
+def read_applicants(request: DrawRequest, profile: DecisionProfile) -> tuple[ScoredApplicants, list[str]]:
     """Return the rows of the file with their scores, and warnings; raise RationaleError."""
-    import numpy as np
-
-    from rationale.conversion.convert import convert
-    from rationale.conversion.parity import ANY
-    from rationale.decisions.decide import read_cell
-    from rationale.errors import InvalidModelError, InvalidReferencesError
-    from rationale.from_files import read_model
-    from rationale.profiles.policies import knocked_out
-    from rationale.profiles.scores import scores_of
-    from rationale.tables.files import read_rows
-
     if not request.model.is_file():
         raise InvalidModelError(f"{request.model}: cannot be read: no such file.")
     read = read_model(request.model, request.features, allow_pickle=request.allow_pickle)
@@ -204,29 +202,26 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[A
         names = None if converted.by_column else converted.columns
     elif read.labelled:
         names = None
-    found = scores_of(model, rows, profile)
+    scores = score_rows(model, rows, profile)
     values = dict[str, Sequence[Any]]()
     for feature in {rule.feature for rule in profile.knock_outs}:
-        known = column_of(request.file, table, feature)
-        if known is None:
+        cells = column_of(request.file, table, feature)
+        if cells is None:
             warnings.append(
                 f"{request.file} has no column {feature!r}, by which a knock-out of the profile declines: "
                 "rows that it would decline count as passed."
             )
         else:
-            values[feature] = [read_cell(cell, feature, profile.knock_outs) for cell in known]
-    declined = knocked_out(profile, len(found.scores), values)
-    return Applicants(table, model, names, found, np.asarray(declined)), warnings
+            values[feature] = [read_cell(cell, feature, profile.knock_outs) for cell in cells]
+    declined = knocked_out(profile, len(scores.scores), values)
+    return ScoredApplicants(table, model, names, scores, np.asarray(declined)), warnings
 
 
-def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
+def column_of(file: Path, table: Table, name: str) -> Sequence[Any] | None:
     """Return the cells of a column, which the model need not read; None if the file has no such column."""
-    from rationale.errors import InvalidReferencesError
-    from rationale.tables.files import read_rows
-
     if name in table.arrays:
-        found = table.arrays[name].reshape(table.count, -1)
-        return list(found[:, 0]) if found.shape[1] == 1 else None
+        values = table.arrays[name].reshape(table.count, -1)
+        return list(values[:, 0]) if values.shape[1] == 1 else None
     if table.columns is not None and name in table.columns:
         return list(table.arrays[None][:, table.columns.index(name)])
     if file.suffix.lower() not in (".csv", ".parquet"):
@@ -240,45 +235,31 @@ def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
     return list(column.arrays[None][:, 0])
 
 
-def _draw(
-    request: DrawRequest, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
-) -> "tuple[np.ndarray, np.ndarray | None]":
+def _draw_rows(
+    request: DrawRequest, applicants: ScoredApplicants, rows: np.ndarray, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Draw the indices [K] of the set, and weights [K] if they are not equal."""
-    from rationale.errors import InvalidOptionError
-    from rationale.evaluate.decisions.decided import plain_cell
-    from rationale.profiles.policies import systematic
-    from rationale.references.centroids import keeping_means
-    from rationale.references.medoids import medoids
-
     if request.by == "whole":
         return rows, None
     if request.by == "medoids":
-        chosen, shares = medoids(applicants.found.feeds, rows, count, seed)
-        of_all = applicants.scores[rows]
-        off = (applicants.scores[chosen] - of_all.mean()) / (of_all.std() or 1)
-        return chosen, keeping_means(shares, off[:, None])
+        chosen, shares = medoids(applicants.model_scores.feeds, rows, count, seed)
+        population_scores = applicants.scores[rows]
+        off = (applicants.scores[chosen] - population_scores.mean()) / (population_scores.std() or 1)
+        return chosen, weights_keeping_means(shares, off[:, None])
     strata = None if request.stratify is None else column_of(request.file, applicants.table, request.stratify)
     if request.stratify is not None and strata is None:
         raise InvalidOptionError(f"--stratify {request.stratify!r}: {request.file} has no such column.")
-    return systematic(rows, count, seed, strata and [plain_cell(cell) for cell in strata]), None
+    return draw_systematic(rows, count, seed, strata and [plain_cell(cell) for cell in strata]), None
 
 
-def _measured(
+def _measure_draws(
     request: DrawRequest,
-    profile: "DecisionProfile",
-    applicants: Applicants,
-    rows: "np.ndarray",
-    outcomes: "np.ndarray",
+    profile: DecisionProfile,
+    applicants: ScoredApplicants,
+    rows: np.ndarray,
+    outcomes: np.ndarray,
 ) -> tuple[list[str], list[str]]:
     """Return a table of answers by K, which shows how far they move, and warnings."""
-    import numpy as np
-
-    from rationale.compile import compile_model
-    from rationale.evaluate.draws import ExplainedRows, explain_rows, mean_distance, mean_distance_of_draws
-    from rationale.methods.methods import make_method
-    from rationale.profiles.policies import systematic
-    from rationale.schema.methods import WEIGHTS
-
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):
         return [], ["nothing was measured: the scores decline no row, and there are no reasons."]
@@ -286,7 +267,7 @@ def _measured(
         declined = np.sort(np.random.default_rng(request.seed).choice(declined, DECLINES, replace=False))
     count = min(request.count or COUNT, len(rows))
     sizes = sorted({size for size in (count // 2, count, 2 * count) if 0 < size <= len(rows)})
-    many = systematic(rows, min(len(rows), MANY * count), request.seed)
+    many = draw_systematic(rows, min(len(rows), MANY * count), request.seed)
     feeds, seeds = applicants.feeds(declined), range(request.seed, request.seed + DRAWS)
     lines = [
         f"{len(declined)} declines, {request.measure}, {DRAWS} draws: how far attributions move (in parts of "
@@ -295,20 +276,22 @@ def _measured(
         f"{'K':>5}  {'base value':25}" + f"{'attributions':14}{'reasons':10}" * 2,
     ]
     with progress_bar() as progress:
-        done = 0
+        compiled_sets = 0
 
-        def answer(drawn: "np.ndarray", weights: "np.ndarray | None") -> ExplainedRows:
-            nonlocal done
+        def answer(drawn: np.ndarray, weights: np.ndarray | None) -> ExplainedRows:
+            nonlocal compiled_sets
             options = {} if weights is None else {WEIGHTS: weights}
             method = make_method(str(request.measure), applicants.feeds(drawn), options)
-            made = compile_model(applicants.model, method, feature_names=applicants.names, decision=profile)
-            done += 1
-            progress("explaining declines", done, DRAWS * len(sizes) + 1)
-            return explain_rows(made, feeds)
+            compiled = compile_model(
+                applicants.model, method, feature_names=applicants.names, decision=profile
+            )
+            compiled_sets += 1
+            progress("explaining declines", compiled_sets, DRAWS * len(sizes) + 1)
+            return explain_rows(compiled, feeds)
 
         by_many = answer(many, None)
         for size in sizes:
-            answers = [answer(*_draw(request, applicants, rows, size, seed)) for seed in seeds]
+            answers = [answer(*_draw_rows(request, applicants, rows, size, seed)) for seed in seeds]
             base = [each.base_value for each in answers]
             moves = (mean_distance_of_draws(answers), mean_distance((by_many, each) for each in answers))
             lines.append(
@@ -318,39 +301,35 @@ def _measured(
     return lines, []
 
 
-def _of_set(
-    profile: "DecisionProfile", policy: str, outcomes: "np.ndarray", drawn: "np.ndarray"
+def _set_warnings(
+    profile: DecisionProfile, policy: str, outcomes: np.ndarray, drawn: np.ndarray
 ) -> list[str]:
     """Return warnings for a user of the set."""
-    from rationale.schema.profile import NAMED_BY_REGULATION_B
-
-    found = list[str]()
-    due = profile.references.policy
-    if policy != due:
-        found.append(f"drawn as {policy}; the decision profile says {due}: the compile will warn.")
+    warnings = list[str]()
+    declared = profile.references.policy
+    if policy != declared:
+        warnings.append(f"drawn as {policy}; the decision profile says {declared}: the compile will warn.")
     if policy not in NAMED_BY_REGULATION_B:
-        found.append(
+        warnings.append(
             f"{policy}: the commentary on Regulation B, 9(b)(2)-5, names near_threshold and all_applicants."
         )
     if policy == "all_applicants" and not (outcomes == "decline").any():
-        found.append("none of the rows is declined: are these all who applied, or those who were accepted?")
+        warnings.append(
+            "none of the rows is declined: are these all who applied, or those who were accepted?"
+        )
     if len(drawn) < FEW:
-        found.append(f"{len(drawn)} references are few: an answer depends on each of them. Give more rows.")
-    return found
+        warnings.append(
+            f"{len(drawn)} references are few: an answer depends on each of them. Give more rows."
+        )
+    return warnings
 
 
-def _how(by: str, weights: Any) -> str:
+def _describe_draw(by: str, weights: Any) -> str:
     if by == "medoids":
         return f"are medoids, somebody's rows, weighted (the heaviest {weights.max():.1%})"
     return "are all of them" if by == "whole" else "drawn along the score, of equal weight"
 
 
-def _counted(outcomes: "np.ndarray") -> str:
-    import numpy as np
-
+def _outcome_counts(outcomes: np.ndarray) -> str:
     kinds, counts = np.unique(outcomes, return_counts=True)
     return ", ".join(f"{count} {kind}" for kind, count in zip(kinds, counts, strict=True))
-
-
-def _range(scores: "np.ndarray") -> str:
-    return f"{scores.min():.4g} to {scores.max():.4g}"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rationale.tables.represented import StandsFor
 
 app = typer.Typer()
-_of_centroids = partial(typer.Option, rich_help_panel="Centroids")
-_of_policies = partial(typer.Option, rich_help_panel="References of a decision profile")
+_centroid_option = partial(typer.Option, rich_help_panel="Centroids")
+_policy_option = partial(typer.Option, rich_help_panel="References of a decision profile")
 LEAST = 5  # rows of a centroid
 SHOWN = 3  # elements of an output
 NO_MODEL = "mean outputs may move: with --model the weights keep them"
@@ -28,62 +28,60 @@ _File = Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.
 _Out = Annotated[
     Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
 ]
-_Centroids = Annotated[int | None, _of_centroids(help="How many centroids, at most.", metavar="K", min=1)]
-_Least = Annotated[
-    int | None, _of_centroids(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
-]
+_Centroids = Annotated[int | None, _centroid_option(help="Most centroids to make.", metavar="K", min=1)]
+_Least = Annotated[int | None, _centroid_option(help="Least rows per centroid. Default: 5.", min=2)]
 _Whole = Annotated[
     bool | None,
-    _of_centroids(
+    _centroid_option(
         "--round/--no-round",
-        help="Columns of whole numbers stay so (default): one-hot columns become their most frequent "
+        help="Keep columns of whole numbers whole (default): one-hot columns become their most frequent "
         "category.",
     ),
 ]
 _Decision = Annotated[
     Path | None,
-    _of_policies(
-        help="A decision profile: its output is the score, its threshold says who passes, and its policy "
-        "whom the references are.",
+    _policy_option(
+        help="A decision profile: its output is the score, its threshold decides who passes, and its "
+        "policy names the population to draw from.",
         metavar="FILE",
     ),
 ]
 _Policy = Annotated[
     str | None,
-    _of_policies(
-        help="Instead of the profile's: near_threshold (those who pass by little), all_applicants or "
-        "approved (all who pass).",
+    _policy_option(
+        help="The population, instead of the profile's: near_threshold (those who pass by little), "
+        "all_applicants or approved (all who pass).",
     ),
 ]
 _By = Annotated[
     str | None,
-    _of_policies(
-        help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
-        "nearest ones, weighted (pip install kmedoids). whole: every row."
+    _policy_option(
+        help="How to draw. stratified (default): at even steps along the score. medoids: real rows, weighted "
+        "by the rows nearest to them (pip install kmedoids). whole: every row."
     ),
 ]
 _Count = Annotated[
-    int | None, _of_policies(help="How many references. Default: 100, or all.", metavar="K", min=1)
+    int | None, _policy_option(help="Number of references. Default: 100, or all.", metavar="K", min=1)
 ]
 _Band = Annotated[
     str | None,
-    _of_policies(
-        help="near_threshold: how near. A difference of scores such as 0.05, or the part of those who "
-        "pass that is nearest. Default: 10%."
+    _policy_option(
+        help="The width of near_threshold: a difference of scores such as 0.05, or the nearest share of "
+        "those who pass. Default: 10%."
     ),
 ]
 _Stratify = Annotated[
     str | None,
-    _of_policies(
-        help="stratified: a column, of the model or not, of which each value keeps its share.",
+    _policy_option(
+        help="A column whose values keep their shares in a stratified draw. The model need not take it.",
         metavar="COLUMN",
     ),
 ]
 _Measure = Annotated[
     str | None,
-    _of_policies(
-        help="How much attributions and reasons move, by this method: over three draws of K/2, K and 2 K "
-        "references, 100 declines explained by each, and beside 10 K. That costs ten compiles and their "
+    _policy_option(
+        help="Measure how much this method's attributions and reasons move over three draws of K/2, K and "
+        "2 K references, for 100 declines, and against 10 K. That costs ten compiles and their "
         "explanations: a minute for trees, many minutes for permutationshap.",
         metavar="METHOD",
     ),
@@ -91,25 +89,25 @@ _Measure = Annotated[
 _Features = Annotated[
     list[str] | None,
     typer.Option(
-        help="Columns of a table to take, by commas; of several inputs INPUT=A,B,C, repeated for each.",
+        help="Columns of a table to take, by commas; for several inputs INPUT=A,B,C, repeated for each.",
         metavar="[INPUT=]A,B,C",
     ),
 ]
 _Model = Annotated[
     Path | None,
     typer.Option(
-        help="--centroids (ONNX): choose weights that keep its mean output over all rows, the base value "
-        "of explanations. --decision: what scores the rows; a fitted model's file too, as for `rationale "
-        "compile`.",
+        help="With --decision: the model that scores the rows, as `rationale compile` takes it. With "
+        "--centroids: an ONNX model, whose mean output over all rows (the base value of explanations) the "
+        "weights keep.",
         metavar="MODEL",
     ),
 ]
 _AllowPickle = Annotated[
     bool,
-    _of_policies(
+    _policy_option(
         "--allow-pickle",
         envvar=ALLOW_PICKLE,
-        help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
+        help="Read a model from a pickle (.joblib, .pkl), which is a program: only if you trust it.",
     ),
 ]
 _Seed = Annotated[int, typer.Option(help="Seed of draws.", min=0)]
@@ -134,16 +132,16 @@ def references_command(
     allow_pickle: _AllowPickle = False,
     seed: _Seed = 0,
 ) -> None:
-    """Make a reference set from rows: of a decision profile's policy, or centroids that are no one's row.
+    """Make a reference set from rows: a draw by a decision profile's policy, or centroids.
 
-    With --decision the model scores the rows of FILE, and the set is drawn from those that the policy names;
-    its rows are real people's. The base value of explanations is their mean score.
+    With --decision the model scores the rows of FILE, and the command draws the set from the population that
+    the policy names. These are real people's rows. The base value of explanations is their mean score.
 
-    With --centroids the rows are grouped, and the set holds the groups' means, weighted by their sizes: none
-    that equals a row of fewer people than --least is written. The mean output over centroids is not that over
-    the rows: with --model the weights are chosen so that it is.
+    With --centroids the command groups the rows and writes the groups' means, weighted by the groups' sizes.
+    It leaves out a centroid that equals a row of fewer people than --least. The mean output over centroids
+    differs from that over the rows, unless --model chooses weights that keep it.
 
-    Weights are taken by deepshap, treeshap, exactshap, permutationshap and auto.
+    The methods deepshap, treeshap, exactshap, permutationshap and auto take weights.
 
     Example: rationale references applied.csv --decision decision.yaml --model credit.onnx -o near.npz
 
@@ -155,36 +153,40 @@ def references_command(
         from rationale.schema.request import parse_features
 
         _check_out(out)
-        chosen = parse_features(features or [])
-        of_policies = {"policy": policy, "by": by, "count": count, "band": band}
-        of_policies |= {"stratify": stratify, "measure": measure}
-        of_policies = {name: value for name, value in of_policies.items() if value is not None}
+        columns = parse_features(features or [])
+        policy_options = {"policy": policy, "by": by, "count": count, "band": band}
+        policy_options |= {"stratify": stratify, "measure": measure}
+        policy_options = {name: value for name, value in policy_options.items() if value is not None}
         if (centroids is None) == (decision is None):
             raise InvalidOptionError(
                 "give --centroids K for a set that holds no one's row, or --decision FILE for a policy's."
             )
         if decision is None:
-            _check_none(of_policies, "--decision")
+            _check_none(policy_options, "--decision")
             assert centroids is not None
-            lines, warnings = _of_groups(file, out, model, chosen, centroids, least or LEAST, whole, seed)
+            lines, warnings = _write_centroids(
+                file, out, model, columns, centroids, least or LEAST, whole, seed
+            )
         else:
-            of_centroids = {"least": least, "round": whole}
-            _check_none({n: value for n, value in of_centroids.items() if value is not None}, "--centroids")
+            centroid_options = {"least": least, "round": whole}
+            _check_none(
+                {n: value for n, value in centroid_options.items() if value is not None}, "--centroids"
+            )
             if model is None:
                 raise InvalidOptionError("--decision needs --model MODEL, which scores the rows.")
-            made = draw_by_policy(
+            drawn_set = draw_by_policy(
                 DrawRequest(
                     file,
                     model,
                     decision,
-                    features=chosen,
+                    features=columns,
                     seed=seed,
                     allow_pickle=allow_pickle,
-                    **cast("dict[str, Any]", of_policies),
+                    **cast("dict[str, Any]", policy_options),
                 )
             )
-            _write(out, made.table)
-            lines, warnings = made.lines, made.warnings
+            _write(out, drawn_set.table)
+            lines, warnings = drawn_set.lines, drawn_set.warnings
         for line in lines:
             console().print(line)
         print(f"wrote {out}")
@@ -192,7 +194,7 @@ def references_command(
             print(f"warning: {warning}", file=sys.stderr)
 
 
-def _of_groups(
+def _write_centroids(
     file: Path,
     out: Path,
     model: Path | None,
@@ -203,25 +205,25 @@ def _of_groups(
     seed: int,
 ) -> tuple[list[str], list[str]]:
     """Write centroids; return the lines to print about them, and the warnings."""
-    from rationale.references.centroids import centroids as made_of
+    from rationale.references.centroids import make_centroids
     from rationale.tables.files import Table, read_rows
     from rationale.tables.represented import StandsFor
 
     table = read_rows(file, features)
-    made = made_of(table.arrays, count, least=least, seed=seed, whole=whole is not False)
+    groups = make_centroids(table.arrays, count, least=least, seed=seed, whole=whole is not False)
     stands_for = StandsFor(rows=table.count)
     lines, warnings = [NO_MODEL], list[str]()
     if model is not None:
-        made, stands_for, lines, warnings = _balanced(model, table, made)
-    _write(out, Table(made.arrays, table.columns, made.weights, stands_for))
-    return [*_summary(stands_for.rows, made), *lines], [*_of_integers(table), *warnings]
+        groups, stands_for, lines, warnings = _keep_mean_outputs(model, table, groups)
+    _write(out, Table(groups.arrays, table.columns, groups.weights, stands_for))
+    return [*_summary(stands_for.rows, groups), *lines], [*_integer_warning(table), *warnings]
 
 
-def _check_none(given: Mapping[str, object], flag: str) -> None:
+def _check_none(options: Mapping[str, object], flag: str) -> None:
     """Raise InvalidOptionError for options that need the other way to make a set."""
     from rationale.errors import InvalidOptionError
 
-    for name in given:
+    for name in options:
         raise InvalidOptionError(f"--{name.replace('_', '-')} belongs to {flag}: leave it out.")
 
 
@@ -237,19 +239,19 @@ def _check_out(out: Path) -> None:
     check_folder(out.parent)
 
 
-def _summary(given: int, made: "Centroids") -> list[str]:
+def _summary(rows: int, groups: "Centroids") -> list[str]:
     lines = [
-        f"{len(made.weights)} centroids of {given} rows; the smallest stands for {made.smallest}",
-        f"column means within {made.moved:.2g} standard deviations of those of all rows",
+        f"{len(groups.weights)} centroids of {rows} rows; the smallest stands for {groups.smallest}",
+        f"column means within {groups.moved:.2g} standard deviations of those of all rows",
     ]
-    if made.rounded:
-        lines.append(f"{made.rounded} columns of whole numbers stayed whole")
-    if made.left:
-        lines.append(f"{made.left} centroids keep fractions there: rounded, they were somebody's row")
+    if groups.rounded:
+        lines.append(f"{groups.rounded} columns of whole numbers stayed whole")
+    if groups.fractional:
+        lines.append(f"{groups.fractional} centroids keep fractions there: rounded, they were somebody's row")
     return lines
 
 
-def _of_integers(table: "Table") -> list[str]:
+def _integer_warning(table: "Table") -> list[str]:
     """Return a warning if the rows hold integers."""
     names = [str(name or "the file") for name, array in table.arrays.items() if array.dtype.kind in "iu"]
     return [
@@ -257,27 +259,27 @@ def _of_integers(table: "Table") -> list[str]:
     ] * bool(names)
 
 
-def _balanced(
-    model: Path, table: "Table", made: "Centroids"
+def _keep_mean_outputs(
+    model: Path, table: "Table", groups: "Centroids"
 ) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
     """Return weights that keep the model's mean outputs, those means, and lines and warnings about them."""
-    from rationale.references.centroids import balanced, outputs_of
-    from rationale.tables.represented import MeanOutput, StandsFor, shifts
+    from rationale.references.centroids import balance_weights, outputs_of
+    from rationale.tables.represented import MeanOutput, StandsFor, shift_warnings
 
-    digest, outputs = outputs_of(model, table.arrays, made)
-    kept = balanced(made, table.arrays, outputs)
+    digest, outputs = outputs_of(model, table.arrays, groups)
+    weighted = balance_weights(groups, table.arrays, outputs)
     means = {o.name: MeanOutput(mean=tuple(o.mean), spread=tuple(o.spread)) for o in outputs}
     stands_for = StandsFor(rows=len(next(iter(table.arrays.values()))), model=digest, outputs=means)
     lines, warnings = [], list[str]()
     for o in outputs:
-        before, after = made.weights @ o.centroids, kept.weights @ o.centroids
+        before, after = groups.weights @ o.centroids, weighted.weights @ o.centroids
         numbers = [
             f"{a:.6g} ({full:.6g} over all rows; {b:.6g} by the groups' sizes)"
             for a, b, full in zip(after[:SHOWN], before[:SHOWN], o.mean[:SHOWN], strict=True)
         ]
         lines.append(f"mean of {o.name}: {', '.join(numbers)}")
-        warnings += shifts(o.name, range(len(after)), after, means[o.name], stands_for.rows)
-    return kept, stands_for, lines, warnings
+        warnings += shift_warnings(o.name, range(len(after)), after, means[o.name], stands_for.rows)
+    return weighted, stands_for, lines, warnings
 
 
 def _write(out: Path, table: "Table") -> None:
@@ -295,5 +297,5 @@ def _write(out: Path, table: "Table") -> None:
         members[WEIGHTS] = table.weights
     if table.columns is not None:
         members[FEATURE_NAMES] = np.array(table.columns)
-    with atomic_file(out) as part, part.open("wb") as file:
+    with atomic_file(out) as partial_file, partial_file.open("wb") as file:
         write_npz(file, members)

@@ -9,13 +9,13 @@ import typer
 from rationale.terminal import reporting_errors
 
 
-def _read(given: str | Path) -> Path:
-    if isinstance(given, Path) or "://" not in given:
-        return Path(given)
+def _read(repository: str | Path) -> Path:
+    if isinstance(repository, Path) or "://" not in repository:
+        return Path(repository)
     with reporting_errors():
         from rationale.artifact.remote import pull_once
 
-        folder, warnings = pull_once(given)
+        folder, warnings = pull_once(repository)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return folder
@@ -24,7 +24,7 @@ def _read(given: str | Path) -> Path:
 Repository = Annotated[
     Path,
     typer.Option(
-        help="The model repository: a folder, or a URL (s3://…), of which a copy is kept.",
+        help="The model repository: a folder, or a URL (s3://…), which is copied first.",
         metavar="FOLDER|URL",
         parser=_read,
     ),

@@ -15,7 +15,7 @@ from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedMo
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
 from rationale.schema.manifest import Parity, RowErrors, RowKind, Texts, in_digits, is_float
-from rationale.tables.frames import shown
+from rationale.tables.frames import quoted
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one
@@ -148,7 +148,7 @@ def parity_warnings(parity: Parity) -> tuple[str, ...]:
         )
     if parity.uncompared:
         texts.append(
-            f"the {parity.model} does not answer {shown(parity.uncompared)} of the ONNX model, so nothing "
+            f"the {parity.model} does not answer {quoted(parity.uncompared)} of the ONNX model, so nothing "
             "was compared there."
         )
     if (categories := parity.errors_on("unknown_categories", refused=True)) is not None:
@@ -158,12 +158,12 @@ def parity_warnings(parity: Parity) -> tuple[str, ...]:
         )
     if (masked := parity.errors_on("masked", refused=True)) is not None:
         texts.append(
-            f"the entry refuses missing values in {shown(parity.refuses_missing)}: the ONNX model answers "
+            f"the entry refuses missing values in {quoted(parity.refuses_missing)}: the ONNX model answers "
             f"them otherwise than the {parity.model} ({_difference(masked)}). Impute them before the model."
         )
     if parity.missing_unknown:
         texts.append(
-            f"the {parity.model} does not answer rows without a value of {shown(parity.missing_unknown)}, "
+            f"the {parity.model} does not answer rows without a value of {quoted(parity.missing_unknown)}, "
             "but the ONNX model may: send a value in each row."
         )
     return tuple(texts)
@@ -640,4 +640,4 @@ def _unseen(texts: Collection[str]) -> list[str]:
 
 
 def _named(pair: ModelPair, features: np.ndarray) -> str:
-    return shown([pair.rows.column_name(int(i)) for i in np.flatnonzero(features)])
+    return quoted([pair.rows.column_name(int(i)) for i in np.flatnonzero(features)])

@@ -11,7 +11,15 @@ import numpy as np
 from rationale.errors import InvalidReferencesError
 from rationale.schema.manifest import is_float
 from rationale.tables.files import with_underscores
-from rationale.tables.frames import Frame, are_positions, as_text, as_texts, frame_of, numbers_of, shown
+from rationale.tables.frames import (
+    Frame,
+    are_default_labels,
+    as_text,
+    as_texts,
+    frame_of,
+    numbers_of,
+    quoted,
+)
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _WHOLE = 1 << 53  # whole numbers up to it are float64 numbers
@@ -178,7 +186,7 @@ def rows_of(example: Any, features: Features) -> Rows:
     frame = part_of(example, features.names, underscored=features.underscored)
     if frame is not None:
         columns = tuple(map(frame.read, range(len(frame.labels))))
-        names = None if are_positions(frame.labels) else tuple(map(str, frame.labels))
+        names = None if are_default_labels(frame.labels) else tuple(map(str, frame.labels))
     else:
         array = np.asarray(example)
         if array.ndim != 2:
@@ -197,7 +205,7 @@ def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = Fals
         underscored: see `Features`.
     """
     frame = frame_of(table)
-    if frame is None or names is None or are_positions(frame.labels):
+    if frame is None or names is None or are_default_labels(frame.labels):
         return frame
     texts = [str(label) for label in frame.labels]
     if underscored:
@@ -205,7 +213,7 @@ def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = Fals
     position = {text: i for i, text in enumerate(texts)}
     missing = [name for name in names if name not in position]
     if missing:
-        raise _fault(f"columns {shown(missing)} are missing; the model was fitted on {shown(names)}.")
+        raise _fault(f"columns {quoted(missing)} are missing; the model was fitted on {quoted(names)}.")
     return frame.select([position[name] for name in names])
 
 

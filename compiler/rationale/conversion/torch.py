@@ -10,7 +10,7 @@ import torch
 from rationale.conversion.graphs import ConversionResult, tidied
 from rationale.conversion.rows import Features
 from rationale.errors import InvalidOptionError
-from rationale.tables.frames import frame_of, in_order, shown
+from rationale.tables.frames import columns_in_order, frame_of, quoted
 
 
 def features(_: torch.nn.Module) -> Features:
@@ -53,7 +53,7 @@ def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray],
     parameters = inspect.signature(model.forward).parameters.values()
     arguments = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p.name for p in parameters if p.name in arguments and p.default is p.empty]
-    signature = f"torch.{type(model).__name__} takes {shown(arguments)}"
+    signature = f"torch.{type(model).__name__} takes {quoted(arguments)}"
     if example is None:
         raise InvalidOptionError(
             f"{signature}, and is exported with rows such as it takes: give references, or "
@@ -64,7 +64,7 @@ def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray],
             raise InvalidOptionError(f"{signature}: give a mapping from each of them to an array.")
         example = {(needed or arguments)[0]: example}
     if not set(needed) <= set(example) <= set(arguments):
-        raise InvalidOptionError(f"{signature}, but the example has {shown(list(map(str, example)))}.")
+        raise InvalidOptionError(f"{signature}, but the example has {quoted(list(map(str, example)))}.")
     frame = frame_of(next(iter(example.values()))) if len(example) == 1 else None
     feeds = {name: _array(example[name]) for name in arguments if name in example}
     return feeds, None if frame is None else tuple(map(str, frame.labels))
@@ -74,7 +74,7 @@ def _array(rows: Any) -> np.ndarray:
     if isinstance(rows, torch.Tensor):
         return rows.detach().cpu().numpy()
     frame = frame_of(rows)
-    return np.asarray(rows) if frame is None else in_order(frame, None, InvalidOptionError)
+    return np.asarray(rows) if frame is None else columns_in_order(frame, None, InvalidOptionError)
 
 
 def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:

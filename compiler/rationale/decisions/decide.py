@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rationale.decisions.domain import outside
+from rationale.decisions.domain import domain_faults
 from rationale.decisions.rows import ExplainedRow
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.manifest import EmbeddedProfile
@@ -26,7 +26,7 @@ NOTHING_ADVERSE = (
     "whose mean score passes"
 )
 NOTHING_AGAINST = "no feature speaks against the applicant"
-_NOTHING_SAID = FeatureRule()
+_NO_RULE = FeatureRule()
 
 
 class NoReasonsError(RationaleError):
@@ -89,7 +89,10 @@ class Decision:
 
     def as_json(self) -> dict[str, Any]:
         """Return its members by name; standard errors only if there are any."""
-        members = {**vars(self), "reasons": [_reason_as_json(reason) for reason in self.reasons]}
+        members = {
+            **vars(self),
+            "reasons": [{**vars(reason), "features": [*reason.features]} for reason in self.reasons],
+        }
         members |= {"attributions": {**self.attributions}, "warnings": [*self.warnings]}
         if self.standard_errors is None:
             del members["standard_errors"]
@@ -109,15 +112,15 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
     profile = embedded.profile
     if not math.isfinite(row.score):
         raise NoReasonsError(f"nothing is decided: the score is {row.score}")
-    hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
+    hit = [rule for rule in profile.knock_outs if meets_condition(rule, values.get(rule.feature))]
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
-    warnings = (*outside(profile, values, with_value=False),) if profile.outside == "warn" else ()
+    warnings = (*domain_faults(profile, values, with_value=False),) if profile.outside == "warn" else ()
     if hit:
-        reasons = _knocked_out(profile, hit, values)
+        reasons = _knock_out_reasons(profile, hit, values)
     elif outcome != "approve":
         _check_gap(embedded, row)
-        reasons = principal(profile, row, values)
+        reasons = principal_reasons(profile, row, values)
         if not reasons:
             warnings += (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
     _check_disclosure(profile, reasons)
@@ -143,19 +146,19 @@ def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
     return "decline" if is_adverse else "approve"
 
 
-def principal(
+def principal_reasons(
     profile: DecisionProfile, row: ExplainedRow, values: Mapping[str, Any]
 ) -> tuple[PrincipalReason, ...]:
     """Return the largest adverse attributions; those that share a code are one reason, their sum."""
     ranked = ranking(profile, row.attributions)
     sizes = [size for _, size, _ in ranked]
     total = math.fsum(sizes)
-    found = []
-    for i in _chosen(profile, [(code, size / total) for code, size, _ in ranked]):
+    reasons = []
+    for i in _principal_indices(profile, [(code, size / total) for code, size, _ in ranked]):
         code, size, features = ranked[i]
         is_last = i + 1 == len(ranked)
         lead = size - (0.0 if is_last else sizes[i + 1])
-        found.append(
+        reasons.append(
             replace(
                 _reason(profile, code, features, values),
                 attribution=math.fsum(row.attributions[feature] for feature in features),
@@ -164,7 +167,7 @@ def principal(
                 uncertain=lead <= _standard_error(row, features),
             )
         )
-    return tuple(found)
+    return tuple(reasons)
 
 
 def ranking(
@@ -181,20 +184,22 @@ def ranking(
         by_code.setdefault(profile.rule(key).reason or key, []).append(key)
     order = {code: i for i, code in enumerate(profile.reasons)}
     ranked = [(code, math.fsum(adverse[key] for key in keys), tuple(keys)) for code, keys in by_code.items()]
-    ranked.sort(key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
+    ranked.sort(key=lambda entry: (-entry[1], *_order(order, entry[0])))
     ranks, first = list[int](), 0
     for i, (_, size, _) in enumerate(ranked):  # those that tie with the first of a run have its rank
         first = first if ranked[first][1] - size <= TIE * ranked[0][1] else i
         ranks.append(first)
-    by_rank = sorted(zip(ranks, ranked, strict=True), key=lambda one: (one[0], _order(order, one[1][0])))
-    return [one for _, one in by_rank]
+    by_rank = sorted(
+        zip(ranks, ranked, strict=True), key=lambda entry: (entry[0], _order(order, entry[1][0]))
+    )
+    return [entry for _, entry in by_rank]
 
 
 def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
     return order.get(code, len(order)), code
 
 
-def _chosen(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
+def _principal_indices(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
     """Yield the indices of the principal ones, by (code, share): the first, and one more on inquiries."""
     large = [i for i, (_, share) in enumerate(shares) if not i or share >= profile.least_share]
     yield from large[: profile.max_reasons]
@@ -211,35 +216,35 @@ def _reason(
     feature = features[0]
     value = _value(profile, feature, values)
     text = profile.reasons.get(code)
-    wording = profile.title(feature) if text is None else worded(text, value)
+    wording = profile.title(feature) if text is None else reason_wording(text, value)
     return PrincipalReason(
-        code, wording, feature, value, None, None, features, *_in_words(profile, feature, value)
+        code, wording, feature, value, None, None, features, *_describe_value(profile, feature, value)
     )
 
 
-def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
+def _describe_value(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
     """Return the unit and category of a value, and a text of both with the feature's title."""
     values = value if key in profile.groups else {key: value}
     group = profile.groups.get(key)
-    units, called = dict[str, str](), dict[str, str]()
-    for name, one in values.items():
-        rule = profile.features.get(name, _NOTHING_SAID)
+    units, labels = dict[str, str](), dict[str, str]()
+    for name, member in values.items():
+        rule = profile.features.get(name, _NO_RULE)
         unit = group.unit if rule.unit is None and group is not None else rule.unit
         if unit is not None:
             units[name] = unit
-        if one is not None and (title := rule.label(one)) is not None:
-            called[name] = title
+        if member is not None and (title := rule.label(member)) is not None:
+            labels[name] = title
     shown = [
-        f"{profile.features.get(name, _NOTHING_SAID).title or name}: "
-        + called.get(name, f"{as_category(one)} {units.get(name)}")
-        for name, one in values.items()
-        if one is not None and (name in units or name in called)
+        f"{profile.features.get(name, _NO_RULE).title or name}: "
+        + labels.get(name, f"{as_category(member)} {units.get(name)}")
+        for name, member in values.items()
+        if member is not None and (name in units or name in labels)
     ]
     text = "; ".join(shown) or None
-    return (units or None, called or None, text) if group else (units.get(key), called.get(key), text)
+    return (units or None, labels or None, text) if group else (units.get(key), labels.get(key), text)
 
 
-def _knocked_out(
+def _knock_out_reasons(
     profile: DecisionProfile, hit: list[KnockOut], values: Mapping[str, Any]
 ) -> tuple[PrincipalReason, ...]:
     """Return a reason for each code, in the profile's order. None is left out: each declines by itself."""
@@ -255,15 +260,15 @@ def _value(profile: DecisionProfile, key: str, values: Mapping[str, Any]) -> Any
     return values.get(key)
 
 
-def worded(text: ReasonText, value: Any) -> str:
+def reason_wording(text: ReasonText, value: Any) -> str:
     """Return the text for this value."""
     missing = all(each is None for each in value.values()) if isinstance(value, dict) else value is None
     if missing:
         return text.missing or text.text
-    return next((one.text for one in text.when if fits(one, value)), text.text)
+    return next((wording.text for wording in text.when if meets_condition(wording, value)), text.text)
 
 
-def fits(rule: KnockOut | Wording, value: Any) -> bool:
+def meets_condition(rule: KnockOut | Wording, value: Any) -> bool:
     """Tell whether a value meets a condition; a missing value meets none."""
     if value is None or isinstance(value, dict):
         return False
@@ -291,12 +296,9 @@ def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
         return float(text)
     except ValueError as error:
         raise InvalidOptionError(
-            f"{feature!r} holds {text[:80]!r}, and a knock-out looks there for a number or true or false."
+            f"{feature!r} holds {text[:80]!r}, and its knock-out compares numbers: give a number, true or "
+            "false."
         ) from error
-
-
-def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
-    return {**vars(reason), "features": [*reason.features]}
 
 
 def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
@@ -321,10 +323,10 @@ def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, 
     named = {feature for reason in reasons for feature in reason.features}
     named |= {member for key in named & profile.groups.keys() for member in profile.groups[key].members}
     named |= {group for group, rule in profile.groups.items() if named & {*rule.members}}
-    kept = named & {*profile.never_disclose}
-    if kept:
+    undisclosed = named & {*profile.never_disclose}
+    if undisclosed:
         raise NoReasonsError(
-            f"no reasons are given: {', '.join(sorted(kept))} is a principal reason, and the decision "
+            f"no reasons are given: {', '.join(sorted(undisclosed))} is a principal reason, and the decision "
             "profile says never to disclose it; to leave it out would be to give other reasons than the true "
             "ones"
         )

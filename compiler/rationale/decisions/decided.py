@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rationale.decisions.decide import Decision, NoReasonsError, decide, read_cell
-from rationale.decisions.domain import outside
-from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
+from rationale.decisions.domain import domain_faults
+from rationale.decisions.rows import Tensors, explained_rows, feature_values, profile_of
 from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import Manifest
-from rationale.tables.frames import frame_of, shown
+from rationale.tables.frames import frame_of, quoted
 
 Cells = Mapping[str, Sequence[Any]]  # a cell for each row, by column
 
@@ -38,7 +38,7 @@ class Undecided:
         return {"fault": self.fault}
 
 
-def decided_rows(
+def decide_rows(
     manifest: Manifest, answers: Tensors, values: Sequence[Mapping[str, Any]], inputs: Tensors
 ) -> Iterator[Decision | Undecided]:
     """Yield the decision on each row.
@@ -51,10 +51,14 @@ def decided_rows(
     """
     embedded = profile_of(manifest)
     warnings = manifest.unknown_texts(inputs)
-    for row, known, more in zip(explained_rows(manifest, answers), values, warnings, strict=True):
+    for row, row_values, row_warnings in zip(
+        explained_rows(manifest, answers), values, warnings, strict=True
+    ):
         try:
-            decision = decide(embedded, row, known)
-            yield replace(decision, warnings=(*decision.warnings, *more)) if more else decision
+            decision = decide(embedded, row, row_values)
+            yield (
+                replace(decision, warnings=(*decision.warnings, *row_warnings)) if row_warnings else decision
+            )
         except NoReasonsError as error:
             yield Undecided(str(error))
 
@@ -65,15 +69,15 @@ def refusals(
     """Yield rows that get no decision, and the reason, for each value that the model or the profile refuses.
 
     Args:
-        inputs, values: see `decided_rows`.
+        inputs, values: see `decide_rows`.
     """
     yield from manifest.refused_texts(inputs)
     profile = profile_of(manifest).profile
     if profile.outside == "refuse":
-        yield from ((i, fault) for i, row in enumerate(values) for fault in outside(profile, row))
+        yield from ((i, fault) for i, row in enumerate(values) for fault in domain_faults(profile, row))
 
 
-def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
+def decision_answer(manifest: Manifest, decision: Decision) -> dict[str, Any]:
     """Return a decision as `:decide` answers it, with the digests of its sources, but without an id."""
     digests = manifest.digests
     made_by = {
@@ -86,62 +90,66 @@ def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
 
 
 def decide_inputs(
-    manifest: Manifest, run: Callable[[Mapping[str, np.ndarray]], Tensors], inputs: Tensors, beside: Cells
+    manifest: Manifest,
+    run: Callable[[Mapping[str, np.ndarray]], Tensors],
+    inputs: Tensors,
+    knock_out_cells: Cells,
 ) -> Iterator[Decision | Undecided]:
     """Decide rows of the model's inputs, each run by itself: its numbers do not depend on the others.
 
     Args:
         run: a function that runs the combined graph.
         inputs: rows by input, [N, …] each.
-        beside: cells of the columns that knock-outs read and the model does not; see `cells_of`.
+        knock_out_cells: cells of the columns that knock-outs read and the model does not; see
+            `read_knock_out_cells`.
     """
-    for i, own in enumerate(values_of(manifest, inputs)):
-        values = {**own, **{name: cells[i] for name, cells in beside.items()}}
+    for i, features in enumerate(feature_values(manifest, inputs)):
+        values = {**features, **{name: cells[i] for name, cells in knock_out_cells.items()}}
         row = {name: rows[i : i + 1] for name, rows in inputs.items()}
         if faults := [fault for _, fault in refusals(manifest, row, [values])]:
             yield Undecided("; ".join(faults))
             continue
         answers = run(row)
-        odd = next(
+        infinite = next(
             (name for name, a in answers.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None
         )
-        if odd is not None:
+        if infinite is not None:
             yield Undecided(
-                f"output '{odd}' is not finite: the row lies outside of what the model can compute"
+                f"output '{infinite}' is not finite: the row lies outside of what the model can compute"
             )
         else:
-            yield from decided_rows(manifest, answers, [values], row)
+            yield from decide_rows(manifest, answers, [values], row)
 
 
-def knock_outs_beside(manifest: Manifest, inputs: Tensors) -> set[str]:
+def knock_out_columns(manifest: Manifest, inputs: Tensors) -> set[str]:
     """Return the features that knock-outs read and the model does not take."""
-    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    known = feature_values(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
     return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
 
 
-def cells_of(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
+def read_knock_out_cells(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
     """Return cells of a table in the types that knock-outs compare. Raise InvalidOptionError for odd ones."""
     rules = profile_of(manifest).profile.knock_outs
     return {name: [read_cell(cell, name, rules) for cell in columns[name]] for name in names}
 
 
-def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[Any]]:
+def find_knock_out_cells(manifest: Manifest, inputs: Tensors, rows: Any) -> dict[str, list[Any]]:
     """Return the cells of the columns that knock-outs read and the model does not.
 
     Raises:
         InvalidOptionError: if a column is not there, or holds values of another type than the knock-outs
             need.
     """
-    names = sorted(knock_outs_beside(manifest, inputs))
-    table: Any = given if isinstance(given, Mapping) else frame_of(given)
-    there = table if isinstance(given, Mapping) else table.labels if table else ()
-    missing = [name for name in names if name not in there]
+    names = sorted(knock_out_columns(manifest, inputs))
+    table: Any = rows if isinstance(rows, Mapping) else frame_of(rows)
+    columns = table if isinstance(rows, Mapping) else table.labels if table else ()
+    missing = [name for name in names if name not in columns]
     if missing:
         raise InvalidOptionError(
-            f"the rows: columns {shown(missing)} are missing, by which knock-outs decline. Give a table that "
-            "has them, with empty cells where they are not known."
+            f"the rows: columns {quoted(missing)} are missing, by which knock-outs decline. Give a table "
+            "that has them, with empty cells where they are not known."
         )
-    return cells_of(manifest, {name: _cells(table[name]) for name in names}, names)
+    return read_knock_out_cells(manifest, {name: _cells(table[name]) for name in names}, names)
 
 
 def _cells(column: Any) -> list[Any]:

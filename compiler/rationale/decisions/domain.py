@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rationale.schema.profile import DecisionProfile, FeatureRule, as_category, near
+from rationale.schema.profile import DecisionProfile, FeatureRule, as_category, near, quoted_names
 
-_SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
+_LONGEST = 80  # characters of a value in a sentence
 
 
-def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True) -> Iterator[str]:
+def domain_faults(
+    profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True
+) -> Iterator[str]:
     """Yield a sentence for each feature whose value the profile does not accept.
 
     A missing value (None) is accepted: the `missing` text of a reason covers it.
@@ -32,10 +34,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 def _fault(rule: FeatureRule, value: Any) -> str | None:
     """Return the fault of a value."""
     if rule.categories and not rule.open and rule.label(value) is None:
-        known = list(rule.categories)
-        more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
-        listed = ", ".join(f"'{key}'" for key in known[:_SHOWN])
-        return f"none of the decision profile's categories {listed}{more}"
+        return f"none of the decision profile's categories {quoted_names(list(rule.categories))}"
     least, most = rule.least, rule.most
     is_less = least is not None and not isinstance(value, str) and value < least
     is_more = most is not None and not isinstance(value, str) and value > most

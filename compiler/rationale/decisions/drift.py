@@ -18,7 +18,7 @@ SCORE = ""  # the score's key; no feature has it
 _SAME = 1e-6  # of the largest value: nearer ones are equal but for rounding
 
 
-def classes_of(
+def drift_classes(
     rows: Sequence[ExplainedRow], weights: np.ndarray | None, keys: Sequence[str]
 ) -> dict[str, Classes]:
     """Return deciles of the references' attributions by feature or group, and of their scores under SCORE.
@@ -28,14 +28,14 @@ def classes_of(
         weights: K weights; None for equal ones.
         keys: names of features and groups; those with the MOST_KEYS largest attributions are taken.
     """
-    w = np.full(len(rows), 1 / len(rows)) if weights is None else weights / weights.sum()
+    shares = np.full(len(rows), 1 / len(rows)) if weights is None else weights / weights.sum()
     values = {key: np.array([row.attributions[key] for row in rows]) for key in keys}
-    by_size = sorted(keys, key=lambda key: -float(w @ np.abs(values[key])))
+    by_size = sorted(keys, key=lambda key: -float(shares @ np.abs(values[key])))
     same = _SAME * max((float(np.abs(each).max()) for each in values.values()), default=0.0)
     scores = np.array([row.score for row in rows])
-    kept = {*by_size[:MOST_KEYS]}
-    found = {key: deciles(values[key], w, same) for key in keys if key in kept}
-    return {SCORE: deciles(scores, w, _SAME * float(np.abs(scores).max())), **found}
+    watched = {*by_size[:MOST_KEYS]}
+    classes = {key: deciles(values[key], shares, same) for key in keys if key in watched}
+    return {SCORE: deciles(scores, shares, _SAME * float(np.abs(scores).max())), **classes}
 
 
 def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
@@ -64,7 +64,7 @@ def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
     return Classes(bounds=tuple(bounds), shares=tuple(np.add.reduceat(mass, firsts)))
 
 
-def stability(classes: Classes, counts: np.ndarray) -> float:
+def stability_index(classes: Classes, counts: np.ndarray) -> float:
     """Return Σ (p − q) ln(p/q).
 
     Args:

@@ -19,7 +19,7 @@ from rationale.errors import InvalidOptionError
 
 ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
 TEMPLATES = (ADVERSE_ACTION, EU)
-_OWN = ("decision", "reasons")  # variables that the decision fills
+_FILLED = ("decision", "reasons")  # variables that the decision fills
 # Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
@@ -57,27 +57,27 @@ def notice(
             cannot
             be read or rendered; or if variables are missing, all of which are named.
     """
-    taken = [name for name in _OWN if name in variables]
-    if taken:
-        raise InvalidOptionError(f"variables: {', '.join(taken)} is filled from the decision: leave it out")
+    clashes = [name for name in _FILLED if name in variables]
+    if clashes:
+        raise InvalidOptionError(f"variables: {', '.join(clashes)} is filled from the decision: leave it out")
     if answer["decision"] == "approve":
-        raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
-    judged = _judged(answer, variables, person_declined=person_declined)
-    reasons = _specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
+        raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
+    judged = _judgment(answer, variables, person_declined=person_declined)
+    reasons = _check_specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
     missing: dict[str, None] = {}
-    folder, name = _found(template)
+    folder, name = _template_file(template)
     environment = SandboxedEnvironment(
         loader=FileSystemLoader(folder),
-        undefined=_noting(missing),
+        undefined=_missing_variable_class(missing),
         autoescape=select_autoescape(),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    given = {"date": datetime.date.today().isoformat(), **variables}
-    filled = {**_Members(given), "decision": answer, "reasons": reasons}
+    values = {"date": datetime.date.today().isoformat(), **variables}
+    context = {**_Variables(values), "decision": answer, "reasons": reasons}
     try:
-        text = environment.get_template(name).render(filled)
+        text = environment.get_template(name).render(context)
     except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
         raise InvalidOptionError(f"template {template}: cannot be rendered: {_message(error)}") from error
     if missing:
@@ -85,7 +85,7 @@ def notice(
             f"variables are missing: {', '.join(missing)}. Give each in the file of --variables, or by --set "
             "NAME=VALUE; false says that there is no such thing"
         )
-    return Notice(text, tuple(_doubts(answer)))
+    return Notice(text, tuple(_warnings(answer)))
 
 
 def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -96,36 +96,38 @@ def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str,
     Raises:
         InvalidOptionError: if the file cannot be read or is no mapping, or a setting is not NAME=VALUE.
     """
-    found: Any = {}
+    variables: Any = {}
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8")
-            found = _spoken(yaml.load(text, yaml.BaseLoader)) or {}  # noqa: S506 (it makes texts alone)
+            variables = _plain_values(yaml.load(text, yaml.BaseLoader)) or {}  # noqa: S506 (it makes texts alone)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise InvalidOptionError(f"--variables {file}: cannot be read: {error}") from error
-        if not isinstance(found, dict):
-            raise InvalidOptionError(f"--variables {file}: must hold names and values, not a {_kind(found)}")
+        if not isinstance(variables, dict):
+            raise InvalidOptionError(
+                f"--variables {file}: must hold names and values, not a {_kind(variables)}"
+            )
     for setting in settings:
         name, equals, value = setting.partition("=")
         *parents, last = name.split(".")
         if not equals or not all([*parents, last]):
             raise InvalidOptionError(f"--set {setting}: give NAME=VALUE, such as creditor.name='A Bank'")
-        inner = found
+        scope = variables
         for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
+            scope = scope.setdefault(parent, {})
+            if not isinstance(scope, dict):
                 raise InvalidOptionError(f"--set {setting}: {parent} has a value of its own, and no parts")
-        inner[last] = False if value == "false" else value
-    return dict(found)
+        scope[last] = False if value == "false" else value
+    return dict(variables)
 
 
-def _spoken(given: Any) -> Any:
+def _plain_values(node: Any) -> Any:
     """Return texts as they were written, such as a telephone number's zero; true, false and null as flags."""
-    if isinstance(given, dict):
-        return {key: _spoken(value) for key, value in given.items()}
-    if isinstance(given, list):
-        return [_spoken(value) for value in given]
-    return {"true": True, "false": False, "null": None, "": None}.get(given, given)
+    if isinstance(node, dict):
+        return {key: _plain_values(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain_values(value) for value in node]
+    return {"true": True, "false": False, "null": None, "": None}.get(node, node)
 
 
 def _reason_text(reason: Mapping[str, Any]) -> str:
@@ -136,7 +138,7 @@ def _reason_text(reason: Mapping[str, Any]) -> str:
     return f"{text} ({shown})"
 
 
-def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
+def _check_specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
     """Return the same texts; raise InvalidOptionError if a notice must not hold them."""
     if not reasons or not all(text.strip() for text in reasons):
         raise InvalidOptionError(
@@ -151,7 +153,7 @@ def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
     return reasons
 
 
-def _judged(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_declined: bool) -> list[str]:
+def _judgment(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_declined: bool) -> list[str]:
     """Return the reasons of the person who declined a referred application."""
     if answer["decision"] != "refer":
         if person_declined or variables.get("judgment"):
@@ -166,7 +168,11 @@ def _judged(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_d
             "--person-declined"
         )
     judgment = variables.get("judgment")
-    if not isinstance(judgment, list) or not judgment or not all(isinstance(one, str) for one in judgment):
+    if (
+        not isinstance(judgment, list)
+        or not judgment
+        or not all(isinstance(reason, str) for reason in judgment)
+    ):
         raise InvalidOptionError(
             "variable judgment: give the list of the reasons for which the person declined; where score and "
             "person decided together, a notice has the reasons of both"
@@ -174,7 +180,7 @@ def _judged(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_d
     return judgment
 
 
-def _doubts(answer: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
     for reason in answer["reasons"]:
         if reason["code"] in reason["features"]:
             yield (
@@ -182,11 +188,11 @@ def _doubts(answer: Mapping[str, Any]) -> Iterator[str]:
                 "code with a text in the decision profile"
             )
         if reason.get("tied") or reason.get("uncertain"):
-            yield f"'{reason['text']}' is not told apart from the reason after it"
+            yield f"'{reason['text']}' is as large as the next reason, within rounding or its standard error"
     yield from answer.get("warnings", ())
 
 
-def _found(template: str) -> tuple[Path, str]:
+def _template_file(template: str) -> tuple[Path, str]:
     """Return folder and name of a template's file."""
     if template in TEMPLATES:
         return Path(__file__).parent / "notices", f"{template}.txt"
@@ -198,27 +204,27 @@ def _found(template: str) -> tuple[Path, str]:
     return path.parent, path.name
 
 
-class _Members(dict[str, Any]):
+class _Variables(dict[str, Any]):
     """Variables that know their own path in the template; one without a value is missing."""
 
-    def __init__(self, given: Mapping[str, Any], within: str = "") -> None:
+    def __init__(self, values: Mapping[str, Any], within: str = "") -> None:
         self.within = within
         super().__init__(
             {
-                str(name): _Members(value, f"{within}{name}.") if isinstance(value, dict) else value
-                for name, value in given.items()
+                str(name): _Variables(value, f"{within}{name}.") if isinstance(value, dict) else value
+                for name, value in values.items()
                 if value is not None
             }
         )
 
 
-def _noting(missing: dict[str, None]) -> type[Undefined]:
+def _missing_variable_class(missing: dict[str, None]) -> type[Undefined]:
     """Return a class for missing variables, which notes their names when a template uses them."""
 
-    class Missing(ChainableUndefined):
+    class MissingVariable(ChainableUndefined):
         __slots__ = ()
 
-        def __getattr__(self, name: str) -> "Missing":
+        def __getattr__(self, name: str) -> "MissingVariable":
             if name.startswith("__"):
                 raise AttributeError(name)
             return type(self)(name=f"{self._undefined_name}.{name}")
@@ -226,7 +232,7 @@ def _noting(missing: dict[str, None]) -> type[Undefined]:
         def _note(self) -> None:
             if self._undefined_exception is SecurityError:
                 self._fail_with_undefined_error()
-            within = self._undefined_obj.within if isinstance(self._undefined_obj, _Members) else ""
+            within = self._undefined_obj.within if isinstance(self._undefined_obj, _Variables) else ""
             missing[f"{within}{self._undefined_name}"] = None
 
         def __str__(self) -> str:
@@ -245,7 +251,7 @@ def _noting(missing: dict[str, None]) -> type[Undefined]:
             self._note()
             return 0
 
-    return Missing
+    return MissingVariable
 
 
 def _message(error: Exception) -> str:

@@ -21,7 +21,7 @@ class ExplainedRow:
     """One row of an answer.
 
     Attributes:
-        score: the number that is compared with the threshold; see `scores_in`.
+        score: the number that is compared with the threshold; see `decision_scores`.
         explained_value: the sum of base value and attributions: the score, or its margin.
         attributions: attributions by feature or group.
         gap: explained_value − base_value − Σ attributions.
@@ -41,7 +41,7 @@ def profile_of(manifest: Manifest) -> EmbeddedProfile:
     return manifest.decision
 
 
-def keys_of(manifest: Manifest) -> tuple[str, ...]:
+def attribution_keys(manifest: Manifest) -> tuple[str, ...]:
     """Return the features and groups that get attributions, in the order of the answers."""
     return tuple(
         key
@@ -77,7 +77,7 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
     ]
 
 
-def values_of(
+def feature_values(
     manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """Return the features of each row as plain values, None for a missing one.
@@ -90,28 +90,28 @@ def values_of(
             written, not as a tensor rounds them, and so are those that the model does not take.
     """
     rows = len(next(iter(inputs.values())))
-    found: list[dict[str, Any]] = [{} for _ in range(rows)]
-    named = {item.tensor.name: item.feature_names for item in manifest.explained}
-    single: dict[str, str] = {}
+    values: list[dict[str, Any]] = [{} for _ in range(rows)]
+    feature_names = manifest.feature_names
+    single_features: dict[str, str] = {}
     for spec in manifest.inputs:
         if spec.name not in inputs:
             continue
         table = inputs[spec.name].reshape(rows, -1)
-        names = names_of(spec.name, named.get(spec.name), table.shape[1])
-        for row, values in zip(found, table, strict=True):
-            row.update(zip(names, map(_plain, values), strict=True))
+        names = names_of(spec.name, feature_names.get(spec.name), table.shape[1])
+        for row, elements in zip(values, table, strict=True):
+            row.update(zip(names, map(_plain, elements), strict=True))
         if len(names) == 1:
-            single[spec.name] = names[0]
-    for row in found:  # a caller may say either, where no feature has the name of the input
-        for name, feature in single.items():
+            single_features[spec.name] = names[0]
+    for row in values:  # a caller may say either, where no feature has the name of the input
+        for name, feature in single_features.items():
             row.setdefault(name, row[feature])
-    for row, instance in zip(found, instances or (), strict=instances is not None):
+    for row, instance in zip(values, instances or (), strict=instances is not None):
         row.update(
             (name, None if value == "" else value)
             for name, value in instance.items()
             if not isinstance(value, list | dict)
         )
-    return found
+    return values
 
 
 def shortest(scores: np.ndarray) -> list[float]:
@@ -127,7 +127,7 @@ def score_index(index: int | None, elements: int) -> int:
     return index if index is not None else int(elements == 2)
 
 
-def score_at(manifest: Manifest) -> tuple[str, int]:
+def score_location(manifest: Manifest) -> tuple[str, int]:
     """Return the tensor that holds the score, and the score's index in its row.
 
     If the entry does not decide, or decides by an inner tensor, this is the explained value.
@@ -139,7 +139,7 @@ def score_at(manifest: Manifest) -> tuple[str, int]:
     return manifest.explained_value, 0
 
 
-def margin_at(manifest: Manifest) -> str | None:
+def margin_output(manifest: Manifest) -> str | None:
     """Return the output whose Sigmoid is the score; None if the score is the model's own answer."""
     embedded = profile_of(manifest)
     return manifest.explained_value if embedded.profile.space == "margin" else embedded.margin
@@ -157,44 +157,44 @@ def logit(score: float) -> np.float64:
         return np.float64(np.log(score) - np.log1p(-score))
 
 
-def scores_in(profile: DecisionProfile, answered: np.ndarray, margins: np.ndarray | None) -> list[float]:
+def decision_scores(profile: DecisionProfile, scores: np.ndarray, margins: np.ndarray | None) -> list[float]:
     """Return the scores of rows; if margins are known, their Sigmoids in float64.
 
     So a margin is compared with the bound's own: one that is equal to it, as its type rounds that, has the
     bound for its score.
 
     Args:
-        answered: [N] the model's own answers.
+        scores: [N] the model's own answers.
         margins: [N] margins whose Sigmoids these are, but for rounding; None if none are known.
     """
     if margins is None:
-        return shortest(answered)
-    exact = sigmoid(margins)
+        return shortest(scores)
+    sigmoids = sigmoid(margins)
     for bound in (*(profile.refer or ())[::-1], profile.threshold):
-        exact[margins == logit(bound).astype(margins.dtype)] = bound
-    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds its answers
-    return [float(score) for score in np.where(is_same, exact, shortest(answered))]
+        sigmoids[margins == logit(bound).astype(margins.dtype)] = bound
+    is_same = np.abs(sigmoids - scores) <= SIGMOID_ERROR  # else the model clips or rounds its answers
+    return [float(score) for score in np.where(is_same, sigmoids, shortest(scores))]
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
-    profile, margin = profile_of(manifest).profile, margin_at(manifest)
-    answered = tensors[manifest.explained_value][:, 0]
+    profile, margin = profile_of(manifest).profile, margin_output(manifest)
+    scores = tensors[manifest.explained_value][:, 0]
     if profile.tensor in tensors:  # else an inner tensor, the explained one
-        output = tensors[profile.tensor].reshape(len(answered), -1)
-        answered = output[:, score_index(profile.index, output.shape[1])]
+        output = tensors[profile.tensor].reshape(len(scores), -1)
+        scores = output[:, score_index(profile.index, output.shape[1])]
     margins = tensors.get(margin) if margin else None  # a comparison's graph has none
-    return scores_in(profile, answered, None if margins is None else margins[:, 0])
+    return decision_scores(profile, scores, None if margins is None else margins[:, 0])
 
 
 def _by_name(
     attributed: Sequence[Attributed], tensors: Tensors, outputs: Sequence[str]
 ) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    columns: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
         names = names_of(item.tensor.name, item.feature_names, values.shape[1])
-        found.update(zip(names, values.T.tolist(), strict=True))
-    return found
+        columns.update(zip(names, values.T.tolist(), strict=True))
+    return columns
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rationale.decisions.decide import NoReasonsError, principal
+from rationale.decisions.decide import NoReasonsError, principal_reasons
 from rationale.decisions.rows import ExplainedRow
 from rationale.schema.manifest import Comparison, EmbeddedProfile, Manifest
 
@@ -10,12 +10,12 @@ DRAWS = "draws"  # their common name
 Codes = tuple[str, ...]
 
 
-def judged_by(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
+def with_profile(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
     """Return a comparison's manifest with the deciding entry's profile: its own entry has none."""
     return manifest.model_copy(update={"decision": embedded})
 
 
-def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
+def reason_codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
     """Return the codes of the principal reasons that an explained row would have, largest first.
 
     Raises:
@@ -26,13 +26,13 @@ def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
             f"which reasons stay is not known: the attributions of {name} miss the score by {row.gap:.2g}, "
             f"more than the {embedded.tolerance:.2g} that the decision profile allows (tolerance)"
         )
-    return tuple(reason.code for reason in principal(embedded.profile, row, {}))
+    return tuple(reason.code for reason in principal_reasons(embedded.profile, row, {}))
 
 
-def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
+def reason_survival(code: str, reasons_by: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
     """Return the other baselines by which a code is (or is no) principal reason, and its share of draws."""
     stays: dict[str, bool | float] = {
-        one.name: code in codes for one, codes in found if one.kind == "baseline"
+        comparison.name: code in codes for comparison, codes in reasons_by if comparison.kind == "baseline"
     }
-    drawn = [code in codes for one, codes in found if one.kind == "draw"]
+    drawn = [code in codes for comparison, codes in reasons_by if comparison.kind == "draw"]
     return stays | ({DRAWS: sum(drawn) / len(drawn)} if drawn else {})

@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.decide import principal
-from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.decisions.decide import principal_reasons
+from rationale.decisions.rows import explained_rows, feature_values, profile_of
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def explain_rows(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Explaine
     attributions, codes, base = [], [], float("nan")
     for start in range(0, len(next(iter(rows.values()))), batch):
         answer = compiled.explain({name: array[start : start + batch] for name, array in rows.items()})
-        values = values_of(manifest, answer.inputs)
+        values = feature_values(manifest, answer.inputs)
         for row, cells in zip(explained_rows(manifest, answer), values, strict=True):
             attributions.append(list(row.attributions.values()))
-            codes.append([reason.code for reason in principal(profile, row, cells)])
+            codes.append([reason.code for reason in principal_reasons(profile, row, cells)])
             base = float("nan") if row.base_value is None else row.base_value
     return ExplainedRows(base, np.array(attributions), codes)
 

@@ -28,7 +28,7 @@ from rationale.evaluate.faithfulness import (
 from rationale.evaluate.randomise import Randomised, randomised_check
 from rationale.evaluate.reasons import compare_reasons
 from rationale.evaluate.shapley import ShapleyComparison, ShapleySample, compare, rounds_within
-from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
+from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, split_attributions
 from rationale.references.reference_set import prepare
 from rationale.schema.manifest import Attributed, Manifest
 from rationale.schema.request import Progress, silent
@@ -243,7 +243,7 @@ def _panels(
         estimate = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
             replace(attributed, explained=_with_names(attributed.explained, shared.names, model))
-            for attributed in parts_of(manifest, pairs.attributions[p], subject.values(i))
+            for attributed in split_attributions(manifest, pairs.attributions[p], subject.values(i))
         ]
         title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
         key = (model, row, *((a.explained.tensor.name, a.explained.of_players) for a in parts))
@@ -347,7 +347,7 @@ def _match_references(
 def read_references(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Read references; raise InvalidReferencesError if the entry was compiled with other ones."""
     table = read_table(file, entry.manifest)
-    rows = table.given
+    rows = table.rows
     kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}
     explained = [e.tensor for e in entry.manifest.explained]
     shapes = {e.name: ((1, *e.shape), tensor_dtype_to_np_dtype(kinds[e.name])) for e in explained}

@@ -16,7 +16,7 @@ from rationale.artifact.finishing.one_shot import keep_outputs, open_gate
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.graph.runtime.session import Runner, kernels_of
 from rationale.schema.machine import MAX_BATCH
-from rationale.schema.manifest import Manifest, elements, ends_of
+from rationale.schema.manifest import Manifest, contrast_ends, default_names
 
 MAX_TARGETS = 10  # targets evaluated per row: those with the largest outputs
 _MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # limits of one batch for the plain model
@@ -100,7 +100,7 @@ class ExplainedModel:
             for batch in slices(len(x), rows_at_once(x.shape[1]))
         ]
         answers = _finite(np.concatenate(parts, dtype=np.float64), "answers")
-        pairs = map(ends_of, self.manifest.contrasts)
+        pairs = map(contrast_ends, self.manifest.contrasts)
         return np.hstack([answers, *(answers[:, [a]] - answers[:, [b]] for a, b in pairs)])
 
     @property
@@ -193,7 +193,7 @@ def feature_owners(manifest: Manifest) -> np.ndarray:
     for e in manifest.explained:
         size = math.prod(e.tensor.shape)
         if e.attributions is None:
-            owners += [position[feature] for feature in e.feature_names or elements(e.tensor.name, size)]
+            owners += [position[feature] for feature in e.feature_names or default_names(e.tensor.name, size)]
         else:
             owners += range(start, start + size)
             start += size

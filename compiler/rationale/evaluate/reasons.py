@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.decide import outcome_of, principal
-from rationale.decisions.rows import explained_rows, keys_of, profile_of
+from rationale.decisions.decide import outcome_of, principal_reasons
+from rationale.decisions.rows import attribution_keys, explained_rows, profile_of
 from rationale.evaluate.explained_model import slices
 from rationale.evaluate.shapley import ReasonAgreement, ShapleySample
 
@@ -22,14 +22,14 @@ def compare_reasons(
         sampled: the Shapley values of each row.
     """
     manifest = compiled.manifest
-    profile, keys = profile_of(manifest).profile, keys_of(manifest)
+    profile, keys = profile_of(manifest).profile, attribution_keys(manifest)
     pairs = []
     for batch in slices(len(sampled), manifest.measured.max_batch):
         answer = compiled.run({tensor: rows[batch] for tensor, rows in inputs.items()})
         for row, shapley in zip(explained_rows(manifest, answer), sampled[batch], strict=True):
             if outcome_of(profile, row.score) == "decline":
                 other = replace(row, attributions=dict(zip(keys, shapley.values[0].tolist(), strict=True)))
-                reasons = (principal(profile, explained, {}) for explained in (row, other))
+                reasons = (principal_reasons(profile, explained, {}) for explained in (row, other))
                 pairs.append(tuple([reason.code for reason in codes] for codes in reasons))
     if not pairs:
         return ReasonAgreement(0, None, None)

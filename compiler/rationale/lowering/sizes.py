@@ -26,7 +26,7 @@ from rationale.graph.runtime.session import model_bytes
 from rationale.graph.shapes import Spec
 from rationale.lowering.bodies import inner_protos
 from rationale.lowering.inference import infer, infer_each, known_specs
-from rationale.schema.machine import in_words
+from rationale.schema.machine import format_bytes
 
 MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models
 MOST_AXES = 32  # of a value; numpy holds 64, and rows, targets, references and points add more
@@ -90,8 +90,8 @@ def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
         where = "input" if node is None else f"{node.op_type} node {node.name or value.name!r}:"
         if min(shape, default=0) < 0:
             raise InvalidModelError(f"{where} {value.name!r} has an axis of negative length {list(shape)}.")
-        fault = f"takes {in_words(size)}" if size > LARGEST else f"has {len(shape)} axes"
-        limit = in_words(LARGEST) if size > LARGEST else MOST_AXES
+        fault = f"takes {format_bytes(size)}" if size > LARGEST else f"has {len(shape)} axes"
+        limit = format_bytes(LARGEST) if size > LARGEST else MOST_AXES
         raise UnsupportedModelError(
             f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Correct that size, or "
             "explain an output before it (--output)."
@@ -116,7 +116,7 @@ def fold_weights(model: ir.Model) -> None:
             node = max(ready, key=result_bytes.__getitem__)
             raise UnsupportedModelError(
                 f"{node.op_type} node {node.name or node.outputs[0].name!r} computes a constant of "
-                f"{in_words(result_bytes[node])}, and all of them take {in_words(total)}. Correct "
+                f"{format_bytes(result_bytes[node])}, and all of them take {format_bytes(total)}. Correct "
                 "the size."
             )
         fold_constants(model, ready or nodes, users_model=True)

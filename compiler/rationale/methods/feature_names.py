@@ -15,9 +15,16 @@ from rationale.methods.engine import ChoiceT, Method, MethodT, Selection
 from rationale.methods.players import choose_players
 from rationale.methods.target import Target
 from rationale.references.reference_set import OpenReferences, map_rows
-from rationale.schema.manifest import elements
+from rationale.schema.manifest import default_names
 from rationale.schema.request import CompileRequest, FeatureNames
-from rationale.tables.frames import are_positions, elements_of, frame_of, in_order, positions_of, spread
+from rationale.tables.frames import (
+    are_default_labels,
+    columns_in_order,
+    divide_columns,
+    frame_of,
+    positions_of,
+    row_labels,
+)
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 _ROWS = ("references", "covers")
@@ -38,7 +45,7 @@ def with_named_features(
     if request.groups:
         rows = {name: tuple(lowered.specs[name][0][1:]) for name in target.inputs}
         names_of_inputs = features_of(target.inputs, rows, names)
-        features = {i: n or elements(i, math.prod(rows[i])) for i, n in names_of_inputs.items()}
+        features = {i: n or default_names(i, math.prod(rows[i])) for i, n in names_of_inputs.items()}
         target = replace(target, players=choose_players(request.groups, features))
     return replace(selection, target=target, method=method, feature_names=names)
 
@@ -123,7 +130,7 @@ def _checked_names(name: str, row: Sequence[int], names: Sequence[str] | None) -
         return tuple(names)
     if len(row) != 1 or count > NAMED_FEATURES:
         return None
-    return elements(name, count)
+    return default_names(name, count)
 
 
 @dataclass(frozen=True)
@@ -148,18 +155,18 @@ class _Features:
             return setting
         inputs = {name: self.names.get(name, self.name_of_single_feature(name)) for name in self.inputs}
         fault = partial(_fault, option, "")
-        return self.arrays(option, spread(frame, inputs, self.model_inputs.difference(inputs), fault))
+        return self.arrays(option, divide_columns(frame, inputs, self.model_inputs.difference(inputs), fault))
 
     def array(self, option: str, name: str, value: Any) -> Any:
         """Return one input's array, in the order of its features."""
         if isinstance(value, np.ndarray):
             return value
         frame = frame_of(value)
-        labels = frame.labels if frame else None if option in _ROWS else elements_of(value)
+        labels = frame.labels if frame else None if option in _ROWS else row_labels(value)
         if labels is None:
             return value
         row = self.lowered.specs[name][0][1:] if name in self.inputs else None
-        if row in ((len(labels),), ()) and not are_positions(labels):
+        if row in ((len(labels),), ()) and not are_default_labels(labels):
             self.names.setdefault(name, tuple(map(str, labels)))
         whole = row == (len(labels),) or name in self.model_inputs  # else it is the source of an inner tensor
         names = self.names.get(name) if whole else None
@@ -167,7 +174,7 @@ class _Features:
         if frame is None:
             return np.asarray(value)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING
-        rows = in_order(frame, names, fault, words=text, missing=name in self.missing)
+        rows = columns_in_order(frame, names, fault, words=text, missing=name in self.missing)
         rows = rows[:, 0] if row == () else rows
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 

@@ -24,8 +24,8 @@ from rationale.references.reference_set import (
     check_count,
     check_rows,
     prepare,
-    unnamed,
-    whole_numbers,
+    unnamed_error,
+    whole_number_error,
 )
 from rationale.schema.manifest import is_float
 
@@ -159,7 +159,7 @@ def _arrays_by_name(lowered: Lowered, target: Target, references: Any) -> dict[s
             )
         return {str(name): as_array(str(name), a) for name, a in references.items()}
     if len(target.inputs) != 1:
-        raise unnamed(target.inputs)
+        raise unnamed_error(target.inputs)
     (name,), array = target.inputs, as_array(target.inputs[0], references)
     if name not in input_names and len(input_names) == 1 and not _is_row_of(lowered, name, array):
         name = input_names[0]  # rows of the model's input, from which the inner tensor is computed
@@ -188,7 +188,7 @@ def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     if dtype.kind in "iub" and not np.array_equal(cast, array):
-        raise whole_numbers(name, dtype)
+        raise whole_number_error(name, dtype)
     return np.asarray(cast)
 
 

@@ -15,8 +15,8 @@ from rationale.lowering import Lowered
 from rationale.methods.answers import holds_numbers
 from rationale.methods.leaves import Leaf, is_float
 from rationale.methods.players import Players
-from rationale.schema.manifest import ends_of
-from rationale.schema.profile import element_in
+from rationale.schema.manifest import contrast_ends
+from rationale.schema.profile import parse_output
 from rationale.schema.request import CompileRequest, Element
 
 SIZE_OPERATORS = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
@@ -116,7 +116,7 @@ class Target:
         """Return [size, T], each target's coefficients of the output's row; not defined for "predicted"."""
         coefficients = np.zeros((size, self.count))
         for column, element in zip(coefficients.T, self.elements, strict=True):
-            first, against = ends_of(element) if isinstance(element, str) else (int(element), None)
+            first, against = contrast_ends(element) if isinstance(element, str) else (int(element), None)
             column[first] = 1
             if against is not None:
                 column[against] = -1
@@ -191,7 +191,7 @@ def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
     """
     if not request.output or not request.output.endswith("]"):
         return request
-    tensor, index = element_in(request.output)
+    tensor, index = parse_output(request.output)
     inner_names = {str(v.name) for node in lowered.model.graph for v in node.outputs}
     if index is None or request.output in inner_names:
         return request

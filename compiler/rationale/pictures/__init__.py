@@ -1,1 +1,1 @@
-"""Pictures of explanations: HTML and SVG that need nothing, and matplotlib's."""
+"""Pictures of explanations as HTML and SVG."""

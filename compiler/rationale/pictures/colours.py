@@ -14,4 +14,4 @@ def rgb(colour: str) -> np.ndarray:
 def blend(colour: str, other: str, share: float) -> str:
     """Return a colour mixed with a share of another one, as "#rrggbb"."""
     mixed = rgb(colour) + (rgb(other) - rgb(colour)) * share
-    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+    return "#" + "".join(f"{round(component):02x}" for component in mixed)

@@ -15,7 +15,7 @@ from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from rationale.pictures.markup import SHADES, element
 from rationale.pictures.numbers import number, signed, writer
 from rationale.pictures.overview import Overview
-from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
+from rationale.pictures.panels import Bars, Heat, LayerFlow, Panel, Words
 from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
 from rationale.schema.manifest import EmbeddedProfile
 
@@ -36,21 +36,21 @@ def figures(drawn: Iterable[Panel | Overview]) -> list[Element]:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _WidthScale:
     """A scale that maps numbers to percent of the width."""
 
     low: float
     high: float
 
     @classmethod
-    def over(cls, *values: np.ndarray | float | None) -> "_Scale":
+    def over(cls, *values: np.ndarray | float | None) -> "_WidthScale":
         """Return a scale that holds all finite values."""
         every = np.concatenate([np.ravel(v) for v in values if v is not None]).astype(np.float64)
         every = every[np.isfinite(every)]
         low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
         return cls(low, high) if high > low else cls(low - 0.5, high + 0.5)
 
-    def at(self, value: float) -> float:
+    def percent(self, value: float) -> float:
         """Return the position of a number; the left edge for NaN and infinity."""
         if not np.isfinite(value):
             return float(_MARGIN)
@@ -75,11 +75,11 @@ def _row(
     )
 
 
-def _bar(scale: _Scale, start: float, stop: float, colour: str) -> Element:
-    left, right = sorted((scale.at(start), scale.at(stop)))
+def _bar(scale: _WidthScale, start: float, stop: float, colour: str) -> Element:
+    start_percent, end_percent = sorted((scale.percent(start), scale.percent(stop)))
     top = (_BAR - _THICK) / 2
-    width = f"{max(round(right - left, 2), 0.3)}%"
-    return element("rect", x=f"{left}%", y=top, width=width, height=_THICK, rx=1.5, fill=colour)
+    width = f"{max(round(end_percent - start_percent, 2), 0.3)}%"
+    return element("rect", x=f"{start_percent}%", y=top, width=width, height=_THICK, rx=1.5, fill=colour)
 
 
 def _line(x: float, top: float, bottom: float, **more: object) -> Element:
@@ -104,15 +104,20 @@ def _waterfall(panel: Bars) -> list[Element]:
     ends = base + np.cumsum(np.nan_to_num(panel.values.astype(np.float64)))
     starts = np.append(base, ends[:-1])
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
-    scale = _Scale.over(starts, ends + spread, ends - spread, score)
+    scale = _WidthScale.over(starts, ends + spread, ends - spread, score)
     write = writer(panel.values, (base, score))
     rows = [
-        _row("base value", write(base), [_line(scale.at(base), _BAR / 2, _BAR), _dot(scale, base)], end=True)
+        _row(
+            "base value",
+            write(base),
+            [_line(scale.percent(base), _BAR / 2, _BAR), _dot(scale, base)],
+            end=True,
+        )
     ]
     for i, (label, value) in enumerate(zip(panel.labels, panel.values, strict=True)):
         drawn = [
-            _line(scale.at(starts[i]), 0, _BAR / 2),
-            _line(scale.at(ends[i]), _BAR / 2, _BAR),
+            _line(scale.percent(starts[i]), 0, _BAR / 2),
+            _line(scale.percent(ends[i]), _BAR / 2, _BAR),
             _bar(scale, starts[i], ends[i], RAISES if value >= 0 else LOWERS),
             *_extras(panel, scale, i, starts[i], ends[i]),
         ]
@@ -120,7 +125,7 @@ def _waterfall(panel: Bars) -> list[Element]:
     last = float(ends[-1]) if len(ends) else base
     gap = score - last
     if abs(gap) > _NEGLIGIBLE * (scale.high - scale.low):
-        drawn = [_line(scale.at(last), 0, _BAR / 2), _line(scale.at(score), _BAR / 2, _BAR)]
+        drawn = [_line(scale.percent(last), 0, _BAR / 2), _line(scale.percent(score), _BAR / 2, _BAR)]
         rows.append(
             _row(
                 "not explained (completeness gap)",
@@ -129,22 +134,22 @@ def _waterfall(panel: Bars) -> list[Element]:
             )
         )
     rows.append(
-        _row("score", write(score), [_line(scale.at(score), 0, _BAR / 2), _dot(scale, score)], end=True)
+        _row("score", write(score), [_line(scale.percent(score), 0, _BAR / 2), _dot(scale, score)], end=True)
     )
     return rows
 
 
 def _from_zero(panel: Bars) -> list[Element]:
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
-    due = None if panel.shapley is None else panel.shapley.values
-    scale = _Scale.over(0.0, panel.values + spread, panel.values - spread, due)
+    shapley_values = None if panel.shapley is None else panel.shapley.values
+    scale = _WidthScale.over(0.0, panel.values + spread, panel.values - spread, shapley_values)
     write = writer(panel.values)
     return [
         _row(
             label,
             _signed(panel, i, write),
             [
-                _line(scale.at(0), 0, _BAR),
+                _line(scale.percent(0), 0, _BAR),
                 _bar(scale, 0, value, RAISES if value >= 0 else LOWERS),
                 *_extras(panel, scale, i, 0, value),
             ],
@@ -158,34 +163,34 @@ def _signed(panel: Bars, i: int, write: Callable[[float], str]) -> str:
     return signed(write, panel.values[i]) + ("" if error is None else f" ± {number(float(f'{error:.1g}'))}")
 
 
-def _extras(panel: Bars, scale: _Scale, i: int, start: float, end: float) -> list[Element]:
+def _extras(panel: Bars, scale: _WidthScale, i: int, start: float, end: float) -> list[Element]:
     """Draw the standard error at a bar's end, and the Shapley value."""
-    found = []
+    marks = []
     if panel.errors is not None and np.isfinite(panel.errors[i]):
-        x1, x2 = (f"{scale.at(end + side * panel.errors[i])}%" for side in (-1, 1))
-        found.append(
+        x1, x2 = (f"{scale.percent(end + side * panel.errors[i])}%" for side in (-1, 1))
+        marks.append(
             element("line", x1=x1, x2=x2, y1=_BAR / 2, y2=_BAR / 2, stroke="currentColor", stroke_width=1.5)
         )
     if panel.shapley is not None and np.isfinite(panel.shapley.values[i]):
-        found.append(_dot(scale, start + float(panel.shapley.values[i])))
-    return found
+        marks.append(_dot(scale, start + float(panel.shapley.values[i])))
+    return marks
 
 
-def _dot(scale: _Scale, value: float) -> Element:
-    return element("circle", cx=f"{scale.at(value)}%", cy=_BAR / 2, r=4, fill="currentColor")
+def _dot(scale: _WidthScale, value: float) -> Element:
+    return element("circle", cx=f"{scale.percent(value)}%", cy=_BAR / 2, r=4, fill="currentColor")
 
 
-def _flow(panel: Flow) -> list[Element]:
+def _flow(panel: LayerFlow) -> list[Element]:
     """Draw raising sums to the right, lowering sums to the left, and a dot at their total."""
-    scale = _Scale.over(0.0, panel.raising, panel.lowering, panel.due)
+    scale = _WidthScale.over(0.0, panel.raising, panel.lowering, panel.total)
     write = writer([*panel.raising, *panel.lowering])
     rows = []
     for label, raising, lowering in zip(panel.labels, panel.raising, panel.lowering, strict=True):
         drawn = [
             _bar(scale, 0, raising, RAISES),
             _bar(scale, lowering, 0, LOWERS),
-            _line(scale.at(0), 0, _BAR),
-            _line(scale.at(panel.due), 0, _BAR, stroke_dasharray="2 3"),
+            _line(scale.percent(0), 0, _BAR),
+            _line(scale.percent(panel.total), 0, _BAR, stroke_dasharray="2 3"),
             _dot(scale, raising + lowering),
         ]
         rows.append(_row(label, f"{signed(write, raising)} {signed(write, lowering)}", drawn))
@@ -194,7 +199,7 @@ def _flow(panel: Flow) -> list[Element]:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A labelled line: values over shares of an axis, from 0 to 1; a range makes it grey and dashed.
 
     Attributes:
@@ -209,9 +214,9 @@ class Line:
     range: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def lines(title: str, about: str, drawn: Sequence[Line]) -> Element:
+def lines(title: str, about: str, drawn: Sequence[ChartLine]) -> Element:
     """Draw lines over one axis, with a legend beneath."""
-    scale = _Scale.over(*(values for line in drawn for values in (line.values, *(line.range or ()))))
+    scale = _WidthScale.over(*(values for line in drawn for values in (line.values, *(line.range or ()))))
     paths, rows = [], []
     for i, line in enumerate(drawn):
         colour = _GREY if line.range else _LINES[i % len(_LINES)]
@@ -230,17 +235,17 @@ def lines(title: str, about: str, drawn: Sequence[Line]) -> Element:
     return _figure(title, ends, element("div", chart, class_="chart"), element("ul", *rows))
 
 
-def _points(shares: Iterable[float], values: Iterable[float], scale: _Scale) -> str:
-    places = zip(shares, map(scale.at, values), strict=True)
+def _points(shares: Iterable[float], values: Iterable[float], scale: _WidthScale) -> str:
+    places = zip(shares, map(scale.percent, values), strict=True)
     return " ".join(f"{1000 * share:.1f},{_CHART * (1 - place / 100):.1f}" for share, place in places)
 
 
 def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
     """Draw numbers without an effect's sign as grey bars."""
     sizes = np.asarray([size for _, size in numbers])
-    scale, write = _Scale.over(0.0, sizes), writer(sizes)
+    scale, write = _WidthScale.over(0.0, sizes), writer(sizes)
     rows = (
-        _row(label, write(size), [_line(scale.at(0), 0, _BAR), _bar(scale, 0, size, _GREY)])
+        _row(label, write(size), [_line(scale.percent(0), 0, _BAR), _bar(scale, 0, size, _GREY)])
         for label, size in numbers
     )
     return _figure(title, about, element("ul", *rows))
@@ -249,7 +254,7 @@ def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Elem
 def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
     """Draw the ranges of scores that approve, decline or go to a person, and the base value."""
     profile, (least, most) = embedded.profile, embedded.output_range
-    scale = _Scale.over(least, most, profile.threshold, base)
+    scale = _WidthScale.over(least, most, profile.threshold, base)
     low, high = profile.refer or (profile.threshold, profile.threshold)
     below, above = (least, low), (high, most)
     approve, decline = (below, above) if profile.adverse == "above" else (above, below)
@@ -274,34 +279,34 @@ def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
 
 
 def _overview(panel: Overview) -> list[Element]:
-    labels = [*panel.labels, *[f"{panel.others} others together"] * bool(panel.others)]
+    labels = [*panel.labels, *[f"{panel.other_features} others together"] * bool(panel.other_features)]
     rows = f"{panel.rows:,} rows" if panel.rows != 1 else "1 row"
     means = list(zip(labels, panel.means, strict=True))
-    found = [levels(f"{panel.title}: mean |attribution|", f"over {rows}", means)]
+    drawings = [levels(f"{panel.title}: mean |attribution|", f"over {rows}", means)]
     shown = panel.attributions.shape[1]
     if shown > 1:
         which = f"{shown} of {rows}, evenly spaced" if shown < panel.rows else rows
         about = f"a dot for each of {which}; violet: low values of the feature, orange: high, grey: no number"
-        found.append(_figure(f"{panel.title}: attributions", about, element("ul", *_swarm(panel))))
-    return found
+        drawings.append(_figure(f"{panel.title}: attributions", about, element("ul", *_swarm(panel))))
+    return drawings
 
 
 def _swarm(panel: Overview) -> list[Element]:
-    scale = _Scale.over(0.0, panel.attributions)
+    scale = _WidthScale.over(0.0, panel.attributions)
     rows = []
     for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
         range_ = f"{np.min(attributions):+.2g} … {np.max(attributions):+.2g}"
         dots = _dots(scale, attributions, values)
-        rows.append(_row(label, range_, [_line(scale.at(0), 0, _SWARM), dots], height=_SWARM))
+        rows.append(_row(label, range_, [_line(scale.percent(0), 0, _SWARM), dots], height=_SWARM))
     return rows
 
 
-def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Element:
+def _dots(scale: _WidthScale, attributions: np.ndarray, values: np.ndarray) -> Element:
     """Stack the dots of a column, closer together if there are many.
 
     Dots are round ends of lines of zero length: a few bytes each, and round at every width.
     """
-    positions = np.asarray([scale.at(a) for a in attributions])
+    positions = np.asarray([scale.percent(a) for a in attributions])
     columns = np.round(positions * _COLUMNS / 100)
     order = np.lexsort((values, columns))
     paths: dict[str, list[str]] = {}
@@ -358,9 +363,9 @@ def _words(panel: Words) -> list[Element]:
         class_ = f"{'r' if value >= 0 else 'l'}{shade}"
         words += [] if word.joined else [" "]
         words.append(element("span", word.text, class_=class_, title=signed(number, value), dir="auto"))
-    left = len(panel.words) - _MOST_WORDS
-    if left > 0:
-        words.append(f" … {left:,} more tokens")
+    omitted = len(panel.words) - _MOST_WORDS
+    if omitted > 0:
+        words.append(f" … {omitted:,} more tokens")
     about = f"red raises, blue lowers; full colour {largest:.2g}"
     return [_figure(panel.title, about, element("p", *words, class_="tokens"), _listed(panel))]
 
@@ -386,7 +391,7 @@ def _listed(panel: Words) -> Element:
 
 _DRAW: dict[type, Callable[[Any], list[Element]]] = {
     Bars: _bars,
-    Flow: _flow,
+    LayerFlow: _flow,
     Heat: _heat,
     Overview: _overview,
     Words: _words,

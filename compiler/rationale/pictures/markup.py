@@ -17,15 +17,15 @@ Content = str | Element
 
 def element(tag: str, /, *content: Content, **attributes: object) -> Element:
     """Create an element; `class_` becomes the attribute class, and `stroke_width` stroke-width."""
-    made = Element(tag, {_attribute(name): _clean(str(value)) for name, value in attributes.items()})
+    node = Element(tag, {_attribute(name): _clean(str(value)) for name, value in attributes.items()})
     for item in content:
         if isinstance(item, Element):
-            made.append(item)
-        elif len(made):
-            made[-1].tail = (made[-1].tail or "") + _clean(item)
+            node.append(item)
+        elif len(node):
+            node[-1].tail = (node[-1].tail or "") + _clean(item)
         else:
-            made.text = (made.text or "") + _clean(item)
-    return made
+            node.text = (node.text or "") + _clean(item)
+    return node
 
 
 def _attribute(name: str) -> str:

@@ -8,7 +8,7 @@ _MOST_DECIMALS = 9
 _NEGLIGIBLE = 1e-6  # share of the largest effect; smaller effects do not affect the number of decimals
 
 
-def number(value: float, digits: int = 4) -> str:
+def number(value: float, digits: int = 4, *, grouped_from: float = 1000) -> str:
     """Write one number: grouped, with about `digits` digits, and an exponent if it is tiny or huge."""
     size = abs(value)
     if not math.isfinite(value):
@@ -16,8 +16,13 @@ def number(value: float, digits: int = 4) -> str:
     if size >= _LARGEST or 0 < size < 1e-4:
         return f"{value:.1e}"
     places = 2 if size >= 1000 else max(0, digits - (0 if size < 1 else _order(size)))
-    written = f"{value:,.{places}f}"
+    written = f"{value:{',' if size >= grouped_from else ''}.{places}f}"
     return _unsigned(written.rstrip("0").rstrip(".") if "." in written else written)
+
+
+def feature_value(value: float) -> str:
+    """Write a number of a row: 1956 may be a year, so it gets no thousands separator."""
+    return number(value, 6, grouped_from=10_000)
 
 
 def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[float], str]:
@@ -29,8 +34,8 @@ def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[
         effects: the effects that are shown.
         values: other numbers that are shown; they set the decimals if no effect does.
     """
-    found = _decimals(effects)
-    decimals = _decimals(values) or 0 if found is None else found
+    effect_decimals = _decimals(effects)
+    decimals = _decimals(values) or 0 if effect_decimals is None else effect_decimals
 
     def written(value: float) -> str:
         if not math.isfinite(value):
@@ -49,7 +54,7 @@ def signed(write: Callable[[float], str], value: float) -> str:
 
 
 def _decimals(numbers: Iterable[float]) -> int | None:
-    sizes = [abs(float(one)) for one in numbers if one and math.isfinite(one)]
+    sizes = [abs(float(value)) for value in numbers if value and math.isfinite(value)]
     if not sizes:
         return None
     largest = max(sizes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.pictures.panels import Answer, element_name, is_table, short, titles
+from rationale.pictures.panels import ExplanationLike, element_name, is_table, shorten_name, titles
 from rationale.schema.manifest import Attributed, Manifest
 
 DOTS = 300  # most rows with a dot for each feature; fewer if there are many features
@@ -21,7 +21,7 @@ class Overview:
 
     Attributes:
         rows: number of rows in the means.
-        means: [F], and one more for the `others` together.
+        means: [F], and one more for the `other_features` together.
         attributions: attributions [F, n] of n evenly spaced rows.
         values: feature values [F, n], from 0, low, to 1, high; NaN for other than numbers.
     """
@@ -30,19 +30,19 @@ class Overview:
     rows: int
     labels: tuple[str, ...]
     means: np.ndarray
-    others: int
+    other_features: int
     attributions: np.ndarray
     values: np.ndarray
 
 
-def overviews(answers: Iterable[Answer], count: int, top: int) -> list[Overview]:
+def overviews(answers: Iterable[ExplanationLike], count: int, top: int) -> list[Overview]:
     """Return an overview of each of the first targets; none without an explained table.
 
     Args:
         answers: consecutive answers, with `count` rows in total.
         top: number of features to show.
     """
-    kept, dots, values = np.empty(0, int), list[np.ndarray](), list[np.ndarray]()
+    drawn_rows, dots, values = np.empty(0, int), list[np.ndarray](), list[np.ndarray]()
     first, sums = 0, np.zeros(())
     titles, labels = list[str](), list[str]()
     for answer in answers:
@@ -53,10 +53,10 @@ def overviews(answers: Iterable[Answer], count: int, top: int) -> list[Overview]
         rows, *each = attributions.shape
         if not first:
             most = max(2, min(count, DOTS, _MOST_NUMBERS // math.prod(each)))
-            kept = np.unique(np.linspace(0, count - 1, most).round().astype(int))
+            drawn_rows = np.unique(np.linspace(0, count - 1, most).round().astype(int))
             titles, labels = _titles(answer), _labels(answer, tables)
         sums = sums + np.abs(attributions).sum(axis=0)
-        here = kept[(kept >= first) & (kept < first + rows)] - first
+        here = drawn_rows[(drawn_rows >= first) & (drawn_rows < first + rows)] - first
         dots.append(attributions[here])
         values.append(_values(answer, tables, here))
         first += rows
@@ -81,30 +81,30 @@ def _side_by_side(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([a.reshape(*a.shape[:2], -1).astype(np.float64) for a in each], axis=2)
 
 
-def _values(answer: Answer, tables: Sequence[Attributed], rows: np.ndarray) -> np.ndarray:
+def _values(answer: ExplanationLike, tables: Sequence[Attributed], rows: np.ndarray) -> np.ndarray:
     """Return the feature values of some rows [n, F]; NaN for other than numbers."""
-    found = []
+    columns = []
     for e in tables:
         attributions = answer[e.attributions]
         width = attributions[0, 0].size
-        known = None if e.of_players else answer.inputs.get(e.tensor.name)
-        if known is None or known.dtype.kind not in "fiub" or known[0].size != width:
-            found.append(np.full((len(rows), width), np.nan))
+        inputs = None if e.of_players else answer.inputs.get(e.tensor.name)
+        if inputs is None or inputs.dtype.kind not in "fiub" or inputs[0].size != width:
+            columns.append(np.full((len(rows), width), np.nan))
         else:
-            found.append(known[rows].reshape(len(rows), width).astype(np.float64))
-    return np.concatenate(found, axis=1)
+            columns.append(inputs[rows].reshape(len(rows), width).astype(np.float64))
+    return np.concatenate(columns, axis=1)
 
 
-def _titles(answer: Answer) -> list[str]:
+def _titles(answer: ExplanationLike) -> list[str]:
     manifest = answer.manifest
     targets = ["predicted"] if manifest.targets == "predicted" else manifest.targets[:_TARGETS]
     return [element_name(manifest, target) for target in targets]
 
 
-def _labels(answer: Answer, tables: Sequence[Attributed]) -> list[str]:
+def _labels(answer: ExplanationLike, tables: Sequence[Attributed]) -> list[str]:
     sizes = [answer[e.attributions][0, 0].size for e in tables]
     return [
-        short(name)
+        shorten_name(name)
         for e, size in zip(tables, sizes, strict=True)
         for name in titles(answer.manifest, e, size)
     ]

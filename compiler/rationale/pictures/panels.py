@@ -5,13 +5,13 @@ and so do all layers.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from rationale.pictures.numbers import number
+from rationale.pictures.numbers import feature_value, number
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
 from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
 
@@ -20,7 +20,7 @@ _LONGEST_NAME = 34
 _CUT = 12  # characters to keep of a long name's end
 
 
-class Answer(Protocol):
+class ExplanationLike(Protocol):
     """The result of `Compiled.explain`: outputs by name, with the inputs and the graph's manifest."""
 
     manifest: Manifest
@@ -29,6 +29,8 @@ class Answer(Protocol):
     def __getitem__(self, name: str, /) -> np.ndarray: ...
 
     def __contains__(self, name: object, /) -> bool: ...
+
+    def items(self) -> Iterable[tuple[str, np.ndarray]]: ...
 
 
 @dataclass(frozen=True)
@@ -76,24 +78,24 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Flow:
+class LayerFlow:
     """The flow of attributions: sums of the raising and the lowering ones, for inputs and each layer [L].
 
-    `due` is explained − base value: the sum of any layer through which every path leads.
+    `total` is explained − base value: the sum of any layer through which every path leads.
     """
 
     title: str
     labels: tuple[str, ...]
     raising: np.ndarray
     lowering: np.ndarray
-    due: float
+    total: float
 
 
-Panel = Bars | Heat | Words | Flow
+Panel = Bars | Heat | Words | LayerFlow
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorAttributions:
     """An explained input of one row, or all players: attributions; values and standard errors if known.
 
     Attributes:
@@ -107,7 +109,7 @@ class Part:
     names: tuple[str, ...] = ()
 
 
-def targets_of(answer: Answer) -> np.ndarray:
+def targets_of(answer: ExplanationLike) -> np.ndarray:
     """Return indices [N, T] into the explained output's row; "predicted" if the output is not answered."""
     manifest = answer.manifest
     n, t = answer[manifest.explained_value].shape
@@ -118,7 +120,7 @@ def targets_of(answer: Answer) -> np.ndarray:
     return np.asarray(answer[manifest.explained_output].reshape(n, -1).argmax(axis=1)[:, None])
 
 
-def largest_targets(answer: Answer, i: int, most: int) -> Sequence[int]:
+def largest_targets(answer: ExplanationLike, i: int, most: int) -> Sequence[int]:
     """Return the positions of row i's targets; if more than `most`, those with the largest values."""
     explained = answer[answer.manifest.explained_value][i]
     if len(explained) <= most:
@@ -127,7 +129,7 @@ def largest_targets(answer: Answer, i: int, most: int) -> Sequence[int]:
 
 
 def panels_of(
-    answer: Answer, i: int, row: int, top: int, vocabulary: Vocabulary, most: int | None = None
+    answer: ExplanationLike, i: int, row: int, top: int, vocabulary: Vocabulary, most: int | None = None
 ) -> Iterator[Panel]:
     """Yield the panels of row i of an answer, target by target.
 
@@ -138,20 +140,20 @@ def panels_of(
     """
     manifest, elements = answer.manifest, targets_of(answer)[i]
     for j in largest_targets(answer, i, len(elements) if most is None else most):
-        parts = [_part(answer, e, (i, j)) for e in manifest.attributed]
+        items = [_tensor_attributions(answer, e, (i, j)) for e in manifest.attributed]
         heading = f"{element_name(manifest, elements[j])}: {number(answer[manifest.explained_value][i, j])}"
         if manifest.base_value is not None:
             heading += f", base value {number(answer[manifest.base_value][i, j])}"
-        whole = manifest.completeness_gap is not None and all(map(_is_table, parts))
-        for panel in panels(f"row {row}, {heading}", parts, top, vocabulary):
-            yield _adding_up(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
+        whole = manifest.completeness_gap is not None and all(map(_is_table, items))
+        for panel in panels(f"row {row}, {heading}", items, top, vocabulary):
+            yield _with_total(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
         if manifest.layers:
             yield flow(f"row {row}, {heading}: layer by layer", answer, i, j)
         if manifest.concepts is not None:
             yield from _concepts(f"row {row}, {heading}", manifest.concepts, answer, i, j, top, vocabulary)
 
 
-def _adding_up(panel: Bars, answer: Answer, i: int, j: int) -> Bars:
+def _with_total(panel: Bars, answer: ExplanationLike, i: int, j: int) -> Bars:
     """Return bars with their base value, 0 without references, and the score that they add up to."""
     manifest = answer.manifest
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
@@ -161,7 +163,7 @@ def _adding_up(panel: Bars, answer: Answer, i: int, j: int) -> Bars:
 def _concepts(
     title: str,
     concepts: ExplainedConcepts,
-    answer: Answer,
+    answer: ExplanationLike,
     i: int,
     j: int,
     top: int,
@@ -170,23 +172,23 @@ def _concepts(
     """Yield panels of the inputs' contributions to each of the most relevant channels."""
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
-        heading = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
-        inputs = (e.by(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
-        each = [_part(answer, e, (i, j, c)) for e in inputs]
+        heading = f"{title}: channel {channel} of {shorten_name(concepts.tensor.name)}, {share:+.4g}"
+        inputs = (e.attributed(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
+        each = [_tensor_attributions(answer, e, (i, j, c)) for e in inputs]
         yield from panels(heading, each, top, vocabulary)
 
 
-def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
+def flow(title: str, answer: ExplanationLike, i: int, j: int) -> LayerFlow:
     """Return the flow of row i's attributions of target j through the layers that the entry answers."""
     manifest = answer.manifest
     inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.attributed]
     layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
     each = [a.astype(np.float64) for a in (np.concatenate(inputs), *layers)]
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
-    names = [short(e.tensor.name) for e in manifest.explained]
-    return Flow(
+    names = [shorten_name(e.tensor.name) for e in manifest.explained]
+    return LayerFlow(
         title,
-        (", ".join(names), *(short(layer.tensor.name) for layer in manifest.layers)),
+        (", ".join(names), *(shorten_name(layer.tensor.name) for layer in manifest.layers)),
         np.asarray([a[a > 0].sum() for a in each]),
         np.asarray([a[a < 0].sum() for a in each]),
         float(answer[manifest.explained_value][i, j]) - base,
@@ -195,7 +197,7 @@ def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
 
 def element_name(manifest: Manifest, element: object) -> str:
     """Name the explained output; of several elements, name the class or the index, too."""
-    output = short(manifest.explained_output)
+    output = shorten_name(manifest.explained_output)
     if math.prod(manifest.explained_shape) == 1:
         return output
     if named := manifest.class_name(element):
@@ -207,7 +209,7 @@ def element_name(manifest: Manifest, element: object) -> str:
 
 def panels(
     title: str,
-    parts: Sequence[Part],
+    items: Sequence[TensorAttributions],
     top: int,
     vocabulary: Vocabulary = NUMBERS,
     shapley: Estimate | None = None,
@@ -217,37 +219,43 @@ def panels(
 
     It draws Shapley values if all parts are tables. `order`: see `bars`.
     """
-    tables = [part for part in parts if _is_table(part)]
+    tables = [item for item in items if _is_table(item)]
     if tables:
-        yield bars(title, tables, top, shapley if len(tables) == len(parts) else None, order)
-    for part in parts:
-        several = f"{title}: {part.explained.tensor.name}" if len(parts) > 1 else title
-        if part.explained.at and part.values is not None and part.values.ndim == 1:
-            yield _words(several, part, part.values, vocabulary)
-        elif not _is_table(part):
-            yield _heat(several, part)
+        yield bars(title, tables, top, shapley if len(tables) == len(items) else None, order)
+    for item in items:
+        several = f"{title}: {item.explained.tensor.name}" if len(items) > 1 else title
+        if item.explained.at and item.values is not None and item.values.ndim == 1:
+            yield _words(several, item, item.values, vocabulary)
+        elif not _is_table(item):
+            yield _heat(several, item)
 
 
-def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -> list[Part]:
+def split_attributions(
+    manifest: Manifest, attributions: np.ndarray, values: np.ndarray
+) -> list[TensorAttributions]:
     """Split attributions, and values [F] of all explained inputs, into parts."""
     tensors = [e.tensor for e in manifest.explained]
     ends = np.cumsum([math.prod(t.shape) for t in tensors])[:-1]
     each = zip(tensors, np.split(values, ends), strict=True)
-    known = {t.name: v.reshape(t.shape) for t, v in each}
+    values_by_tensor = {t.name: v.reshape(t.shape) for t, v in each}
     ends = np.cumsum([math.prod(e.tensor.shape) for e in manifest.attributed])[:-1]
     return [
-        Part(e, a.reshape(e.tensor.shape), None if e.of_players else known[e.tensor.name], None)
+        TensorAttributions(
+            e, a.reshape(e.tensor.shape), None if e.of_players else values_by_tensor[e.tensor.name], None
+        )
         for e, a in zip(manifest.attributed, np.split(attributions, ends), strict=True)
     ]
 
 
-def _part(answer: Answer, e: Attributed, at: tuple[int, ...]) -> Part:
+def _tensor_attributions(
+    answer: ExplanationLike, e: Attributed, position: tuple[int, ...]
+) -> TensorAttributions:
     """Return the part at a row and target, and at a channel for a concept."""
     values = None if e.of_players else answer.inputs.get(e.tensor.name)
-    errors = answer[e.standard_error][at] if e.standard_error else None
-    attributions = answer[e.attributions][at]
+    errors = answer[e.standard_error][position] if e.standard_error else None
+    attributions = answer[e.attributions][position]
     names = titles(answer.manifest, e, attributions.size)
-    return Part(e, attributions, None if values is None else values[at[0]], errors, names)
+    return TensorAttributions(e, attributions, None if values is None else values[position[0]], errors, names)
 
 
 def titles(manifest: Manifest, e: Attributed, count: int) -> tuple[str, ...]:
@@ -256,9 +264,9 @@ def titles(manifest: Manifest, e: Attributed, count: int) -> tuple[str, ...]:
     return tuple(names) if decision is None else tuple(decision.profile.title(name) for name in names)
 
 
-def _is_table(part: Part) -> bool:
+def _is_table(item: TensorAttributions) -> bool:
     """Tell whether a part is drawn as bars: rows of numbers, or arrays with too many axes for a picture."""
-    return is_table(part.explained, part.attributions.ndim)
+    return is_table(item.explained, item.attributions.ndim)
 
 
 def is_table(explained: Attributed, axes: int) -> bool:
@@ -271,7 +279,7 @@ def is_table(explained: Attributed, axes: int) -> bool:
 
 def bars(
     title: str,
-    parts: Sequence[Part],
+    items: Sequence[TensorAttributions],
     top: int,
     shapley: Estimate | None = None,
     order: Sequence[int] = (),
@@ -281,20 +289,20 @@ def bars(
     Args:
         order: feature indices in the order of an earlier panel; by size if empty.
     """
-    values = np.concatenate([part.attributions.reshape(-1) for part in parts]).astype(np.float64)
-    labels = [label for part in parts for label in _labels(part)]
-    errors = [part.errors.reshape(-1) for part in parts if part.errors is not None]
+    values = np.concatenate([item.attributions.reshape(-1) for item in items]).astype(np.float64)
+    labels = [label for item in items for label in _labels(item)]
+    errors = [item.errors.reshape(-1) for item in items if item.errors is not None]
     indices = np.asarray(order, np.intp)
     if len(indices) != len(values):
         indices = np.argsort(-np.abs(values), kind="stable")
-    first, rest = (indices, indices[:0]) if len(indices) <= top + 1 else (indices[:top], indices[top:])
-    names = [labels[i] for i in first] + [f"{len(rest)} others"] * bool(len(rest))
+    first, others = (indices, indices[:0]) if len(indices) <= top + 1 else (indices[:top], indices[top:])
+    names = [labels[i] for i in first] + [f"{len(others)} others"] * bool(len(others))
 
     def together(array: np.ndarray) -> np.ndarray:
-        return np.append(array[first], [array[rest].sum()] * bool(len(rest)))
+        return np.append(array[first], [array[others].sum()] * bool(len(others)))
 
     def spread(array: np.ndarray) -> np.ndarray:
-        return np.append(array[first], [np.nan] * bool(len(rest)))  # the error of a sum is unknown
+        return np.append(array[first], [np.nan] * bool(len(others)))  # the error of a sum is unknown
 
     return Bars(
         title,
@@ -306,21 +314,23 @@ def bars(
     )
 
 
-def _labels(part: Part) -> list[str]:
+def _labels(item: TensorAttributions) -> list[str]:
     """Return a label "name = value" for each feature."""
-    names = part.names or part.explained.names(part.attributions.size)
-    if part.values is None or part.values.size != len(names):
-        return [short(name) for name in names]
-    return [f"{short(n)} = {shown(v)}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
+    names = item.names or item.explained.names(item.attributions.size)
+    if item.values is None or item.values.size != len(names):
+        return [shorten_name(name) for name in names]
+    return [
+        f"{shorten_name(n)} = {format_value(v)}" for n, v in zip(names, item.values.reshape(-1), strict=True)
+    ]
 
 
-def shown(value: str | float) -> str:
+def format_value(value: str | float) -> str:
     if isinstance(value, str):
-        return short(value)
-    return "missing" if math.isnan(value) else number(value, 6)
+        return shorten_name(value)
+    return "missing" if math.isnan(value) else feature_value(value)
 
 
-def short(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Shorten a long name by cutting its middle."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
 
@@ -328,10 +338,10 @@ def short(name: str) -> str:
 # -- images and tokens ---------------------------------------------------------------------------------
 
 
-def _heat(title: str, part: Part) -> Heat:
+def _heat(title: str, item: TensorAttributions) -> Heat:
     """Return a heat map: the sum of attributions over channels, and the mean of the picture."""
-    values = part.attributions.astype(np.float64)
-    picture = None if part.values is None else part.values.astype(np.float64)
+    values = item.attributions.astype(np.float64)
+    picture = None if item.values is None else item.values.astype(np.float64)
     if values.ndim == 3:
         axis = 2 if values.shape[2] in _CHANNELS and values.shape[0] not in _CHANNELS else 0
         if picture is not None and values.shape[axis] not in _CHANNELS:
@@ -346,9 +356,9 @@ def _grey(picture: np.ndarray) -> np.ndarray:
     return (picture - picture.min()) / span if span else np.full(picture.shape, 0.5)
 
 
-def _words(title: str, part: Part, ids: np.ndarray, vocabulary: Vocabulary) -> Words:
+def _words(title: str, item: TensorAttributions, ids: np.ndarray, vocabulary: Vocabulary) -> Words:
     """Return words without the padding at the end: equal ids without attributions."""
-    values = part.attributions.astype(np.float64)
+    values = item.attributions.astype(np.float64)
     last = np.flatnonzero((ids != ids[-1]) | (values != 0))
     length = int(last[-1]) + 1 if len(last) and last[-1] < len(ids) - 2 else len(ids)
     return Words(title, tuple(vocabulary.words(ids[:length].tolist())), values[:length])

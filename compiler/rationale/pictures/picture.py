@@ -11,7 +11,7 @@ from rationale.errors import InvalidOptionError
 from rationale.pictures.figures import figures, levels, thresholds
 from rationale.pictures.markup import element, fragment, page, table
 from rationale.pictures.overview import Overview, overviews
-from rationale.pictures.panels import Answer, Panel, element_name, panels_of
+from rationale.pictures.panels import ExplanationLike, Panel, element_name, panels_of
 from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocabulary_of
 from rationale.schema.manifest import Manifest
@@ -65,7 +65,7 @@ class Picture:
 
 
 def answer_picture(
-    answer: Answer, rows: int | Iterable[int] | None, targets: int, top: int, tokens: Tokens
+    answer: ExplanationLike, rows: int | Iterable[int] | None, targets: int, top: int, tokens: Tokens
 ) -> Picture:
     """Return the picture of an answer, for `Explanation.plot`."""
     for name, number in (("top", top), ("targets", targets)):
@@ -100,7 +100,7 @@ def _vocabulary(tokens: Tokens) -> Vocabulary:
     )
 
 
-def _left_out(answer: Answer, shown: int, targets: int) -> str:
+def _left_out(answer: ExplanationLike, shown: int, targets: int) -> str:
     count, every = answer[answer.manifest.explained_value].shape
     parts = []
     if shown < count:
@@ -110,29 +110,24 @@ def _left_out(answer: Answer, shown: int, targets: int) -> str:
     return "; ".join(parts)
 
 
-def answer_html(answer: Answer) -> str:
+def answer_html(answer: ExplanationLike) -> str:
     """Return an answer as HTML: the request, an overview of all rows, and the first rows."""
     manifest = answer.manifest
     count, targets = answer[manifest.explained_value].shape
     lines = [
         ("explained", f"{manifest.explained_output} by {manifest.method.name}"),
         ("rows", f"{count:,}" + f", {targets:,} targets each" * (targets > 1)),
-        ("arrays", ", ".join(f"{name} {list(array.shape)}" for name, array in _arrays(answer))),
+        ("arrays", ", ".join(f"{name} {list(array.shape)}" for name, array in answer.items())),
     ]
-    made = answer_picture(answer, None, TARGETS, TOP, None)
-    return fragment([table(lines), *made.content()])
-
-
-def _arrays(answer: Answer) -> Iterator[tuple[str, np.ndarray]]:
-    assert isinstance(answer, dict)
-    yield from answer.items()
+    picture = answer_picture(answer, None, TARGETS, TOP, None)
+    return fragment([table(lines), *picture.content()])
 
 
 def compiled_html(manifest: Manifest, conversion: str | None) -> str:
     """Return a combined graph as HTML: its explained output, measurements and base values."""
-    from rationale.terminal import facts  # late: only this function needs its tables
+    from rationale.terminal import manifest_lines  # late: only this function needs its tables
 
-    lines = [*facts(manifest), ("explainer", manifest.digests.explanation[:12])]
+    lines = [*manifest_lines(manifest), ("explainer", manifest.digests.explanation[:12])]
     if conversion:
         lines.insert(0, ("converted", conversion))
     content = [table(lines), *_inputs(manifest), *_rules(manifest), *_starts(manifest)]
@@ -145,8 +140,8 @@ def _starts(manifest: Manifest) -> Iterator[Element]:
     """Draw the base values, or with a decision profile its thresholds."""
     bases = manifest.references.base_value if manifest.references else None
     if manifest.decision is not None:
-        alike = manifest.explained_output == manifest.decision.profile.output
-        yield thresholds(manifest.decision, bases[0] if bases and alike else None)
+        explains_score = manifest.explained_output == manifest.decision.profile.output
+        yield thresholds(manifest.decision, bases[0] if bases and explains_score else None)
     elif bases and len(bases) > 1 and manifest.targets != "predicted":
         named = [(element_name(manifest, t), b) for t, b in zip(manifest.targets, bases, strict=True)]
         few = f", the first {_BASES} of {len(bases):,}" * (len(bases) > _BASES)
@@ -155,18 +150,18 @@ def _starts(manifest: Manifest) -> Iterator[Element]:
 
 def _inputs(manifest: Manifest) -> Iterator[Element]:
     """Yield the names of features that somebody gave."""
-    for name, given in (manifest.given_names or {}).items():
-        more = f" and {len(given) - _NAMES:,} more" * (len(given) > _NAMES)
-        summary = element("summary", f"{len(given):,} features of {name}")
-        yield element("details", summary, element("p", ", ".join(given[:_NAMES]) + more, dir="auto"))
+    for name, feature_names in (manifest.given_names or {}).items():
+        more = f" and {len(feature_names) - _NAMES:,} more" * (len(feature_names) > _NAMES)
+        summary = element("summary", f"{len(feature_names):,} features of {name}")
+        yield element("details", summary, element("p", ", ".join(feature_names[:_NAMES]) + more, dir="auto"))
 
 
 def _rules(manifest: Manifest) -> Iterator[Element]:
     """Yield the rule of each operator, if rules propagate relevance."""
-    from rationale.terminal import brief
+    from rationale.terminal import shorten_rule
 
     if rules := manifest.rules:
         more = f", the first {_RULES}" * (len(rules) > _RULES)
         summary = element("summary", f"the rules of {len(rules):,} operators{more}")
-        lines = [(f"{one.operator} {one.name}", brief(one.rule)) for one in rules[:_RULES]]
+        lines = [(f"{rule.operator} {rule.name}", shorten_rule(rule.rule)) for rule in rules[:_RULES]]
         yield element("details", summary, table(lines))

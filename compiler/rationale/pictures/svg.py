@@ -20,8 +20,8 @@ def svg(figures: Iterable[Element]) -> bytes:
     bottom = float(_PAD)
     for figure in figures:
         for block in figure if figure.tag == "figure" else [figure]:
-            for part, height in _laid_out(block, bottom):
-                drawn += part
+            for elements, height in _laid_out(block, bottom):
+                drawn += elements
                 bottom += height
         bottom += _GAP
     size = {"width": _WIDTH, "height": round(bottom), "viewBox": f"0 0 {_WIDTH} {bottom:.0f}"}
@@ -55,11 +55,11 @@ def _row(row: Element, top: float, height: float) -> list[Element]:
     name, number, drawn = row
     weight = {"font_weight": 600} if row.get("class") == "end" else {}
     middle = top + height / 2 + 4
-    left = _NUMBER - _PAD - _width(number.text or "") - _SPACE
+    limit = _NUMBER - _PAD - _width(number.text or "") - _SPACE
     for key, place in (("x", _DRAWN), ("y", top), ("width", _WIDTH - _DRAWN - _PAD)):
         drawn.set(key, f"{place:g}")
     return [
-        _text(name.text or "", _PAD, middle, most=left, **weight),
+        _text(name.text or "", _PAD, middle, most=limit, **weight),
         _text(number.text or "", _NUMBER, middle, text_anchor="end", **weight),
         drawn,
     ]
@@ -69,39 +69,39 @@ def _images(block: Element, top: float) -> tuple[list[Element], float]:
     """Draw images side by side, smaller if they are too wide; return them and their height."""
     widths = [int(image.get("width", 1)) for image in block]
     scale = min(1.0, (_WIDTH - _PAD * (1 + len(widths))) / sum(widths))
-    images, left, tallest = [], float(_PAD), 0.0
+    images, x, tallest = [], float(_PAD), 0.0
     for image, width in zip(block, widths, strict=True):
         height = int(image.get("height", 1)) * scale
-        place = {"x": round(left), "y": round(top), "width": round(width * scale), "height": round(height)}
+        place = {"x": round(x), "y": round(top), "width": round(width * scale), "height": round(height)}
         title = element("title", image.get("alt", ""))
         images.append(element("image", title, href=image.get("src"), image_rendering="pixelated", **place))
-        left, tallest = left + width * scale + _PAD, max(tallest, height)
+        x, tallest = x + width * scale + _PAD, max(tallest, height)
     return images, tallest
 
 
 def _words(block: Element, top: float) -> tuple[list[Element], float]:
     """Draw words on their shades, in as many lines as they need; return them and their height."""
-    drawn, left, line, gap = list[Element](), float(_PAD), 0, 0
+    drawn, x, line, gap = list[Element](), float(_PAD), 0, 0
     for word in block:
         text = word.text or ""
         width = min(_width(text) + 2 * _INSET, _WIDTH - 2 * _PAD)
-        if left + gap + width > _WIDTH - _PAD and left > _PAD:
-            left, line, gap = float(_PAD), line + 1, 0
-        left += gap
+        if x + gap + width > _WIDTH - _PAD and x > _PAD:
+            x, line, gap = float(_PAD), line + 1, 0
+        x += gap
         y = top + line * 1.4 * _LINE
         colour, opacity = shade(word.get("class", ""))
-        box = {"x": f"{left:.1f}", "y": f"{y:g}", "width": f"{width:.1f}", "height": _LINE, "rx": 3}
+        box = {"x": f"{x:.1f}", "y": f"{y:g}", "width": f"{width:.1f}", "height": _LINE, "rx": 3}
         drawn.append(element("rect", **box, fill=colour, fill_opacity=opacity))
-        drawn.append(_text(text, left + _INSET, y + _BASELINE, most=width - 2 * _INSET))
-        left, gap = left + width, _SPACE if word.tail else 0
+        drawn.append(_text(text, x + _INSET, y + _BASELINE, most=width - 2 * _INSET))
+        x, gap = x + width, _SPACE if word.tail else 0
     return drawn, (line + 1) * 1.4 * _LINE
 
 
-def _text(text: str, left: float, baseline: float, *, most: float | None = None, **more: object) -> Element:
+def _text(text: str, x: float, baseline: float, *, most: float | None = None, **more: object) -> Element:
     """Write one line of text, compressed if it is wider than `most`."""
-    limit = _WIDTH - _PAD - left if most is None else most
+    limit = _WIDTH - _PAD - x if most is None else most
     fits = {} if _width(text) < limit else {"textLength": f"{limit:.1f}", "lengthAdjust": "spacingAndGlyphs"}
-    return element("text", text, x=f"{left:.1f}", y=f"{baseline:.1f}", **fits, **more)
+    return element("text", text, x=f"{x:.1f}", y=f"{baseline:.1f}", **fits, **more)
 
 
 def _width(text: str) -> float:

@@ -89,14 +89,14 @@ def _tokenizer(path: Path, option: str) -> Vocabulary:
         ) from error
     content = path.read_text(encoding="utf-8")
     try:
-        found = Tokenizer.from_str(content)
+        tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the package raises nothing narrower
         raise InvalidOptionError(
             f"{option} {path}: no tokenizer.json: {str(error).splitlines()[0]}. Give the file that "
             "`tokenizer.save` of Hugging Face's tokenizers wrote, or a text file with a token a line."
         ) from error
     return Vocabulary(
-        lambda id_: found.id_to_token(id_) if id_ >= 0 else None,
-        lambda id_, _: str(found.decode([id_], skip_special_tokens=False)),
-        any(token.startswith(_SPACES) for token in found.get_vocab()),
+        lambda id_: tokenizer.id_to_token(id_) if id_ >= 0 else None,
+        lambda id_, _: str(tokenizer.decode([id_], skip_special_tokens=False)),
+        any(token.startswith(_SPACES) for token in tokenizer.get_vocab()),
     )

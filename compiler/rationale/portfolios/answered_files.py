@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rationale.artifact.folder import locked
 from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
-from rationale.tables.frames import demand_pyarrow
+from rationale.tables.frames import require_pyarrow
 
 SOURCE = "rationale.rows"  # in a written file's metadata: its source
 SUFFIX = ".parquet"
@@ -21,7 +21,7 @@ _GLOB = frozenset("*?[")
 _GROUP = 50_000  # rows that are written together
 
 
-class Answering(Protocol):
+class RowAnswerer(Protocol):
     """A source of answers to a portfolio's rows."""
 
     @property
@@ -32,18 +32,18 @@ class Answering(Protocol):
     def batch_rows(self) -> int:
         """Number of rows in one batch."""
 
-    def schema(self, given: Any) -> Any:
+    def schema(self, rows_schema: Any) -> Any:
         """Return the schema of the answers to rows of a schema.
 
         Its metadata names their source: a file whose metadata lacks that name is written again.
         """
 
-    def answers(self, source: "Source", batches: Iterator[Any]) -> Iterable[Any]:
+    def answers(self, source: "RowFile", batches: Iterator[Any]) -> Iterable[Any]:
         """Yield record batches of that schema, with the number of their rows in `row`."""
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredFiles:
     """The result of a run.
 
     Attributes:
@@ -57,8 +57,8 @@ class Answered:
     rows: int
 
     def __str__(self) -> str:
-        kept = len(self.files) - self.written
-        more = f"; {kept} more are there already" if kept else ""
+        earlier = len(self.files) - self.written
+        more = f"; {earlier} more are there already" if earlier else ""
         return f"wrote {self.written} files with {self.rows} rows to {self.target.name}{more}"
 
     def columns(self, names: list[str]) -> Iterator[Any]:
@@ -66,7 +66,7 @@ class Answered:
         from pyarrow import parquet
 
         for file in self.files:
-            with _naming(file), self.target.system.open_input_file(file) as opened:
+            with _file_errors(file), self.target.system.open_input_file(file) as opened:
                 yield parquet.read_table(opened, columns=names)
 
 
@@ -75,7 +75,7 @@ def is_portfolio(rows: str) -> bool:
     return "://" in rows or (not Path(rows).is_file() and (not _GLOB.isdisjoint(rows) or Path(rows).is_dir()))
 
 
-def answer_files(rows: str, save: str, answering: Answering, progress: Progress = silent) -> Answered:
+def answer_files(rows: str, save: str, answerer: RowAnswerer, progress: Progress = silent) -> AnsweredFiles:
     """Answer the rows of parquet files.
 
     Write each file whole or not at all, under its own name. Keep an earlier run's answers to the same rows
@@ -86,21 +86,21 @@ def answer_files(rows: str, save: str, answering: Answering, progress: Progress 
         save: the folder for the answers, by path or URL.
 
     Raises:
-        InvalidOptionError: if files or folders cannot be used. Errors of `answering` pass through.
+        InvalidOptionError: if files or folders cannot be used. Errors of `answerer` pass through.
     """
-    demand_pyarrow("many files")
-    target = Folder.at(save, "--save")
+    require_pyarrow("many files")
+    target = Folder.open(save, "--save")
     sources = _sources(rows, target)
     if any(target.is_target_of(source) for source in sources):
         raise InvalidOptionError(f"--save {save}: holds the rows to answer: save to another folder.")
-    waiting = [source for source in sources if not _is_done(answering, source, target)]
+    waiting = [source for source in sources if not _is_answered(answerer, source, target)]
     total = sum(source.rows for source in waiting)
-    before = 0
+    earlier_rows = 0
     for source in waiting:
-        for done in _write(answering, source, target):
-            progress(answering.stage, before + done, total)
-        before += source.rows
-    return Answered(target, tuple(target.file(source) for source in sources), len(waiting), total)
+        for answered_rows in _write(answerer, source, target):
+            progress(answerer.stage, earlier_rows + answered_rows, total)
+        earlier_rows += source.rows
+    return AnsweredFiles(target, tuple(target.file(source) for source in sources), len(waiting), total)
 
 
 @dataclass(frozen=True)
@@ -116,24 +116,24 @@ class Folder:
     path: str
 
     @classmethod
-    def at(cls, text: str, option: str) -> "Folder":
+    def open(cls, location: str, option: str) -> "Folder":
         from pyarrow import fs
 
-        if "://" not in text:
-            return cls(text, fs.LocalFileSystem(), Path(text).resolve().as_posix())
-        with _naming(f"{option} {text}"):
-            return cls(text, *fs.FileSystem.from_uri(text))
+        if "://" not in location:
+            return cls(location, fs.LocalFileSystem(), Path(location).resolve().as_posix())
+        with _file_errors(f"{option} {location}"):
+            return cls(location, *fs.FileSystem.from_uri(location))
 
-    def is_target_of(self, source: "Source") -> bool:
+    def is_target_of(self, source: "RowFile") -> bool:
         """Tell whether a source has the path that its answer would get."""
         return source.path == self.file(source) and bool(source.system.equals(self.system))
 
-    def file(self, source: "Source") -> str:
+    def file(self, source: "RowFile") -> str:
         return posixpath.join(self.path, source.name)
 
 
 @dataclass(frozen=True)
-class Source:
+class RowFile:
     """A file of rows.
 
     Attributes:
@@ -149,7 +149,7 @@ class Source:
     schema: Any
 
 
-def _sources(text: str, target: Folder) -> list[Source]:
+def _sources(text: str, target: Folder) -> list[RowFile]:
     """Return the files of a folder, a pattern or a path.
 
     Leave out hidden files, such as engines leave behind, and an earlier run's answers in a subfolder.
@@ -160,8 +160,8 @@ def _sources(text: str, target: Folder) -> list[Source]:
     from pyarrow import fs
 
     fixed, pattern = _split(text)
-    folder = Folder.at(fixed, "--input")
-    with _naming(f"--input {text}"):
+    folder = Folder.open(fixed, "--input")
+    with _file_errors(f"--input {text}"):
         info = folder.system.get_file_info(folder.path)
         if info.type == fs.FileType.NotFound:
             raise InvalidOptionError("no such file or folder.")
@@ -172,29 +172,29 @@ def _sources(text: str, target: Folder) -> list[Source]:
             base = folder.path
     is_below = folder.system.equals(target.system) and target.path.startswith(f"{base}/")
     named = {
-        posixpath.relpath(one.path, base): one
-        for one in infos
-        if one.type == fs.FileType.File and not (is_below and one.path.startswith(f"{target.path}/"))
+        posixpath.relpath(info.path, base): info
+        for info in infos
+        if info.type == fs.FileType.File and not (is_below and info.path.startswith(f"{target.path}/"))
     }
     chosen = {
-        name: one
-        for name, one in sorted(named.items())
+        name: info
+        for name, info in sorted(named.items())
         if name.endswith(SUFFIX)
-        and not any(part.startswith(("_", ".")) for part in name.split("/"))
+        and not any(segment.startswith(("_", ".")) for segment in name.split("/"))
         and (pattern is None or _matches(name, pattern))
     }
     if not chosen:
-        wanted = f"{SUFFIX} file" if pattern is None else f"{SUFFIX} file that fits the pattern"
+        kind = f"{SUFFIX} file" if pattern is None else f"{SUFFIX} file that fits the pattern"
         raise InvalidOptionError(
-            f"--input {text}: no file below {fixed} is a {wanted} ({len(named)} looked at)."
+            f"--input {text}: no file below {fixed} is a {kind} ({len(named)} looked at)."
         )
-    return [_source(folder.system, one, name) for name, one in chosen.items()]
+    return [_source(folder.system, info, name) for name, info in chosen.items()]
 
 
 def _matches(name: str, pattern: str) -> bool:
     """Tell whether each part of a path fits that of a pattern: a wildcard stands for no folder."""
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+    names, patterns = name.split("/"), pattern.split("/")
+    return len(names) == len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
 
 
 def _split(text: str) -> tuple[str, str | None]:
@@ -202,65 +202,65 @@ def _split(text: str) -> tuple[str, str | None]:
     if Path(text).exists():
         return text, None
     parts = text.split("/")
-    first = next((i for i, part in enumerate(parts) if not _GLOB.isdisjoint(part)), None)
+    first = next((i for i, name in enumerate(parts) if not _GLOB.isdisjoint(name)), None)
     if first is None:
         return text, None
     return "/".join(parts[:first]) or ("/" if text.startswith("/") else "."), "/".join(parts[first:])
 
 
-def _source(system: Any, info: Any, name: str) -> Source:
+def _source(system: Any, info: Any, name: str) -> RowFile:
     from pyarrow import parquet
 
-    with _naming(name), system.open_input_file(info.path) as file, parquet.ParquetFile(file) as opened:
+    with _file_errors(name), system.open_input_file(info.path) as file, parquet.ParquetFile(file) as opened:
         rows, schema = opened.metadata.num_rows, opened.schema_arrow
-    return Source(system, info.path, name, f"{info.size} {info.mtime_ns}", rows, schema)
+    return RowFile(system, info.path, name, f"{info.size} {info.mtime_ns}", rows, schema)
 
 
-def _schema(answering: Answering, source: Source) -> Any:
-    schema = answering.schema(source.schema)
+def _schema(answerer: RowAnswerer, source: RowFile) -> Any:
+    schema = answerer.schema(source.schema)
     return schema.with_metadata({**schema.metadata, SOURCE: source.stamp})
 
 
-def _is_done(answering: Answering, source: Source, target: Folder) -> bool:
+def _is_answered(answerer: RowAnswerer, source: RowFile, target: Folder) -> bool:
     """Tell whether there is an answer to these rows from the same source."""
     from pyarrow import ArrowException, parquet
 
-    due = _schema(answering, source)
+    expected = _schema(answerer, source)
     try:
         with target.system.open_input_file(target.file(source)) as file:
-            found = parquet.read_schema(file)
+            schema = parquet.read_schema(file)
     except (ArrowException, OSError):
         return False
-    return bool(found.equals(due)) and due.metadata.items() <= (found.metadata or {}).items()
+    return bool(schema.equals(expected)) and expected.metadata.items() <= (schema.metadata or {}).items()
 
 
-def _write(answering: Answering, source: Source, target: Folder) -> Iterator[int]:
+def _write(answerer: RowAnswerer, source: RowFile, target: Folder) -> Iterator[int]:
     """Write the answer of one file; yield the number of answered rows after each batch."""
     from pyarrow import Table, parquet
 
-    file, schema = target.file(source), _schema(answering, source)
-    with _naming(source.name):
+    file, schema = target.file(source), _schema(answerer, source)
+    with _file_errors(source.name):
         target.system.create_dir(posixpath.dirname(file), recursive=True)
         with (
             source.system.open_input_file(source.path) as rows,
             parquet.ParquetFile(rows) as opened,
-            _published(target.system, file) as out,
-            parquet.ParquetWriter(out, schema, use_dictionary=_words(schema)) as writer,
+            _atomic_file(target.system, file) as out,
+            parquet.ParquetWriter(out, schema, use_dictionary=_repetitive_columns(schema)) as writer,
         ):
-            answers = answering.answers(source, opened.iter_batches(answering.batch_rows))
-            waiting: list[Any] = []
+            answers = answerer.answers(source, opened.iter_batches(answerer.batch_rows))
+            group: list[Any] = []
             for answer in answers:
-                waiting.append(answer)
-                if sum(one.num_rows for one in waiting) >= _GROUP:
-                    writer.write_table(Table.from_batches(waiting, schema))
-                    waiting = []
+                group.append(answer)
+                if sum(batch.num_rows for batch in group) >= _GROUP:
+                    writer.write_table(Table.from_batches(group, schema))
+                    group = []
                 yield answer.column("row")[-1].as_py() + 1
-            if waiting:
-                writer.write_table(Table.from_batches(waiting, schema))
+            if group:
+                writer.write_table(Table.from_batches(group, schema))
 
 
 @contextmanager
-def _published(system: Any, file: str) -> Iterator[Any]:
+def _atomic_file(system: Any, file: str) -> Iterator[Any]:
     """Yield a stream that becomes the file once it is complete; on an error, leave no file behind.
 
     Raises:
@@ -270,40 +270,43 @@ def _published(system: Any, file: str) -> Iterator[Any]:
 
     with ExitStack() as stack:
         is_here = isinstance(system, fs.LocalFileSystem)
-        out = stack.enter_context(_published_here(Path(file))) if is_here else None
-        yield stack.enter_context(_published_there(system, file)) if out is None else out
+        out = stack.enter_context(_atomic_file_here(Path(file))) if is_here else None
+        yield stack.enter_context(_atomic_file_in_store(system, file)) if out is None else out
 
 
 @contextmanager
-def _published_there(system: Any, file: str) -> Iterator[Any]:
+def _atomic_file_in_store(system: Any, file: str) -> Iterator[Any]:
     """Yield a stream like `_published`, under this run's own name; a store shows no half-written file."""
-    part = f"{file}.{secrets.token_hex(8)}.part"
+    partial_file = f"{file}.{secrets.token_hex(8)}.part"
     with ExitStack() as on_failure:
-        on_failure.callback(_delete, system, part)
-        with system.open_output_stream(part) as out:
+        on_failure.callback(_delete, system, partial_file)
+        with system.open_output_stream(partial_file) as out:
             yield out
-        system.move(part, file)
+        system.move(partial_file, file)
         on_failure.pop_all()
 
 
 @contextmanager
-def _published_here(file: Path) -> Iterator[Any]:
+def _atomic_file_here(file: Path) -> Iterator[Any]:
     """Yield a stream like `_published`, or None if no lock can keep other runs from writing to it."""
-    part = file.with_name(f"{file.name}.part")
-    with part.open("ab") as out, locked(out, "another run writes its answer: wait for that one.") as alone:
+    partial_file = file.with_name(f"{file.name}.part")
+    with (
+        partial_file.open("ab") as out,
+        locked(out, "another run writes its answer: wait for that one.") as alone,
+    ):
         if alone:
-            if not part.exists() or not os.path.samestat(part.stat(), os.fstat(out.fileno())):
+            if not partial_file.exists() or not os.path.samestat(partial_file.stat(), os.fstat(out.fileno())):
                 raise InvalidOptionError("another run has just written its answer: run it again.")
             out.truncate(0)
             try:
                 yield out
                 out.flush()
-                part.replace(file)
+                partial_file.replace(file)
             except BaseException:
-                part.unlink(missing_ok=True)
+                partial_file.unlink(missing_ok=True)
                 raise
             return
-    part.unlink(missing_ok=True)
+    partial_file.unlink(missing_ok=True)
     yield None
 
 
@@ -313,19 +316,19 @@ def _delete(system: Any, file: str) -> None:
 
 
 @contextmanager
-def _naming(what: str) -> Iterator[None]:
+def _file_errors(subject: str) -> Iterator[None]:
     """Name the subject in errors, and turn those of the file system into InvalidOptionError."""
     from pyarrow import ArrowException
 
     try:
         yield
     except RationaleError as error:
-        raise type(error)(f"{what}: {error}") from error
+        raise type(error)(f"{subject}: {error}") from error
     except (ArrowException, OSError) as error:
-        raise InvalidOptionError(f"{what}: {reason_of(error)}") from error
+        raise InvalidOptionError(f"{subject}: {reason_of(error)}") from error
 
 
-def _words(schema: Any) -> list[str]:
+def _repetitive_columns(schema: Any) -> list[str]:
     """Return the columns that repeat themselves; floats do not."""
     from pyarrow import types
 

@@ -65,13 +65,15 @@ def explain_batches(
         InvalidOptionError, InvalidReferencesError: if the model cannot take the columns or values.
         RepositoryError: if there is no such entry.
     """
-    opened = opened_entry(entry)
-    memory = opened.compiled.manifest.memory
-    parts, count = parts_of(batches, threads, lambda n: max(rows_that_fit(memory, n * ROWS) // n, 1))
-    return in_turn(partial(_explained, opened, tuple(keep), numbered), parts, count)
+    shared = shared_entry(entry)
+    memory = shared.compiled.manifest.memory
+    numbered_batches, count = split_batches(
+        batches, threads, lambda n: max(rows_that_fit(memory, n * ROWS) // n, 1)
+    )
+    return map_in_order(partial(_explain_batch, shared, tuple(keep), numbered), numbered_batches, count)
 
 
-def parts_of(
+def split_batches(
     batches: Any, threads: int | None, most: Callable[[int], int]
 ) -> tuple[Iterator[tuple[int, Any]], int]:
     """Return the batches in parts, each with the number of its first row, and the number of threads to use.
@@ -92,8 +94,8 @@ def parts_of(
     elif hasattr(batches, "num_rows"):
         batches = [batches]
     elif not isinstance(batches, Iterable):
-        raise _no_batches(batches)
-    return _parts(batches, most(count)), count
+        raise _no_batches_error(batches)
+    return _numbered_batches(batches, most(count)), count
 
 
 def run_rows(compiled: Compiled) -> int:
@@ -102,20 +104,22 @@ def run_rows(compiled: Compiled) -> int:
 
 
 def batches_schema(
-    entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
+    entry: Entry, schema: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
 ) -> Any:
     """Return the schema of the batches that `explain_batches` yields.
 
     Args:
-        given: the schema of the input batches, if any of their columns are kept.
+        schema: the schema of the input batches, if any of their columns are kept.
 
     Raises:
         InvalidOptionError: if a kept column is missing, or has the name of an answer's column.
     """
-    return _answer(opened_entry(entry).nothing(), 0 if numbered else None, nothing_of(given), keep).schema
+    return _answer_batch(
+        shared_entry(entry).empty_answer(), 0 if numbered else None, empty_batch(schema), keep
+    ).schema
 
 
-def nothing_of(schema: Any) -> Any:
+def empty_batch(schema: Any) -> Any:
     """Return a batch of a schema, or of None, without rows."""
     import pyarrow as pa
 
@@ -133,15 +137,15 @@ class OpenedEntry:
     def explain(self, batch: Any) -> Explanation:
         """Return the explanation of a batch's rows, as columns need it."""
         inputs, step = inputs_of_arrow(self.compiled, batch), run_rows(self.compiled)
-        parts = [
-            self.run({name: rows[start : start + step] for name, rows in inputs.items()}, self.wanted)
+        blocks = [
+            self.run({name: rows[start : start + step] for name, rows in inputs.items()}, self.output_names)
             for start in range(0, batch.num_rows, step)
         ]
-        answers = {name: np.concatenate([part[name] for part in parts]) for name in self.wanted}
+        answers = {name: np.concatenate([block[name] for block in blocks]) for name in self.output_names}
         return Explanation(answers, self.compiled.manifest, inputs)
 
     @cached_property
-    def wanted(self) -> list[str]:
+    def output_names(self) -> list[str]:
         """The outputs that become columns."""
         manifest = self.compiled.manifest
         named = [name for kind, name in manifest.values.items() if OUTPUT_KINDS[kind].in_tables]
@@ -150,7 +154,7 @@ class OpenedEntry:
         there = {value.name for value in outline(self.compiled.graph).graph.output}
         return [name for name in dict.fromkeys(named) if name in there]
 
-    def nothing(self) -> Explanation:
+    def empty_answer(self) -> Explanation:
         """Return an answer about no rows."""
         outputs = {}
         for value in outline(self.compiled.graph).graph.output:
@@ -160,7 +164,7 @@ class OpenedEntry:
         return Explanation(outputs, self.compiled.manifest, {})
 
 
-def opened_entry(entry: Entry) -> OpenedEntry:
+def shared_entry(entry: Entry) -> OpenedEntry:
     """Open an entry, or return the one that this process has open. Raise RepositoryError."""
     if isinstance(entry, Compiled):
         return _session(entry)
@@ -179,38 +183,42 @@ def _session(compiled: Compiled) -> OpenedEntry:
     return OpenedEntry(compiled, compiled.loaded(threads=1))
 
 
-def _parts(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
+def _numbered_batches(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
     """Yield the batches in parts of at most `rows` rows, each with the number of its first row."""
     first = 0
     for batch in batches:
         if not hasattr(batch, "num_rows"):
-            raise _no_batches(batch)
+            raise _no_batches_error(batch)
         for start in range(0, batch.num_rows, rows):
             yield first + start, batch.slice(start, rows)
         first += batch.num_rows
 
 
-def _no_batches(given: Any) -> InvalidOptionError:
+def _no_batches_error(batch: Any) -> InvalidOptionError:
     return InvalidOptionError(
-        f"a {type(given).__name__} where Arrow record batches are due: a table of pandas, polars, pyarrow or "
-        "DuckDB is taken as well."
+        f"a {type(batch).__name__} is not an Arrow record batch: give record batches, or a table of pandas, "
+        "polars, pyarrow or DuckDB."
     )
 
 
-def _explained(opened: OpenedEntry, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
-    first, batch = part
-    with naming_rows(first, batch):
-        answer = opened.explain(batch)
-        table = _answer(answer, first if numbered else None, batch, keep)
-    odd = [(i, own) for i, own in enumerate(answer.manifest.unknown_texts(answer.inputs)) if own]
-    if odd:
-        (row, own), more = odd[0], f"; and {len(odd) - 1} more of its rows" * (len(odd) > 1)
-        warn(f"batch from row {first}: row {first + row}: {'; '.join(own)}{more}", stacklevel=2)
+def _explain_batch(
+    entry: OpenedEntry, keep: tuple[str, ...], numbered: bool, numbered_batch: tuple[int, Any]
+) -> Any:
+    first, batch = numbered_batch
+    with row_errors(first, batch):
+        answer = entry.explain(batch)
+        table = _answer_batch(answer, first if numbered else None, batch, keep)
+    warned = [
+        (i, warnings) for i, warnings in enumerate(answer.manifest.unknown_texts(answer.inputs)) if warnings
+    ]
+    if warned:
+        (row, warnings), more = warned[0], f"; and {len(warned) - 1} more of its rows" * (len(warned) > 1)
+        warn(f"batch from row {first}: row {first + row}: {'; '.join(warnings)}{more}", stacklevel=2)
     return table
 
 
 @contextmanager
-def naming_rows(first: int, batch: Any) -> Iterator[None]:
+def row_errors(first: int, batch: Any) -> Iterator[None]:
     """Name the rows of a batch in errors. A row that the model cannot take raises InvalidOptionError."""
     try:
         yield
@@ -223,27 +231,27 @@ def naming_rows(first: int, batch: Any) -> Iterator[None]:
         raise type(error)(f"rows {first} to {first + batch.num_rows - 1}: {error}") from error
 
 
-def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> dict[str, Any]:
-    """Return columns of a batch to write beside `own`.
+def kept_columns(batch: Any, keep: Sequence[str], answer_columns: Collection[str] = ()) -> dict[str, Any]:
+    """Return columns of a batch to write beside `answer_columns`.
 
     Raises:
-        InvalidOptionError: if a column is missing, or has the name of one of `own`.
+        InvalidOptionError: if a column is missing, or has the name of one of `answer_columns`.
     """
     missing = [name for name in keep if name not in batch.schema.names]
     if missing:
         raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
-    check_kept(keep, own)
+    check_kept(keep, answer_columns)
     return {name: batch.column(name) for name in keep}
 
 
-def with_kept(found: Any, batch: Any, keep: Sequence[str]) -> Any:
+def with_kept(answer: Any, batch: Any, keep: Sequence[str]) -> Any:
     """Return a record batch with columns of another beside its own; raise as `kept_columns`."""
-    for name, column in kept_columns(batch, keep, found.schema.names).items():
-        found = found.append_column(batch.schema.field(name), column)
-    return found
+    for name, column in kept_columns(batch, keep, answer.schema.names).items():
+        answer = answer.append_column(batch.schema.field(name), column)
+    return answer
 
 
-def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[str]) -> Any:
+def _answer_batch(answer: Explanation, first: int | None, batch: Any, keep: Sequence[str]) -> Any:
     """Return an answer as a record batch: a row for each row and target, numbered from `first` on."""
     import pyarrow as pa
 
@@ -251,20 +259,20 @@ def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[s
     columns: dict[str, Any] = dict(columns_of_answer(answer, first or 0))
     if first is None:
         del columns["row"]
-    kept = kept_columns(batch, keep, columns)
+    kept_arrays = kept_columns(batch, keep, columns)
     n, targets = answer[manifest.explained_value].shape
     rows = np.repeat(np.arange(n), targets)
-    columns |= {name: column if targets == 1 else column.take(rows) for name, column in kept.items()}
+    columns |= {name: column if targets == 1 else column.take(rows) for name, column in kept_arrays.items()}
     return pa.record_batch(columns).replace_schema_metadata({DIGEST: manifest.digests.explanation})
 
 
-def in_turn(work: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> Iterator[Any]:
+def map_in_order(work: Callable[[Any], Any], items: Iterable[Any], threads: int) -> Iterator[Any]:
     """Yield `work`'s result for each part, in the parts' order, on `threads` threads."""
     waiting: deque[Future[Any]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
-        for part in parts:
-            waiting.append(pool.submit(work, part))
+        for item in items:
+            waiting.append(pool.submit(work, item))
             if len(waiting) > _AHEAD * threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -9,7 +9,7 @@ import orjson
 
 from rationale.artifact.applicants import applicants_of
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import answered, decide_inputs
+from rationale.decisions.decided import decide_inputs, decision_answer
 from rationale.decisions.rows import profile_of
 from rationale.errors import InvalidOptionError
 from rationale.portfolios.arrow import (
@@ -17,26 +17,32 @@ from rationale.portfolios.arrow import (
     ROWS,
     Entry,
     OpenedEntry,
-    in_turn,
-    naming_rows,
-    nothing_of,
-    opened_entry,
-    parts_of,
+    empty_batch,
+    map_in_order,
+    row_errors,
+    shared_entry,
+    split_batches,
     with_kept,
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale.tables.written import (
     ROW_GROUP,
-    Kept,
+    KeptColumns,
+    batched,
     check_kind,
-    grouped,
     write_csv,
     write_json_lines,
     write_parquet,
 )
 
-REASON_PARTS = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
+REASON_COLUMNS = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
+_TYPED_COLUMNS = (
+    *REASON_COLUMNS[:4],
+    "value_text",
+    *REASON_COLUMNS[4:],
+)  # a value that is no number is a text
+_REASON_NUMBERS = ("value", "attribution", "share")
 NUMBERS = ("score", "threshold", "explained_value", "base_value", "completeness_gap")
 PROFILE = "rationale.profile"  # in the schema's metadata: the digest of the profile that decided
 Line = dict[
@@ -71,26 +77,29 @@ def decide_batches(
             or values.
         RepositoryError: if there is no such entry.
     """
-    opened, parts, count = _deciding(entry), *parts_of(batches, threads, lambda _: ROWS)
-    return in_turn(partial(_decided, opened, tuple(keep), numbered), parts, count)
+    shared = _deciding_entry(entry)
+    numbered_batches, count = split_batches(batches, threads, lambda _: ROWS)
+    return map_in_order(partial(_decide_batch, shared, tuple(keep), numbered), numbered_batches, count)
 
 
 def decisions_schema(
-    entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
+    entry: Entry, schema: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
 ) -> Any:
     """Return the schema of the batches that `decide_batches` yields.
 
     Args:
-        given: the schema of the input batches, if any of their columns are kept.
+        schema: the schema of the input batches, if any of their columns are kept.
 
     Raises:
         InvalidOptionError: if a kept column is missing, or has the name of an answer's column.
     """
-    return _table(_deciding(entry).compiled.manifest, [], nothing_of(given), keep, numbered=numbered).schema
+    return _table(
+        _deciding_entry(entry).compiled.manifest, [], empty_batch(schema), keep, numbered=numbered
+    ).schema
 
 
-def _deciding(entry: Entry) -> OpenedEntry:
-    opened = opened_entry(entry)
+def _deciding_entry(entry: Entry) -> OpenedEntry:
+    opened = shared_entry(entry)
     if opened.compiled.manifest.decision is None:
         raise InvalidOptionError(
             "the entry has no decision profile: compile it with decision=… (--decision decision.yaml)."
@@ -98,14 +107,18 @@ def _deciding(entry: Entry) -> OpenedEntry:
     return opened
 
 
-def _decided(opened: OpenedEntry, keep: Sequence[str], numbered: bool, part: tuple[int, Any]) -> Any:
-    first, batch = part
-    manifest, lines = opened.compiled.manifest, list[Line]()
-    with naming_rows(first, batch):
-        inputs, beside = applicants_of(opened.compiled, batch)
-        for i, one in enumerate(decide_inputs(manifest, opened.run, inputs, beside), first):
-            decision = {"decision": answered(manifest, one)} if isinstance(one, Decision) else one.as_json()
-            lines.append({"row": i, **decision})
+def _decide_batch(
+    entry: OpenedEntry, keep: Sequence[str], numbered: bool, numbered_batch: tuple[int, Any]
+) -> Any:
+    first, batch = numbered_batch
+    manifest, lines = entry.compiled.manifest, list[Line]()
+    with row_errors(first, batch):
+        inputs, knock_out_cells = applicants_of(entry.compiled, batch)
+        for row, decision in enumerate(decide_inputs(manifest, entry.run, inputs, knock_out_cells), first):
+            if isinstance(decision, Decision):
+                lines.append({"row": row, "decision": decision_answer(manifest, decision)})
+            else:
+                lines.append({"row": row, **decision.as_json()})
         return _table(manifest, lines, batch, keep, numbered=numbered)
 
 
@@ -113,10 +126,10 @@ def _table(
     manifest: Manifest, lines: Sequence[Line], batch: Any, keep: Sequence[str], *, numbered: bool
 ) -> Any:
     """Return lines, and kept columns of the batch that they are about, as a record batch."""
-    without = ["id"] if numbered else ["id", "row"]
-    found = with_kept(batch_of(manifest, lines).drop_columns(without), batch, keep)
+    omitted = ["id"] if numbered else ["id", "row"]
+    answer = with_kept(decision_batch(manifest, lines).drop_columns(omitted), batch, keep)
     digests = {DIGEST: manifest.digests.explanation, PROFILE: profile_of(manifest).digest}
-    return found.replace_schema_metadata(digests)
+    return answer.replace_schema_metadata(digests)
 
 
 # --- columns ----------------------------------------------------------------------------------------------
@@ -136,7 +149,7 @@ def reason_numbers(manifest: Manifest) -> range:
     return range(1, most_reasons(profile_of(manifest).profile) + 1)
 
 
-def schema_of(manifest: Manifest) -> Any:
+def decision_schema(manifest: Manifest) -> Any:
     """Return the schema of decisions as a table.
 
     A value that is no number is a text: a category's, or those of a group's members as JSON.
@@ -144,23 +157,18 @@ def schema_of(manifest: Manifest) -> Any:
     import pyarrow as pa
 
     text, number = pa.string(), pa.float64()
-    reason = {part: number if part in ("value", "attribution", "share") else text for part in REASON_PARTS}
-    reason = {name: kind for part, kind in reason.items() for name, kind in _with_text(part, kind, text)}
+    reason = {name: number if name in _REASON_NUMBERS else text for name in _TYPED_COLUMNS}
     kinds = {"row": pa.int64(), "id": text, "decision": text, **dict.fromkeys(NUMBERS, number)}
-    kinds |= {f"reason_{k}_{part}": kind for k in reason_numbers(manifest) for part, kind in reason.items()}
+    kinds |= {f"reason_{k}_{name}": kind for k in reason_numbers(manifest) for name, kind in reason.items()}
     return pa.schema({**kinds, "warnings": pa.list_(text), "fault": text})
 
 
-def _with_text(part: str, kind: Any, text: Any) -> list[tuple[str, Any]]:
-    return [(part, kind), ("value_text", text)] if part == "value" else [(part, kind)]
-
-
-def batch_of(manifest: Manifest, lines: Sequence[Line]) -> Any:
+def decision_batch(manifest: Manifest, lines: Sequence[Line]) -> Any:
     """Return lines, with the number of each one's `row`, as a record batch."""
     import pyarrow as pa
 
     rows = [_columns(line, _typed_reason) for line in lines]
-    return pa.RecordBatch.from_pylist(rows, schema=schema_of(manifest))
+    return pa.RecordBatch.from_pylist(rows, schema=decision_schema(manifest))
 
 
 def _columns(line: Line, reason_cells: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -171,13 +179,13 @@ def _columns(line: Line, reason_cells: Callable[[Mapping[str, Any]], dict[str, A
     columns |= {name: decision.get(name) for name in ("id", "decision", *NUMBERS)}
     columns["warnings"] = decision["warnings"]
     for k, reason in enumerate(decision["reasons"], 1):
-        columns |= {f"reason_{k}_{part}": cell for part, cell in reason_cells(reason).items()}
+        columns |= {f"reason_{k}_{name}": cell for name, cell in reason_cells(reason).items()}
     return columns
 
 
 def _plain_reason(reason: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reason's cells; the values of a group's members are JSON."""
-    cells = {part: reason[part] for part in REASON_PARTS}
+    cells = {name: reason[name] for name in REASON_COLUMNS}
     return {p: orjson.dumps(c).decode() if isinstance(c, dict) else c for p, c in cells.items()}
 
 
@@ -198,49 +206,51 @@ def check_decisions(save: Path) -> None:
     check_kind(save, _WRITERS)
 
 
-def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
     """Write lines, and kept columns beside them: a row for each, or as .jsonl whole answers."""
-    _WRITERS[path.suffix.lower()](path, manifest, lines, kept)
+    _WRITERS[path.suffix.lower()](path, manifest, lines, kept_columns)
 
 
-def own_columns(manifest: Manifest) -> list[str]:
+def decision_columns(manifest: Manifest) -> list[str]:
     """Return the names of all columns that a file of decisions of any kind may have."""
     return [*_csv_columns(manifest), *(f"reason_{k}_value_text" for k in reason_numbers(manifest))]
 
 
 def _csv_columns(manifest: Manifest) -> list[str]:
-    reasons = [f"reason_{k}_{part}" for k in reason_numbers(manifest) for part in REASON_PARTS]
+    reasons = [f"reason_{k}_{name}" for k in reason_numbers(manifest) for name in REASON_COLUMNS]
     return ["row", "id", "decision", *NUMBERS, *reasons, "warnings", "fault"]
 
 
-def _write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
-    names = [*_csv_columns(manifest), *kept]
-    rows = ({**_columns(line, _plain_reason), **_kept(kept, line)} for line in lines)
+def _write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+    names = [*_csv_columns(manifest), *kept_columns]
+    rows = ({**_columns(line, _plain_reason), **_kept_cells(kept_columns, line)} for line in lines)
     texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
     write_csv(path, names, ([row.get(name) for name in names] for row in texts))
 
 
-def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept: Kept) -> None:
-    write_json_lines(path, ({**line, "kept": _kept(kept, line)} if kept else line for line in lines))
+def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+    write_json_lines(
+        path, ({**line, "kept": _kept_cells(kept_columns, line)} if kept_columns else line for line in lines)
+    )
 
 
-def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
     import pyarrow as pa
 
-    columns = pa.record_batch([pa.array(column) for column in kept.values()], list(kept))
+    columns = pa.record_batch([pa.array(column) for column in kept_columns.values()], list(kept_columns))
 
     def table_of(group: list[Line]) -> Any:
         rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
-        return with_kept(batch_of(manifest, group), rows, list(kept))
+        return with_kept(decision_batch(manifest, group), rows, list(kept_columns))
 
-    write_parquet(path, map(table_of, grouped(lines, ROW_GROUP)), table_of([]).schema)
-
-
-def _kept(kept: Kept, line: Line) -> dict[str, Any]:
-    return {name: column[line["row"]] for name, column in kept.items()}
+    write_parquet(path, map(table_of, batched(lines, ROW_GROUP)), table_of([]).schema)
 
 
-_WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], Kept], None]] = {
+def _kept_cells(kept_columns: KeptColumns, line: Line) -> dict[str, Any]:
+    return {name: column[line["row"]] for name, column in kept_columns.items()}
+
+
+_WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], KeptColumns], None]] = {
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,

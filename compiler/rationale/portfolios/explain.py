@@ -49,17 +49,18 @@ def explain_file(
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
-    kept = read_columns(file, keep, count)
+    kept_columns = read_columns(file, keep, count)
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
     answers = _collecting(
-        batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
+        explained_batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
     )
-    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept)}"]
+    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept_columns)}"]
     for _ in answers:  # the rest, unsaved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
-    warned = list(compiled.manifest.warned_rows(inputs))
+    texts = compiled.manifest.unknown_texts(inputs)
+    warned = [f"row {row}: {'; '.join(own)}" for row, own in enumerate(texts, 1) if own]
     warnings = [f"warning: {sentence}" for sentence in warned[:_WARNED]]
     if len(warned) > _WARNED:
         warnings.append(f"warning: {len(warned) - _WARNED} more rows with such texts")
@@ -73,7 +74,7 @@ def parse_rows(text: str) -> int | None:
     return None if text == "all" else int(text)
 
 
-def batches(
+def explained_batches(
     compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, progress: Progress = silent
 ) -> Iterator[Explanation]:
     """Explain the first `count` rows of inputs.
@@ -85,15 +86,15 @@ def batches(
     for start in range(0, count, size):
         progress("explaining", start, count)
         stop = min(start + size, count)
-        part = {name: a[start:stop] for name, a in inputs.items()}
+        rows = {name: a[start:stop] for name, a in inputs.items()}
         try:
-            answer = run(part)
+            answer = run(rows)
         except CheckFailedError as error:
             raise InvalidOptionError(
                 f"rows {start} to {stop - 1}: the model cannot take one of them (an id outside of its "
                 f"table?): {error}"
             ) from error
-        yield Explanation(answer, compiled.manifest, part)
+        yield Explanation(answer, compiled.manifest, rows)
 
 
 def _collecting(
@@ -104,22 +105,22 @@ def _collecting(
     for answer in answers:
         count = len(answer[answer.manifest.explained_value])
         for i in range(min(count, rows - first)):
-            lines += _row(answer, i, first + i, top)
+            lines += _row(answer, i, first + i + 1, top)
         first += count
         yield answer
 
 
 def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
-    """Return the lines of row i of an answer, which is `row` of the file."""
+    """Return the lines of row i of an answer, which is `row` of the file, from 1 as people count."""
     manifest = answer.manifest
     explained, targets = answer[manifest.explained_value][i], targets_of(answer)[i]
     for j in largest_targets(answer, i, TARGETS):
         base = f", base {answer[manifest.base_value][i, j]:.6g}" if manifest.base_value else ""
         gap = f", gap {answer[manifest.completeness_gap][i, j]:.1e}" if manifest.completeness_gap else ""
-        yield f"row {row}, target {_target(manifest, targets[j])}: {explained[j]:.6g}{base}{gap}"
+        yield f"Row {row}, target {_target(manifest, targets[j])}: {explained[j]:.6g}{base}{gap}"
         yield from _features(answer, i, j, top)
     if len(explained) > TARGETS:
-        yield f"row {row}: {len(explained) - TARGETS} more targets, of smaller value"
+        yield f"Row {row}: {len(explained) - TARGETS} more targets, of smaller value"
 
 
 def _target(manifest: Manifest, target: object) -> str:

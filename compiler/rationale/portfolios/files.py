@@ -19,7 +19,7 @@ from rationale.pictures.panels import targets_of
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.tables.written import (
     ROW_GROUP,
-    Kept,
+    KeptColumns,
     check_kept,
     check_kind,
     write_csv,
@@ -44,20 +44,22 @@ def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
     check_kind(path, _WRITERS, ", or .svg, a picture")
 
 
-def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | None = None) -> str:
+def write_explanations(
+    path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns | None = None
+) -> str:
     """Write explanations, all or none; return a sentence about the file.
 
     A .npz holds every tensor of the answers; other files have a row for each row of the input and target.
 
     Args:
-        kept: columns to write beside them, a cell for each row of the input.
+        kept_columns: columns to write beside them, a cell for each row of the input.
 
     Raises:
         InvalidOptionError: if the file cannot be written, or cannot hold the features or the kept columns.
     """
-    check_explanations(path, kept or ())
-    with atomic_file(path) as part:
-        return _WRITERS[path.suffix.lower()](part, batches, kept or {})
+    check_explanations(path, kept_columns or ())
+    with atomic_file(path) as partial_file:
+        return _WRITERS[path.suffix.lower()](partial_file, batches, kept_columns or {})
 
 
 # -- a row for each row and target ---------------------------------------------------------------------
@@ -84,11 +86,11 @@ class _Rows:
         }
 
 
-def _tables(batches: Iterable[Explanation], kept: Kept) -> Iterator[_Rows]:
-    first, cells = 0, {name: np.asarray(column, object) for name, column in kept.items()}
+def _numbered_tables(batches: Iterable[Explanation], kept_columns: KeptColumns) -> Iterator[_Rows]:
+    first, cells = 0, {name: np.asarray(column, object) for name, column in kept_columns.items()}
     for answer in batches:
         rows = _rows_of(answer, first)
-        check_kept(kept, rows.columns)
+        check_kept(kept_columns, rows.columns)
         yield replace(rows, kept={name: column[rows.facts["row"]] for name, column in cells.items()})
         first += len(answer[answer.manifest.explained_value])
 
@@ -131,24 +133,24 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
 
 def _with_first(tables: Iterable[Table]) -> tuple[Table, Iterator[Table]]:
     """Return the first table, and all of them."""
-    left = iter(tables)
-    first = next(left)
-    return first, chain([first], left)
+    remaining = iter(tables)
+    first = next(remaining)
+    return first, chain([first], remaining)
 
 
-def _write_csv(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
-    first, tables = _with_first(table.columns for table in _tables(batches, kept))
+def _write_csv(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
+    first, tables = _with_first(table.columns for table in _numbered_tables(batches, kept_columns))
     rows = (row for table in tables for row in zip(*table.values(), strict=True))
     return f"{write_csv(path, list(first), rows)} rows of {len(first)} columns"
 
 
-def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
+def _write_json(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
     """Write a list of objects, one per line; NaN and infinity become null."""
     import orjson
 
     rows = 0
     with path.open("wb") as file:
-        for table in _tables(batches, kept):
+        for table in _numbered_tables(batches, kept_columns):
             for i in range(len(table.facts["row"])):
                 record = {name: column[i] for name, column in table.facts.items()}
                 for kind, columns in table.by_feature.items():
@@ -163,36 +165,36 @@ def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
     return f"{rows} objects"
 
 
-def _write_parquet(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
+def _write_parquet(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
     import pyarrow as pa
 
-    kinds = {name: pa.array(column).type for name, column in kept.items()}
+    kinds = {name: pa.array(column).type for name, column in kept_columns.items()}
 
     def table_of(columns: Columns) -> Any:
         typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
         return pa.table({**columns, **typed})
 
-    first, tables = _with_first(map(table_of, _groups(batches, kept)))
+    first, tables = _with_first(map(table_of, _batched_columns(batches, kept_columns)))
     return f"{write_parquet(path, tables, first.schema)} rows of {first.num_columns} columns"
 
 
-def _groups(batches: Iterable[Explanation], kept: Kept) -> Iterator[Columns]:
+def _batched_columns(batches: Iterable[Explanation], kept_columns: KeptColumns) -> Iterator[Columns]:
     """Yield the columns of several batches together."""
     waiting: list[Columns] = []
-    for table in _tables(batches, kept):
+    for table in _numbered_tables(batches, kept_columns):
         waiting.append(table.columns)
         if sum(len(columns["row"]) for columns in waiting) >= ROW_GROUP:
-            yield _joined(waiting)
+            yield _concatenate(waiting)
             waiting = []
     if waiting:
-        yield _joined(waiting)
+        yield _concatenate(waiting)
 
 
-def _joined(parts: list[Columns]) -> Columns:
+def _concatenate(parts: list[Columns]) -> Columns:
     return {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
 
 
-_WRITERS: dict[str, Callable[[Path, Iterable[Explanation], Kept], str]] = {
+_WRITERS: dict[str, Callable[[Path, Iterable[Explanation], KeptColumns], str]] = {
     ".npz": lambda path, batches, _: write_npz(path, batches),
     ".csv": _write_csv,
     ".json": _write_json,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rationale.portfolios.answered_files import Source, answer_files
+from rationale.portfolios.answered_files import RowFile, answer_files
 from rationale.portfolios.arrow import batches_schema, explain_batches
 from rationale.schema.request import Progress, silent
 
@@ -17,8 +17,8 @@ def explain_portfolio(
     keep: Sequence[str] = (),
     threads: int | None = None,
     progress: Progress = silent,
-) -> list[str]:
-    """Explain the rows of parquet files with `answer_files`; return the lines to print.
+) -> str:
+    """Explain the rows of parquet files with `answer_files`; return a line about the files.
 
     Args:
         entry: the entry's folder.
@@ -27,19 +27,19 @@ def explain_portfolio(
     Raises:
         InvalidOptionError, InvalidReferencesError, RepositoryError: if it fails; the message names a remedy.
     """
-    return [str(answer_files(rows, save, _Explaining(entry, tuple(keep), threads), progress))]
+    return str(answer_files(rows, save, _RowExplainer(entry, tuple(keep), threads), progress))
 
 
 @dataclass(frozen=True)
-class _Explaining:
+class _RowExplainer:
     entry: Path
     keep: tuple[str, ...]
     threads: int | None
     stage: str = "explaining"
     batch_rows: int = 65_536
 
-    def schema(self, given: Any) -> Any:
-        return batches_schema(self.entry, given, self.keep)
+    def schema(self, rows_schema: Any) -> Any:
+        return batches_schema(self.entry, rows_schema, self.keep)
 
-    def answers(self, _: Source, batches: Iterator[Any]) -> Iterable[Any]:
+    def answers(self, _: RowFile, batches: Iterator[Any]) -> Iterable[Any]:
         return explain_batches(self.entry, batches, keep=self.keep, threads=self.threads)

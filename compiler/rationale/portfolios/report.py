@@ -10,8 +10,8 @@ from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
 from rationale.artifact.folder import atomic_file, write
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import Undecided, decided_rows, refusals
-from rationale.decisions.rows import values_of
+from rationale.decisions.decided import Undecided, decide_rows, refusals
+from rationale.decisions.rows import feature_values
 from rationale.errors import InvalidOptionError
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import element, page, table
@@ -20,11 +20,11 @@ from rationale.pictures.overview import overviews, tables_of
 from rationale.pictures.panels import panels_of
 from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
-from rationale.portfolios.explain import TARGETS, batches
+from rationale.portfolios.explain import TARGETS, explained_batches
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress
 from rationale.tables.files import read_columns
-from rationale.terminal import facts
+from rationale.terminal import manifest_lines
 
 MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one
 MOST_SUMMED = 10_000  # rows that the overview is of
@@ -66,18 +66,18 @@ def report_file(
     summed = min(count, MOST_SUMMED) if tables_of(manifest) and count > 1 else 0
     columns = read_columns(file, named, count)
     sections = _Sections(manifest, drawn, min(top, MOST_BARS), vocabulary, columns)
-    answers = sections.of(batches(compiled, inputs, max(drawn, summed), progress))
+    answers = sections.collect(explained_batches(compiled, inputs, max(drawn, summed), progress))
     over = figures(overviews(answers, summed, sections.top)) if summed else []
     for _ in answers:  # those that the overview did not take
         pass
-    left = list(_left_out(drawn, summed, count))
-    head = [("rows", "; ".join([f"{count:,} of {file.name}", *left]))]
-    head += [(key, text) for key, text in facts(manifest) if key in _FACTS]
+    omissions = list(_left_out(drawn, summed, count))
+    head = [("rows", "; ".join([f"{count:,} of {file.name}", *omissions]))]
+    head += [(key, text) for key, text in manifest_lines(manifest) if key in _FACTS]
     head.append(
         ("explainer", f"{manifest.digests.explanation[:12]}, the digest of model, references and options")
     )
     notes = [*manifest.notes, *(f"warning: {warning}" for warning in manifest.warnings)]
-    if missing := _undecided(manifest):
+    if missing := _unread_features(manifest):
         notes.append(
             f"Nothing is decided here: the profile needs {', '.join(missing)} too (rationale decide)."
         )
@@ -86,9 +86,9 @@ def report_file(
             "What is decided here is recorded nowhere; `rationale decide --audit` and the gateway record."
         )
     content = [table(head), *(element("p", note, class_="note") for note in notes)]
-    made = page(f"Explanations by {name}", [*content, *over, *sections.made])
-    write(out.parent, {out.name: made}, "--html")
-    return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *left])
+    html = page(f"Explanations by {name}", [*content, *over, *sections.elements])
+    write(out.parent, {out.name: html}, "--html")
+    return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *omissions])
 
 
 def draw_file(
@@ -101,13 +101,13 @@ def draw_file(
     count = len(next(iter(inputs.values())))
     shown, drawn = min(count if rows is None else rows, MOST_ROWS, count), list[Element]()
     first = 0
-    for answer in batches(compiled, inputs, shown):
+    for answer in explained_batches(compiled, inputs, shown):
         here = len(answer[compiled.manifest.explained_value])
         for i in range(here):
             drawn += figures(panels_of(answer, i, first + i, min(top, MOST_BARS), vocabulary, TARGETS))
         first += here
-    with atomic_file(out) as part:
-        part.write_bytes(svg(drawn))
+    with atomic_file(out) as partial_file:
+        partial_file.write_bytes(svg(drawn))
     return f"wrote {out}: {shown:,} of {count:,} row{'s' * (count > 1)}"
 
 
@@ -127,9 +127,9 @@ class _Sections:
     top: int
     vocabulary: Vocabulary
     columns: Mapping[str, Sequence[Any]]
-    made: list[Element] = field(default_factory=list)
+    elements: list[Element] = field(default_factory=list)
 
-    def of(self, answers: Iterable[Explanation]) -> Iterator[Explanation]:
+    def collect(self, answers: Iterable[Explanation]) -> Iterator[Explanation]:
         """Yield the same answers; make sections of the first rows on the way."""
         first = 0
         for answer in answers:
@@ -140,8 +140,12 @@ class _Sections:
                 drawn = panels_of(answer, i, first + i + 1, self.top, self.vocabulary, TARGETS)
                 more = self.manifest.target_count - TARGETS
                 note = element("p", f"{more:,} more targets, of smaller value", class_="note")
-                self.made += [element("h2", self._name_of(first + i)), *decisions[i : i + 1], *figures(drawn)]
-                self.made += [note] if more > 0 else []
+                self.elements += [
+                    element("h2", self._name_of(first + i)),
+                    *decisions[i : i + 1],
+                    *figures(drawn),
+                ]
+                self.elements += [note] if more > 0 else []
             first += count
             yield answer
 
@@ -151,34 +155,40 @@ class _Sections:
         return ", ".join([f"Row {row + 1}", *cells])
 
 
-def _undecided(manifest: Manifest) -> list[str]:
+def _unread_features(manifest: Manifest) -> list[str]:
     """Return features that knock-outs test and the model does not take; with any, nothing is decided."""
     if manifest.decision is None:
         return []
-    known = {name for e in manifest.explained for name in e.feature_names or ()}
-    return sorted({rule.feature for rule in manifest.decision.profile.knock_outs} - known)
+    features = {name for e in manifest.explained for name in e.feature_names or ()}
+    return sorted({rule.feature for rule in manifest.decision.profile.knock_outs} - features)
 
 
 def _decisions(answer: Explanation) -> list[Element]:
     """Return each row's decision by the profile; nothing if there is no profile or it needs more features."""
     manifest, inputs = answer.manifest, answer.inputs
-    if manifest.decision is None or _undecided(manifest):
+    if manifest.decision is None or _unread_features(manifest):
         return []
-    values = values_of(manifest, inputs)
+    values = feature_values(manifest, inputs)
     faults: dict[int, list[str]] = {}
     for i, fault in refusals(manifest, inputs, values):
         faults.setdefault(i, []).append(fault)
-    decided = decided_rows(manifest, answer, values, inputs)
-    return [_decision(made, faults.get(i, ())) for i, made in enumerate(decided)]
+    decided = decide_rows(manifest, answer, values, inputs)
+    return [_decision(decision, faults.get(i, ())) for i, decision in enumerate(decided)]
 
 
-def _decision(made: Decision | Undecided, faults: Sequence[str]) -> Element:
+def _decision(decision: Decision | Undecided, faults: Sequence[str]) -> Element:
     if faults:
         return element("p", f"Not decided: {'; '.join(faults)}")
-    if isinstance(made, Undecided):
-        return element("p", f"Not decided: {made.fault}")
-    outcome = f"{made.decision.capitalize()}: score {number(made.score)}, threshold {number(made.threshold)}"
-    reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
-    warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]
+    if isinstance(decision, Undecided):
+        return element("p", f"Not decided: {decision.fault}")
+    numbers = f"score {number(decision.score)}, threshold {number(decision.threshold)}"
+    reasons = [element("li", f"{reason.code} {reason.text}") for reason in decision.reasons]
+    warnings = [element("p", f"warning: {warning}", class_="note") for warning in decision.warnings]
     listed = [element("ol", *reasons)] if reasons else []
-    return element("div", element("p", outcome), *listed, *warnings, class_="decision")
+    return element(
+        "div",
+        element("p", f"{decision.decision.capitalize()}: {numbers}"),
+        *listed,
+        *warnings,
+        class_="decision",
+    )

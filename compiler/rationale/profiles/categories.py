@@ -14,7 +14,7 @@ from rationale.methods.trees.provenance import all_origins
 Categories = frozenset[str | float]
 
 # Operators that pass values on unchanged; a Where replaces some of them.
-_HANDS_ON = frozenset(
+_PASSING = frozenset(
     "Cast Concat Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Transpose "
     "Unsqueeze Where".split()
 )
@@ -26,7 +26,9 @@ _KEYS = {
 }
 
 
-def categories_of(lowered: Lowered, features: Mapping[str, tuple[str, ...] | None]) -> dict[str, Categories]:
+def known_categories(
+    lowered: Lowered, features: Mapping[str, tuple[str, ...] | None]
+) -> dict[str, Categories]:
     """Return the categories that the model knows, by feature.
 
     A feature with any other reader, such as a sum, has none.
@@ -43,45 +45,45 @@ def categories_of(lowered: Lowered, features: Mapping[str, tuple[str, ...] | Non
         start += len(names)
     nodes = list(lowered.model.graph)
     try:
-        made = all_origins(lowered, [node for node in nodes if _hands_on(node)], players)
+        origins = all_origins(lowered, [node for node in nodes if _passes_values(node)], players)
     except UnsupportedModelError:
         return {}
-    known: dict[int, set[str | float]] = {}
+    keys_by_feature: dict[int, set[str | float]] = {}
     unclear = set[int]()
     for node in nodes:
-        if _hands_on(node) or node.op_type in SIZE_OPERATORS or node.op_type == "IsNaN":
+        if _passes_values(node) or node.op_type in SIZE_OPERATORS or node.op_type == "IsNaN":
             continue
         keys = _keys(node)
         for value in node.inputs:
-            for owners in made.get(str(value.name), ()) if value is not None else ():
+            for owners in origins.get(str(value.name), ()) if value is not None else ():
                 if keys is None or len(owners) > 1:
                     unclear |= owners
                 for owner in owners:
-                    known.setdefault(owner, set()).update(keys or ())
-    return {labels[i]: frozenset(keys) for i, keys in known.items() if i not in unclear}
+                    keys_by_feature.setdefault(owner, set()).update(keys or ())
+    return {labels[i]: frozenset(keys) for i, keys in keys_by_feature.items() if i not in unclear}
 
 
-def _hands_on(node: ir.Node) -> bool:
+def _passes_values(node: ir.Node) -> bool:
     if node.op_type == "Mul":
-        made_by = [v.producer() for v in node.inputs if v is not None]
-        return {one.op_type for one in made_by if one is not None} == {"Sign", "Floor"}
-    return not node.domain and (node.op_type in _HANDS_ON or node.op_type in _TRUNCATES)
+        producers = [v.producer() for v in node.inputs if v is not None]
+        return {producer.op_type for producer in producers if producer is not None} == {"Sign", "Floor"}
+    return not node.domain and (node.op_type in _PASSING or node.op_type in _TRUNCATES)
 
 
 def _keys(node: ir.Node) -> set[str | float] | None:
     """Return the values that a node tells apart from all others; None for a node that takes any value."""
     if node.domain == "ai.onnx.ml" and node.op_type in _KEYS:
-        given = [node.attributes.get(name) for name in _KEYS[node.op_type]]
-        values = [one.value for one in given if one is not None]
+        attributes = [node.attributes.get(name) for name in _KEYS[node.op_type]]
+        values = [attribute.value for attribute in attributes if attribute is not None]
         return {
             key
             for each in values
-            for one in (each.numpy().ravel() if isinstance(each, ir.TensorProtocol) else each)
-            if (key := _key(one)) is not None
+            for attribute in (each.numpy().ravel() if isinstance(each, ir.TensorProtocol) else each)
+            if (key := _key(attribute)) is not None
         }
     constants = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
     if (node.domain, node.op_type) == ("", "Equal") and constants:
-        return {key for one in constants[0].numpy().ravel() if (key := _key(one)) is not None}
+        return {key for attribute in constants[0].numpy().ravel() if (key := _key(attribute)) is not None}
     return None
 
 

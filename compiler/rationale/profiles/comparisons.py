@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rationale.decisions.stability import DRAWS
 from rationale.errors import InvalidOptionError
 from rationale.methods.engine import Method
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale.references.reference_set import OpenReferences
 from rationale.schema.machine import Deployment
 from rationale.schema.manifest import Manifest
@@ -52,24 +52,24 @@ class Comparisons:
 
     def methods(self, method: Method) -> Iterator[tuple[str, Literal["baseline", "draw"], Method]]:
         """Yield name, kind and method of each. Raise InvalidOptionError if there is nothing to draw from."""
-        drawn = draws(method.reference_set, method.reference_weights, self.draws, self.seed)
+        drawn = bootstrap_samples(method.reference_set, method.reference_weights, self.draws, self.seed)
         for name, other in self.baselines.items():
             yield name, "baseline", other
         for i, rows in enumerate(drawn, start=1):
-            yield f"draw {i}", "draw", _with(method, rows)
+            yield f"draw {i}", "draw", _with_references(method, rows)
 
 
-def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
+def check_same_method(name: str, decision: Manifest, other: Manifest) -> None:
     """Raise InvalidOptionError if the other explanation differs in more than its references."""
-    if own.method != other.method:
-        ours, theirs = (f"{m.method.name} {m.method.options}" for m in (own, other))
+    if decision.method != other.method:
+        ours, theirs = (f"{m.method.name} {m.method.options}" for m in (decision, other))
         raise InvalidOptionError(
             f"{name} is explained by {theirs}, the decision by {ours}: give the same method and options "
             "(with --method auto, name the method)."
         )
 
 
-def _with(method: Method, rows: Any) -> Method:
+def _with_references(method: Method, rows: Any) -> Method:
     changed: Any = method  # a frozen dataclass, as all methods are
     option = "covers" if getattr(method, "references", None) is None else "references"
     weights = {} if method.reference_weights is None else {"weights": None}  # it was drawn by them

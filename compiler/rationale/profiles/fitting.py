@@ -13,14 +13,14 @@ import onnx
 import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.drift import classes_of
+from rationale.decisions.drift import drift_classes
 from rationale.decisions.rows import (
     ENDS,
     ExplainedRow,
+    attribution_keys,
     explained_rows,
-    keys_of,
-    score_at,
     score_index,
+    score_location,
     sigmoid,
 )
 from rationale.errors import InvalidOptionError
@@ -31,20 +31,20 @@ from rationale.methods.feature_names import features_of, with_named_columns
 from rationale.methods.logits import is_probability
 from rationale.methods.references import PreparedReferences, prepare_references
 from rationale.methods.target import Target, check_shapes, reach_backward
-from rationale.profiles.categories import categories_of
-from rationale.profiles.faults import Known, faults_of, remarks_on, remarks_on_scores
+from rationale.profiles.categories import known_categories
+from rationale.profiles.faults import ProfiledFeatures, profile_faults, profile_remarks, score_remarks
 from rationale.profiles.scores import (
     Margin,
     Scorer,
+    bounds_near_ends,
+    deciding_margin,
     margin_behind,
-    margin_on,
-    near_ends,
     transform_of,
     trees_behind,
 )
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Classes, EmbeddedProfile
-from rationale.schema.profile import DecisionProfile, faulty, near
+from rationale.schema.profile import DecisionProfile, near, profile_error
 from rationale.schema.request import CompileRequest
 
 MOST_ROWS = 1000  # references to explain: more would not improve deciles
@@ -74,23 +74,23 @@ class FittedProfile:
     where: str
     margin: Margin | None = None
 
-    def scored(self, lowered: Lowered) -> Lowered:
+    def with_margin(self, lowered: Lowered) -> Lowered:
         """Return the model with the margin that it decides by."""
         return self.margin.added(lowered) if self.margin else lowered
 
-    def alike(self, other: Method) -> Method:
-        """Return another method of the same kind, in the same space."""
+    def in_same_space(self, other: Method) -> Method:
+        """Return another method of the same kind, in the profile's space."""
         return other.in_space(self.profile.space, self.transform)
 
-    def embedded(self, compiled: Compiled) -> Compiled:
+    def embed(self, compiled: Compiled) -> Compiled:
         """Return the model with the profile in its manifest, and the classes that measure drift.
 
         Raises:
             InvalidProfileError: if the explained value is neither the score nor its margin.
         """
         profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
-        named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
-        explanation = sha256(json.dumps(named).encode()).hexdigest()  # reasons are by names
+        content = [manifest.digests.explanation, manifest.feature_names]
+        explanation = sha256(json.dumps(content).encode()).hexdigest()  # reasons are by names
         embedded = EmbeddedProfile(
             profile=profile,
             digest=profile.digest,
@@ -106,7 +106,7 @@ class FittedProfile:
             }
         )
         compiled = replace(compiled, manifest=manifest)
-        self._demand_score(compiled)
+        self._check_score(compiled)
         try:
             classes = classes_of_references(compiled, self.method)
         except InvalidOptionError as error:
@@ -116,15 +116,15 @@ class FittedProfile:
             update = {"decision": embedded.model_copy(update={"classes": classes})}
         return replace(compiled, manifest=manifest.model_copy(update=update))
 
-    def _demand_score(self, compiled: Compiled) -> None:
+    def _check_score(self, compiled: Compiled) -> None:
         profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
-        answer, (tensor, index) = compiled.run(compiled.sample), score_at(manifest)
+        answer, (tensor, index) = compiled.run(compiled.sample), score_location(manifest)
         score, explained = answer[tensor].reshape(-1)[index], answer[manifest.explained_value][0, 0]
         if profile.space == "margin":
             explained = sigmoid(explained)
         if abs(explained - score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
             return
-        raise faulty(
+        raise profile_error(
             self.where,
             [
                 f"'{profile.output}' is {score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
@@ -155,27 +155,32 @@ def apply_profile(
     """
     explained = _explained(lowered, method, request)
     score, faults = _score(profile, lowered)
-    faults = [*_of_method(profile, method, request), *_of_names(explained), *_of_inner(explained), *faults]
-    known = explained.known()
-    faults += faults_of(profile, known)
+    faults = [
+        *_method_faults(profile, method, request),
+        *_name_faults(explained),
+        *_inner_tensor_faults(explained),
+        *faults,
+    ]
+    model_features = explained.model_features()
+    faults += profile_faults(profile, model_features)
     output_range, scores, margin, transform = None, None, None, ""
     if score is not None:
         transform = transform_of(lowered, score.tensor)
-        faults += _of_hidden(explained, score.tensor)
+        faults += _hidden_input_faults(explained, score.tensor)
         scores, margin = _reference_scores(profile, explained, score)
         output_range, more = _range(profile, explained, score, scores)
-        (method, request), fault = _adapted(profile, lowered, method, request, score)
+        (method, request), fault = _with_settings(profile, lowered, method, request, score)
         faults += more + fault
     if faults:
-        raise faulty(where, faults)
+        raise profile_error(where, faults)
     assert output_range is not None
     assert score is not None
-    remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
+    remarks = [*profile_remarks(profile, model_features), *_gap_remarks(profile, method)]
     if margin is None:
-        remarks += _of_ends(profile, lowered, request, score)
+        remarks += _end_remarks(profile, lowered, request, score)
     if scores is not None:
         spread = output_range[1] - output_range[0]
-        remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
+        remarks += score_remarks(profile, scores, explained.weights(len(scores)), spread)
     margin = margin if profile.space == "output" else None  # in the other space it is the explained value
     return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where, margin)
 
@@ -197,14 +202,14 @@ class _Explained:
     target: Target
     features: Mapping[str, tuple[str, ...] | None]
 
-    def known(self) -> Known:
+    def model_features(self) -> ProfiledFeatures:
         dtypes = {name: self.lowered.specs[name][1] for name in self.features}
         texts = [name for name, dtype in dtypes.items() if dtype == ir.DataType.STRING]
-        return Known(
+        return ProfiledFeatures(
             [feature for names in self.features.values() for feature in names or ()],
             {feature for name in texts for feature in self.features[name] or ()},
             self.inputs,
-            categories_of(self.lowered, self.features),
+            known_categories(self.lowered, self.features),
         )
 
     @property
@@ -218,21 +223,21 @@ class _Explained:
 
     def weights(self, count: int) -> np.ndarray:
         """Return weights of `count` references, which sum to 1."""
-        given = self._referenced.set.weights if self._referenced.set else None
-        if given is None or given.size != count:
+        weights = self._referenced.set.weights if self._referenced.set else None
+        if weights is None or weights.size != count:
             return np.full(count, 1 / count)
-        return given.reshape(-1).astype(np.float64)
+        return weights.reshape(-1).astype(np.float64)
 
     def rows(self) -> dict[str, np.ndarray] | None:
         """Return the references in the model's form; None unless they cover all of its inputs."""
         if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
             return None
         referenced = self._referenced
-        given = {**referenced.input_rows, **(referenced.set.arrays if referenced.set else {})}
-        if not set(self.inputs) <= set(given):
+        arrays = {**referenced.input_rows, **(referenced.set.arrays if referenced.set else {})}
+        if not set(self.inputs) <= set(arrays):
             return None
         types = {v.name: v.type.tensor_type.elem_type for v in self.lowered.source.graph.input}
-        return {n: given[n].astype(onnx.helper.tensor_dtype_to_np_dtype(types[n])) for n in self.inputs}
+        return {n: arrays[n].astype(onnx.helper.tensor_dtype_to_np_dtype(types[n])) for n in self.inputs}
 
 
 def _explained(lowered: Lowered, method: Method, request: CompileRequest) -> _Explained:
@@ -243,7 +248,7 @@ def _explained(lowered: Lowered, method: Method, request: CompileRequest) -> _Ex
     return _Explained(lowered, method, target, features_of(target.inputs, rows, names))
 
 
-def _of_names(explained: _Explained) -> Iterator[str]:
+def _name_faults(explained: _Explained) -> Iterator[str]:
     unnamed = [name for name, names in explained.features.items() if names is None]
     if unnamed:
         yield (
@@ -252,13 +257,13 @@ def _of_names(explained: _Explained) -> Iterator[str]:
         )
 
 
-def _of_inner(explained: _Explained) -> Iterator[str]:
+def _inner_tensor_faults(explained: _Explained) -> Iterator[str]:
     """Yield a fault for each tensor without values in an instance, so that no reason could name one."""
     if inner := [name for name in explained.target.inputs if name not in explained.inputs]:
         yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
 
 
-def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
+def _hidden_input_faults(explained: _Explained, output: str) -> Iterator[str]:
     """Yield a fault for inputs that move the score, and that no attribution would show."""
     ends = explained.target.tensors
     read = reach_backward(explained.lowered.model.graph, output, ends)
@@ -269,7 +274,7 @@ def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
         )
 
 
-def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest) -> Iterator[str]:
+def _method_faults(profile: DecisionProfile, method: Method, request: CompileRequest) -> Iterator[str]:
     """Yield contradictions of the request to the profile, and reasons why the method can give none."""
     if method.gap is None:
         yield (
@@ -291,7 +296,7 @@ def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest
         yield "space is 'margin', and --space probability is given: leave that out, or say space: output"
 
 
-def _of_gap(profile: DecisionProfile, method: Method) -> Iterator[str]:
+def _gap_remarks(profile: DecisionProfile, method: Method) -> Iterator[str]:
     if method.gap is not Gap.ROUNDING:
         yield (
             f"decision: attributions by {method.name} miss the score by {method.gap}; a row that is missed "
@@ -299,8 +304,8 @@ def _of_gap(profile: DecisionProfile, method: Method) -> Iterator[str]:
         )
     if method.reference_set is None:
         yield (
-            f"decision: no references are given, so that {method.name} compares applicants with nobody of "
-            f"the policy '{profile.references.policy}'"
+            f"decision: the policy is '{profile.references.policy}', and {method.name} has no references to "
+            "compare applicants with: give some"
         )
 
 
@@ -326,14 +331,16 @@ class _Score:
 def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, list[str]]:
     """Return the score, or the faults that exclude one."""
     name, graph = profile.tensor, lowered.model.graph
-    made = [str(v.name) for node in graph for v in node.outputs]
+    tensors = [str(v.name) for node in graph for v in node.outputs]
     outputs = [str(v.name) for v in graph.outputs]
-    if name not in made:
-        hint = near(name, made) or f": its outputs are {outputs}"
+    if name not in tensors:
+        hint = near(name, tensors) or f": its outputs are {outputs}"
         return None, [f"output: the model has no tensor '{name}'{hint}"]
-    dtype, sizes = _row(lowered, name)
+    dtype, sizes = _row_type(lowered, name)
     if dtype is not None and not dtype.is_floating_point():
-        floats = [n for n in outputs if (kind := _row(lowered, n)[0]) is None or kind.is_floating_point()]
+        floats = [
+            n for n in outputs if (kind := _row_type(lowered, n)[0]) is None or kind.is_floating_point()
+        ]
         return None, [f"output '{name}' holds {dtype.name}, which is no score: the model has {floats}"]
     if sizes is None:
         return None, [f"output '{name}' has rows of no known size: name another tensor"]
@@ -349,39 +356,39 @@ def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, l
     return _Score(name, None if faults else index, elements, name in outputs), faults
 
 
-def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
+def _row_type(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
     """Return type and shape of one row of a tensor: as inferred, as declared, or as trees have them."""
     if name in lowered.specs:
         shape, dtype = lowered.specs[name]
         return dtype, tuple(shape[1:])
     declared = {v.name: v.type.tensor_type for v in lowered.source.graph.output}
-    known = declared[name].elem_type if name in declared else None
+    element_type = declared[name].elem_type if name in declared else None
     dims = [d.dim_value for d in declared[name].shape.dim[1:]] if name in declared else [0]
     trees = trees_behind(lowered.source, name)
     sizes = tuple(dims) if all(dims) else (trees.columns,) if trees else None
-    return (ir.DataType(known) if known else None), sizes
+    return (ir.DataType(element_type) if element_type else None), sizes
 
 
 def _range(
     profile: DecisionProfile, explained: _Explained, score: _Score, scores: np.ndarray | None
 ) -> tuple[tuple[float, float] | None, list[str]]:
     """Return the least and largest score, and faults of bounds outside of them."""
-    given = profile.output_range
+    declared = profile.output_range
     is_closed = is_probability(explained.lowered.source, score.tensor)
-    if is_closed and given not in (None, _PROBABILITY):
+    if is_closed and declared not in (None, _PROBABILITY):
         return None, [f"output_range is that of '{score.tensor}', a probability, 0 to 1: leave it out"]
-    if score.index is None and not is_closed and given is None:
+    if score.index is None and not is_closed and declared is None:
         return None, []
     referenced = None if scores is None else (float(scores.min()), float(scores.max()))
-    between = _PROBABILITY if is_closed else given or referenced
+    between = _PROBABILITY if is_closed else declared or referenced
     if between is None or not between[0] < between[1]:
-        what = "is from a number to a larger one" if given else "cannot be seen in the references: say it"
-        return None, [f"output_range, the least and largest '{profile.output}', {what}"]
-    seen = "" if is_closed or given else ", as the references show it: if it can be more, say output_range"
+        fault = "is from a number to a larger one" if declared else "cannot be seen in the references: say it"
+        return None, [f"output_range, the least and largest '{profile.output}', {fault}"]
+    hint = "" if is_closed or declared else ", as the references show it: if it can be more, say output_range"
     numbers = {"threshold": [profile.threshold], "refer": list(profile.refer or ())}
     return between, [
         f"{key} {', '.join(f'{n:g}' for n in of)} is outside of '{profile.output}', "
-        f"{between[0]:g} to {between[1]:g}{seen}"
+        f"{between[0]:g} to {between[1]:g}{hint}"
         for key, of in numbers.items()
         if any(not between[0] <= n <= between[1] for n in of)
     ]
@@ -394,11 +401,11 @@ def _reference_scores(
     rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
         return None, None
-    margin = margin_on(lowered, profile, rows)
+    margin = deciding_margin(lowered, profile, rows)
     return Scorer(lowered, profile, margin)(rows)[1], margin
 
 
-def _adapted(
+def _with_settings(
     profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, score: _Score
 ) -> tuple[tuple[Method, CompileRequest], list[str]]:
     """Return the method and the request with the profile's settings, and faults that prevent this."""
@@ -413,12 +420,12 @@ def _adapted(
     except InvalidOptionError as error:
         return (method, request), [str(error)]
     if profile.space == "margin":
-        request, faults = _of_margin(profile, lowered, request, score, score.index)
+        request, faults = _with_margin(profile, lowered, request, score, score.index)
         return (method, request), faults
     return (method, request), []
 
 
-def _of_margin(
+def _with_margin(
     profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score, index: int
 ) -> tuple[CompileRequest, list[str]]:
     """Return the request for the margin whose Sigmoid is the score: two Softmax classes' difference."""
@@ -436,17 +443,17 @@ def _of_margin(
     return request.model_copy(update=update), []
 
 
-def _of_ends(
+def _end_remarks(
     profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score
 ) -> Iterator[str]:
     """Yield a remark on bounds so near 0 or 1 that the model's own probabilities cannot tell their sides."""
-    dtype, _ = _row(lowered, score.tensor)
-    close = near_ends(profile)
+    dtype, _ = _row_type(lowered, score.tensor)
+    close = bounds_near_ends(profile)
     if profile.space == "margin" or dtype == ir.DataType.DOUBLE or not close:
         return
     if not is_probability(lowered.source, score.tensor):
         return
-    _, faults = _of_margin(profile, lowered, request, score, score.index or 0)
+    _, faults = _with_margin(profile, lowered, request, score, score.index or 0)
     advice = "choose a threshold farther away" if faults else "say space: margin, by which rows are decided"
     yield (
         f"decision: {', '.join(f'{n:.9g}' for n in close)} is within {ENDS:g} of 0 or 1, where "
@@ -464,14 +471,14 @@ def classes_of_references(compiled: Compiled, method: Method) -> dict[str, Class
     Raises:
         InvalidOptionError: if the graph cannot explain the references.
     """
-    given, weights = method.reference_set, method.reference_weights
-    if given is None or isinstance(given, Baseline | OpenReferences):
+    references, weights = method.reference_set, method.reference_weights
+    if references is None or isinstance(references, Baseline | OpenReferences):
         raise InvalidOptionError("there are no references that decisions could drift from")
-    manifest, inputs = compiled.manifest, compiled.fit(given)
+    manifest, inputs = compiled.manifest, compiled.fit(references)
     count = len(next(iter(inputs.values())))
     chosen = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)
     rows: list[ExplainedRow] = []
-    for part in np.array_split(chosen, -(-len(chosen) // manifest.measured.max_batch)):
-        rows += explained_rows(manifest, compiled.run({name: array[part] for name, array in inputs.items()}))
-    own = None if weights is None else np.asarray(weights, np.float64)[chosen]
-    return classes_of(rows, own, keys_of(manifest))
+    for block in np.array_split(chosen, -(-len(chosen) // manifest.measured.max_batch)):
+        rows += explained_rows(manifest, compiled.run({name: array[block] for name, array in inputs.items()}))
+    chosen_weights = None if weights is None else np.asarray(weights, np.float64)[chosen]
+    return drift_classes(rows, chosen_weights, attribution_keys(manifest))

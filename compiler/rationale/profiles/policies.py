@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import fits, outcome_of
+from rationale.decisions.decide import meets_condition, outcome_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.schema.profile import DecisionProfile
 
@@ -22,14 +22,14 @@ _BAND = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<percent>%)?")
 
 @dataclass(frozen=True)
 class Band:
-    """The width of "near the threshold": a difference of scores, or a part of those who pass."""
+    """The width of "near the threshold": a difference of scores, or a share of those who pass."""
 
     width: float | None = None
-    part: float | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRows:
     """Rows of a table with a model's scores.
 
     Attributes:
@@ -48,17 +48,17 @@ class Scored:
 
 def parse_band(text: str) -> Band:
     """Parse "0.05" or "10%"; raise InvalidOptionError for anything else."""
-    found = _BAND.fullmatch(text.strip())
-    number = 0.0 if found is None else float(found["number"])
-    if found is None or not number or (found["percent"] and number > 100):
+    match = _BAND.fullmatch(text.strip())
+    number = 0.0 if match is None else float(match["number"])
+    if match is None or not number or (match["percent"] and number > 100):
         raise InvalidOptionError(
             f"--band {text!r}: give a difference of scores such as 0.05, or a part of those who pass such as "
             f"{BAND}."
         )
-    return Band(part=number / 100) if found["percent"] else Band(width=number)
+    return Band(share=number / 100) if match["percent"] else Band(width=number)
 
 
-def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band) -> np.ndarray:
+def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: Band) -> np.ndarray:
     """Return the rows of a policy, by their indices in the order of the scores.
 
     Rows that a person decides about count as near the threshold too; they are not approved.
@@ -69,36 +69,36 @@ def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band
     """
     if policy == "custom":
         raise InvalidOptionError(
-            "the policy custom says nothing of whom to compare with: give --policy near_threshold, "
-            "all_applicants or approved, or put one of them into the decision profile."
+            "the policy custom names no population: give --policy near_threshold, all_applicants or "
+            "approved, or put one of them into the decision profile."
         )
     rows = np.asarray(np.argsort(scored.scores, kind="stable"))
     if policy == "all_applicants":
         return rows
-    alone = profile.model_copy(update={"refer": None}) if policy == "near_threshold" else profile
-    passed = np.asarray(rows[scored.outcomes(alone)[rows] == "approve"])
+    without_referral = profile.model_copy(update={"refer": None}) if policy == "near_threshold" else profile
+    passed = np.asarray(rows[scored.outcomes(without_referral)[rows] == "approve"])
     if not len(passed):
         raise InvalidReferencesError(
-            f"no row is {policy}: by the profile an applicant passes with a score {passing(profile)}, and "
-            f"{len(rows)} rows have scores of {_range(scored.scores)}. Give other rows, or look at the "
-            "profile's output, threshold and adverse side."
+            f"no row is {policy}: by the profile an applicant passes with a score "
+            f"{describe_passing(profile)}, and {len(rows)} rows have scores of {score_range(scored.scores)}. "
+            "Give other rows, or look at the profile's output, threshold and adverse side."
         )
     if policy == "approved":
         return passed
-    away = np.abs(scored.scores[passed] - profile.threshold)
-    if band.part is not None:
-        nearest = max(1, round(band.part * len(passed)))
-        return np.asarray(passed[away <= np.sort(away)[nearest - 1]])
-    near = np.asarray(passed[away <= band.width])
+    distances = np.abs(scored.scores[passed] - profile.threshold)
+    if band.share is not None:
+        nearest = max(1, round(band.share * len(passed)))
+        return np.asarray(passed[distances <= np.sort(distances)[nearest - 1]])
+    near = np.asarray(passed[distances <= band.width])
     if not len(near):
         raise InvalidReferencesError(
             f"no row passes within {band.width:g} of the threshold: of {len(passed)} that pass the nearest "
-            f"is {away.min():.3g} away. Give a wider --band, or a part such as {BAND}."
+            f"is {distances.min():.3g} away. Give a wider --band, or a part such as {BAND}."
         )
     return near
 
 
-def passing(profile: DecisionProfile) -> str:
+def describe_passing(profile: DecisionProfile) -> str:
     """Describe the scores that pass."""
     side = "most" if profile.adverse == "above" else "least"
     return f"of at {side} {profile.threshold:g}"
@@ -110,14 +110,14 @@ def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Seque
     Args:
         values: values of rows, by feature; knock-outs of others fit none.
     """
-    found = np.zeros(count, bool)
+    declined = np.zeros(count, bool)
     for rule in profile.knock_outs:
         if rule.feature in values:
-            found |= [fits(rule, value) for value in values[rule.feature]]
-    return found
+            declined |= [meets_condition(rule, value) for value in values[rule.feature]]
+    return declined
 
 
-def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None = None) -> np.ndarray:
+def draw_systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None = None) -> np.ndarray:
     """Draw K of the rows, at even steps from a random start.
 
     Args:
@@ -141,5 +141,6 @@ def check_count(k: int, rows: np.ndarray, policy: str) -> None:
         )
 
 
-def _range(scores: np.ndarray) -> str:
+def score_range(scores: np.ndarray) -> str:
+    """Return the least and the largest score."""
     return f"{scores.min():.4g} to {scores.max():.4g}"

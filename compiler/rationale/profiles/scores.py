@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rationale.decisions.rows import ENDS, SIGMOID_ERROR, score_index, scores_in, sigmoid
+from rationale.decisions.rows import ENDS, SIGMOID_ERROR, decision_scores, score_index, sigmoid
 from rationale.errors import InvalidProfileError, InvalidReferencesError, UnsupportedModelError
 from rationale.graph.nodes import NodeBuilder
 from rationale.graph.runtime.session import Run, Runner
@@ -17,8 +17,8 @@ from rationale.graph.shapes import ROWS
 from rationale.lowering import Lowered, lower
 from rationale.methods.logits import closing_operator
 from rationale.methods.trees.ensembles import with_scores_behind
-from rationale.references.reference_set import check_count, check_rows, unnamed, whole_numbers
-from rationale.schema.manifest import ends_of
+from rationale.references.reference_set import check_count, check_rows, unnamed_error, whole_number_error
+from rationale.schema.manifest import contrast_ends
 from rationale.schema.profile import DecisionProfile
 from rationale.trees.ensemble import Ensemble
 from rationale.trees.read import is_ensemble, read_ensemble
@@ -29,7 +29,7 @@ _BLOCK = 4096  # rows that are run at once
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """A model's answers to rows, with the scores among them.
 
     Attributes:
@@ -47,9 +47,9 @@ class Scores:
     index: int
 
 
-def scores_of(
+def score_rows(
     model: str | Path | onnx.ModelProto, rows: Mapping[str | None, np.ndarray], profile: DecisionProfile
-) -> Scores:
+) -> ModelScores:
     """Run a model on rows, for the scores of a profile.
 
     Args:
@@ -74,7 +74,7 @@ def scores_of(
             f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
             f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
         )
-    margin = margin_on(lowered, profile, feeds)
+    margin = deciding_margin(lowered, profile, feeds)
     _, scores = Scorer(lowered, profile, margin)(feeds)
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
@@ -82,7 +82,7 @@ def scores_of(
             f"{wrong.size} of {count} rows have no finite score, the first is row {wrong[0]} (from 0). Are "
             "values missing that the model needs? Impute, or drop such rows."
         )
-    return Scores(lowered.digest, feeds, answers.astype(np.float64), scores, index)
+    return ModelScores(lowered.digest, feeds, answers.astype(np.float64), scores, index)
 
 
 def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str, np.ndarray]:
@@ -90,23 +90,23 @@ def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str,
     if None in rows and len(names) == 1:
         rows = {names[0]: rows[None]}
     elif None in rows:
-        raise unnamed(names)
+        raise unnamed_error(names)
     if set(rows) != set(names):
         raise InvalidReferencesError(
             f"the rows are of {sorted(map(str, rows))}, and the model takes {sorted(names)}: give an .npz "
             "with an array for each, or the columns of each by --features INPUT=A,B,C."
         )
-    found = {}
+    feeds = {}
     for name in names:
         shape, kind = lowered.specs[name]
         dtype = lowered.narrow.edges.get(name, kind).numpy()
         check_rows(name, rows[name], shape, dtype)
         with np.errstate(all="ignore"):
-            found[name] = rows[name].astype(dtype)
-        if dtype.kind in "iub" and not np.array_equal(found[name], rows[name]):
-            raise whole_numbers(name, dtype)
-    check_count(found)
-    return found
+            feeds[name] = rows[name].astype(dtype)
+        if dtype.kind in "iub" and not np.array_equal(feeds[name], rows[name]):
+            raise whole_number_error(name, dtype)
+    check_count(feeds)
+    return feeds
 
 
 def _check_output(lowered: Lowered, profile: DecisionProfile) -> None:
@@ -118,7 +118,7 @@ def _check_output(lowered: Lowered, profile: DecisionProfile) -> None:
         )
 
 
-def answering(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
+def with_output(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
     """Return a model with a tensor among its outputs, also an inner one."""
     if any(value.name == tensor for value in model.graph.output):
         return model
@@ -137,8 +137,8 @@ class Scorer:
 
     def __init__(self, lowered: Lowered, profile: DecisionProfile, margin: "Margin | None" = None) -> None:
         self._profile, self._margin = profile, margin
-        given = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
-        self._run: Run = Runner(answering(given, profile.tensor), users_model=True)
+        model = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
+        self._run: Run = Runner(with_output(model, profile.tensor), users_model=True)
         self._size = 1 if lowered.single_row_only else _BLOCK
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +146,7 @@ class Scorer:
         answers, margins = self.answers(rows)
         index = score_index(self._profile.index, answers.shape[1])
         answered = answers[:, min(index, answers.shape[1] - 1)]
-        return answers, np.array(scores_in(self._profile, answered, margins), np.float64)
+        return answers, np.array(decision_scores(self._profile, answered, margins), np.float64)
 
     def answers(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
         """Return [N, m], the profile's output, flattened, and [N], the margins, if they are known."""
@@ -190,15 +190,17 @@ class Margin:
         tensor: str | None = self.tensor
         if self.of_trees:
             lowered, tensor = with_scores_behind(lowered, self.tensor)
-        alike = not lowered.single_row_only and not lowered.narrow.dtypes
-        if tensor is None or tensor not in lowered.batched or not alike:
+        has_own_rows = not lowered.single_row_only and not lowered.narrow.dtypes
+        if tensor is None or tensor not in lowered.batched or not has_own_rows:
             raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
         model = lowered.model.clone()
         op = NodeBuilder(model.graph, self.name)
         values = (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))
         (value,) = (v for v in values if v.name == tensor)
         row = op.Flatten(value, axis=1)
-        first, against = ends_of(self.element) if isinstance(self.element, str) else (self.element, None)
+        first, against = (
+            contrast_ends(self.element) if isinstance(self.element, str) else (self.element, None)
+        )
         margin = op.Gather(row, [first], axis=1)
         if against is not None:
             margin = op.Sub(margin, op.Gather(row, [against], axis=1))
@@ -228,35 +230,37 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
     return Margin(behind, index, closed is None) if operator in ("Sigmoid", "LOGISTIC") else None
 
 
-def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]) -> Margin | None:
+def deciding_margin(
+    lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]
+) -> Margin | None:
     """Return the margin that a profile decides by; None if none is needed or known.
 
     Args:
         rows: rows for a test: the score must be the Sigmoid of the margin on most of them.
     """
-    if profile.space == "output" and not near_ends(profile):
+    if profile.space == "output" and not bounds_near_ends(profile):
         return None
     first, _ = Scorer(lowered, profile).answers({name: array[:1] for name, array in rows.items()})
     elements = first.shape[1]
     index = score_index(profile.index, elements)
-    found = margin_behind(lowered, profile.tensor, elements, index)
-    if found is None:
+    margin = margin_behind(lowered, profile.tensor, elements, index)
+    if margin is None:
         return None
-    while found.name in lowered.specs:
-        found = replace(found, name=f"{found.name}_")
+    while margin.name in lowered.specs:
+        margin = replace(margin, name=f"{margin.name}_")
     try:
-        answers, margins = Scorer(lowered, profile, found).answers(rows)
+        answers, margins = Scorer(lowered, profile, margin).answers(rows)
     except UnsupportedModelError:
         return None
     assert margins is not None
     for negated in (False, True):
-        off = np.abs(sigmoid(-margins if negated else margins) - answers[:, index])
-        if (off <= SIGMOID_ERROR).mean() > 0.5:
-            return replace(found, negated=negated)
+        errors = np.abs(sigmoid(-margins if negated else margins) - answers[:, index])
+        if (errors <= SIGMOID_ERROR).mean() > 0.5:
+            return replace(margin, negated=negated)
     return None
 
 
-def near_ends(profile: DecisionProfile) -> list[float]:
+def bounds_near_ends(profile: DecisionProfile) -> list[float]:
     """Return the bounds so near 0 or 1 that probabilities of float32 cannot tell their sides."""
     bounds = [profile.threshold, *(n for n in profile.refer or () if n not in (0, 1))]
     return [n for n in bounds if min(abs(n), abs(n - 1)) <= ENDS]

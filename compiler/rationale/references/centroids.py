@@ -31,7 +31,7 @@ class Centroids:
         weights: [k], the groups' shares of all rows, or weights near them that keep mean outputs.
         smallest: rows of the smallest group.
         rounded: columns of whole numbers, which stayed whole.
-        left: centroids whose whole numbers were left as fractions: rounded, they were somebody's row.
+        fractional: centroids whose whole numbers were left as fractions: rounded, they were somebody's row.
         moved: the largest difference of a column's mean from that of all rows, in standard deviations.
     """
 
@@ -39,11 +39,11 @@ class Centroids:
     weights: np.ndarray
     smallest: int
     rounded: int
-    left: int
+    fractional: int
     moved: float
 
 
-def centroids(
+def make_centroids(
     arrays: Mapping[str | None, np.ndarray],
     k: int,
     *,
@@ -75,25 +75,25 @@ def centroids(
     plausible = _rounded(rows, means) if whole else means
     someones = _someones(plausible, rows, least)
     plausible[someones] = means[someones]
-    kept = ~_someones(plausible, rows, least)
-    if not kept.any():
+    is_written = ~_someones(plausible, rows, least)
+    if not is_written.any():
         raise InvalidReferencesError(
             "every centroid equals someone's row: the rows differ too little. Ask for fewer centroids."
         )
-    plausible, weights = plausible[kept], counts[kept] / counts[kept].sum()
+    plausible, weights = plausible[is_written], counts[is_written] / counts[is_written].sum()
     return Centroids(
         _unflattened(plausible, arrays),
         weights,
-        int(counts[kept].min()),
+        int(counts[is_written].min()),
         int((np.mod(rows, 1) == 0).all(axis=0).sum()) if whole else 0,
-        int((someones & kept).sum()),
+        int((someones & is_written).sum()),
         _moved(weights, plausible, rows),
     )
 
 
-def _moved(weights: np.ndarray, made: np.ndarray, rows: np.ndarray) -> float:
+def _moved(weights: np.ndarray, centroids: np.ndarray, rows: np.ndarray) -> float:
     spread = rows.std(axis=0)
-    off = np.abs(weights @ made - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    off = np.abs(weights @ centroids - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
     return float(off.max(initial=0.0))
 
 
@@ -113,10 +113,10 @@ def _unflattened(rows: np.ndarray, like: Mapping[str | None, np.ndarray]) -> dic
     widths = [int(np.prod(array.shape[1:])) for array in like.values()]
     parts = np.split(rows, np.cumsum(widths)[:-1], axis=1)
     return {
-        name: part.reshape(-1, *array.shape[1:]).astype(
+        name: columns.reshape(-1, *array.shape[1:]).astype(
             array.dtype if array.dtype.kind == "f" else np.float64
         )
-        for (name, array), part in zip(like.items(), parts, strict=True)
+        for (name, array), columns in zip(like.items(), parts, strict=True)
     }
 
 
@@ -183,24 +183,24 @@ def _one_hot_groups(rows: np.ndarray) -> list[list[int]]:
     """Return runs of neighbouring columns of 0 and 1 of which one is 1 in every row."""
     binary = ((rows == 0) | (rows == 1)).all(axis=0)
     groups, run = [], list[int]()
-    taken = np.zeros(len(rows))
+    ones = np.zeros(len(rows))
     for i, is_binary in enumerate(binary):
-        if not is_binary or (taken + rows[:, i]).max() > 1:
-            run, taken = [], np.zeros(len(rows))
+        if not is_binary or (ones + rows[:, i]).max() > 1:
+            run, ones = [], np.zeros(len(rows))
         if not is_binary:
             continue
         run.append(i)
-        taken = taken + rows[:, i]
-        if len(run) > 1 and (taken == 1).all():
+        ones = ones + rows[:, i]
+        if len(run) > 1 and (ones == 1).all():
             groups.append(run)
-            run, taken = [], np.zeros(len(rows))
+            run, ones = [], np.zeros(len(rows))
     return groups
 
 
 def _someones(candidates: np.ndarray, rows: np.ndarray, least: int) -> np.ndarray:
     """Tell whether each candidate equals, in the model's float32, a row with fewer than `least` copies."""
-    known, counts = np.unique(rows.astype(np.float32), axis=0, return_counts=True)
-    rare = {row.tobytes() for row in known[counts < least] + 0.0}
+    distinct, counts = np.unique(rows.astype(np.float32), axis=0, return_counts=True)
+    rare = {row.tobytes() for row in distinct[counts < least] + 0.0}
     return np.array([row.tobytes() in rare for row in candidates.astype(np.float32) + 0.0], bool)
 
 
@@ -227,7 +227,7 @@ class Output:
 
 
 def outputs_of(
-    model: Path, rows: Mapping[str | None, np.ndarray], made: Centroids
+    model: Path, rows: Mapping[str | None, np.ndarray], centroids: Centroids
 ) -> tuple[str, list[Output]]:
     """Return the model's digest, and each of its float outputs that is finite.
 
@@ -237,7 +237,7 @@ def outputs_of(
     """
     lowered = lower(model, references={name: a.shape for name, a in rows.items()})
     run = Runner(lowered.source, users_model=True)
-    full, short = (_answers(run, _feeds(lowered.source, arrays)) for arrays in (rows, made.arrays))
+    full, short = (_answers(run, _feeds(lowered.source, arrays)) for arrays in (rows, centroids.arrays))
     finite = [name for name in full if np.isfinite(full[name]).all() and np.isfinite(short[name]).all()]
     if not finite:
         raise InvalidReferencesError(
@@ -261,7 +261,9 @@ def _answers(run: Runner, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     }
 
 
-def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Sequence[Output]) -> Centroids:
+def balance_weights(
+    centroids: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Sequence[Output]
+) -> Centroids:
     """Return the same centroids, with other weights.
 
     These are the weights nearest to the groups' shares p that keep the mean outputs.
@@ -270,17 +272,17 @@ def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Se
     a form that has a solution even if no weights keep every mean. The function takes the smallest tolerance
     whose weights are worth at least half as many equal ones as the shares are; else it keeps the shares.
     """
-    weights = keeping_means(
-        made.weights, np.concatenate([o.shift(np.eye(len(made.weights))) for o in outputs], axis=1)
+    weights = weights_keeping_means(
+        centroids.weights, np.concatenate([o.shift(np.eye(len(centroids.weights))) for o in outputs], axis=1)
     )
-    if weights is made.weights:
-        return made
-    moved = _moved(weights, _flattened(made.arrays), _flattened(rows))
-    return replace(made, weights=weights, moved=moved)
+    if weights is centroids.weights:
+        return centroids
+    moved = _moved(weights, _flattened(centroids.arrays), _flattened(rows))
+    return replace(centroids, weights=weights, moved=moved)
 
 
-def keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return [k]: the weights of `balanced`, or the shares themselves.
+def weights_keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Return [k]: the weights of `balance_weights`, or the shares themselves.
 
     Args:
         off: [k, m], each one's outputs less the means to keep, in standard deviations.

@@ -12,7 +12,7 @@ from rationale.references.reference_set import Baseline, OpenReferences, map_row
 from rationale.tables.frames import frame_of
 
 
-def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
+def bootstrap_samples(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
     """Draw bootstrap samples: as many rows as there are, with replacement, by their weights.
 
     Readers merge equal rows, so that a draw costs less than the set.
@@ -41,16 +41,16 @@ def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int)
     shares = None if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
     random = np.random.default_rng(seed)
     drawn = (np.sort(random.choice(rows, rows, p=shares)) for _ in range(count))
-    return [map_rows(references, partial(_taken, index=index)) for index in drawn]
+    return [map_rows(references, partial(_take_rows, index=index)) for index in drawn]
 
 
 def _rows(references: Any) -> int:
     if isinstance(references, Mapping):
-        return min((_rows(part) for part in references.values()), default=0)
+        return min((_rows(rows) for rows in references.values()), default=0)
     frame = frame_of(references)
     return len(references) if frame is None else frame.count
 
 
-def _taken(rows: Any, index: np.ndarray) -> Any:
+def _take_rows(rows: Any, index: np.ndarray) -> Any:
     frame = frame_of(rows)
     return np.asarray(rows)[index] if frame is None else frame.take(index)

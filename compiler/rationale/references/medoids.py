@@ -40,13 +40,13 @@ def medoids(
     if len(rows) > MOST:
         among = np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False))
     apart = _distances(table, among, among)
-    found = np.sort(kmedoids.fasterpam(apart, k, random_state=seed, n_cpu=1).medoids.astype(int))
-    chosen = among[found]
+    positions = np.sort(kmedoids.fasterpam(apart, k, random_state=seed, n_cpu=1).medoids.astype(int))
+    chosen = among[positions]
     starts = [*range(0, len(rows), _BLOCK), len(rows)]
     nearest = [_distances(table, np.arange(a, b), chosen).argmin(axis=1) for a, b in pairwise(starts)]
     counts = np.bincount(np.concatenate(nearest), minlength=len(chosen))
-    kept = counts > 0  # an equal row before it stands for its own
-    return rows[chosen[kept]], counts[kept] / len(rows)
+    represents = counts > 0  # an equal row before it stands for its own
+    return rows[chosen[represents]], counts[represents] / len(rows)
 
 
 Column = tuple[np.ndarray, bool]  # values [rows], and whether they are categories
@@ -54,27 +54,27 @@ Column = tuple[np.ndarray, bool]  # values [rows], and whether they are categori
 
 def _scaled(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
     """Return numbers in standard deviations; for texts the index of each among all of them."""
-    found = list[Column]()
+    columns = list[Column]()
     for array in arrays.values():
         for column in array[rows].reshape(len(rows), -1).T:
             if column.dtype.kind in "OU":
-                found.append((np.unique(column.astype(str), return_inverse=True)[1], True))
+                columns.append((np.unique(column.astype(str), return_inverse=True)[1], True))
                 continue
             numbers = column.astype(np.float64)
-            known = numbers[~np.isnan(numbers)]
-            spread = known.std() if len(known) else 0.0
-            found.append(((numbers / (spread or 1)).astype(np.float32), False))
-    return found
+            present = numbers[~np.isnan(numbers)]
+            spread = present.std() if len(present) else 0.0
+            columns.append(((numbers / (spread or 1)).astype(np.float32), False))
+    return columns
 
 
-def _distances(table: list[Column], some: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _distances(table: list[Column], rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return [some, others]: Σ over columns of |Δ| in standard deviations, or 1 if categories differ.
 
     A missing number is as far from any other as two categories are.
     """
-    total = np.zeros((len(some), len(others)), np.float32)
+    total = np.zeros((len(rows), len(columns)), np.float32)
     for values, is_category in table:
-        a, b = values[some, None], values[None, others]
+        a, b = values[rows, None], values[None, columns]
         if is_category:
             total += a != b
             continue

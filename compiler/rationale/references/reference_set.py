@@ -46,13 +46,13 @@ class OpenReferences:
         whole_number("open references: K", self.count, 1, MAX_OPEN)
 
 
-def map_rows(given: Any, change: Callable[[Any], Any]) -> Any:
+def map_rows(references: Any, change: Callable[[Any], Any]) -> Any:
     """Return references with a change to their rows, or to those of each input."""
-    if isinstance(given, OpenReferences):
-        return replace(given, examples=map_rows(given.examples, change))
-    if isinstance(given, Mapping):
-        return {name: change(rows) for name, rows in given.items()}
-    return change(given)
+    if isinstance(references, OpenReferences):
+        return replace(references, examples=map_rows(references.examples, change))
+    if isinstance(references, Mapping):
+        return {name: change(rows) for name, rows in references.items()}
+    return change(references)
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class ReferenceSet:
     Attributes:
         arrays: rows [K, *shape of the tensor] by the tensor's name.
         weights: K weights that sum to 1; None if all are equal.
-        given: number of rows before equal ones were merged.
+        given_rows: number of rows before equal ones were merged.
         effective: 1/Σ w² over those rows: the number of equally weighted rows that they are worth.
         is_open: whether the graph takes references as inputs; these rows are then examples, not in it.
     """
 
     arrays: dict[str, np.ndarray]
     weights: np.ndarray | None
-    given: int
+    given_rows: int
     effective: float
     digest: str
     is_open: bool = False
@@ -80,16 +80,16 @@ class ReferenceSet:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        if self.is_open or self.count > 1 or self.given == 1:
+        if self.is_open or self.count > 1 or self.given_rows == 1:
             return ()
         return (
-            f"all {self.given} references are equal: rows are compared with that one. Was the file meant to "
-            "hold different ones?",
+            f"all {self.given_rows} references are equal: rows are compared with that one. Was the file "
+            "meant to hold different ones?",
         )
 
 
 def prepare(
-    given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,
+    references: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
     *,
@@ -106,19 +106,21 @@ def prepare(
         InvalidReferencesError: if names, shapes, dtypes or weights do not fit, a value is NaN or infinite, or
             there are no rows.
     """
-    if isinstance(given, OpenReferences):
-        return _examples(given, weights, inputs)
-    if isinstance(given, Baseline):
-        given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
-    arrays = _by_name(given, list(inputs))
+    if isinstance(references, OpenReferences):
+        return _examples(references, weights, inputs)
+    if isinstance(references, Baseline):
+        references = {
+            name: np.broadcast_to(references.value, (1, *row[1:])) for name, (row, _) in inputs.items()
+        }
+    arrays = _by_name(references, list(inputs))
     checked = {name: _check(name, arrays[name], *inputs[name], missing) for name in inputs}
-    w = _check_weights(weights, check_count(checked))
+    shares = _check_weights(weights, check_count(checked))
     digest = hashlib.sha256()
     for name, array in checked.items():
         digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
-    digest.update(b"" if w is None else w.tobytes())
-    merged, merged_weights, given_count = _merge(checked, w)
-    effective = float(given_count if w is None else 1 / (w**2).sum())
+    digest.update(b"" if shares is None else shares.tobytes())
+    merged, merged_weights, given_count = _merge(checked, shares)
+    effective = float(given_count if shares is None else 1 / (shares**2).sum())
     return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
 
 
@@ -132,39 +134,39 @@ def check_count(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def _examples(
-    given: OpenReferences,
+    references: OpenReferences,
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
 ) -> ReferenceSet:
     """Return K rows such as may come: the examples over and over, or normal draws without any."""
     if weights is not None:
         raise InvalidOptionError("open references: weights come with the references, in each request.")
-    k, random = int(given.count), np.random.default_rng(0)
-    if given.examples is None:
-        drawn = {name: random.standard_normal((k, *row[1:])) for name, (row, _) in inputs.items()}
-        known = prepare(drawn, None, inputs)
+    count, random = int(references.count), np.random.default_rng(0)
+    if references.examples is None:
+        drawn = {name: random.standard_normal((count, *row[1:])) for name, (row, _) in inputs.items()}
+        examples = prepare(drawn, None, inputs)
     else:
-        known = prepare(given.examples, None, inputs)
-    arrays = {name: a[np.arange(k) % len(a)] for name, a in known.arrays.items()}
-    return ReferenceSet(arrays, None, k, float(k), "", is_open=True)
+        examples = prepare(references.examples, None, inputs)
+    arrays = {name: array[np.arange(count) % len(array)] for name, array in examples.arrays.items()}
+    return ReferenceSet(arrays, None, count, float(count), "", is_open=True)
 
 
 def _by_name(
-    given: npt.ArrayLike | Mapping[str, npt.ArrayLike], names: list[str]
+    references: npt.ArrayLike | Mapping[str, npt.ArrayLike], names: list[str]
 ) -> dict[str, npt.ArrayLike]:
-    if not isinstance(given, Mapping):
+    if not isinstance(references, Mapping):
         if len(names) != 1:
-            raise unnamed(names)
-        return {names[0]: given}
-    if set(given) != set(names):
+            raise unnamed_error(names)
+        return {names[0]: references}
+    if set(references) != set(names):
         raise InvalidReferencesError(
-            f"references are given for {sorted(map(str, given))}, but the explained "
+            f"references are given for {sorted(map(str, references))}, but the explained "
             f"inputs are {sorted(names)}."
         )
-    return dict(given)
+    return dict(references)
 
 
-def unnamed(names: Sequence[str]) -> InvalidReferencesError:
+def unnamed_error(names: Sequence[str]) -> InvalidReferencesError:
     """Return the error for a single array if several inputs are explained."""
     return InvalidReferencesError(
         f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, a .npz "
@@ -196,31 +198,31 @@ def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dty
 
 
 def _check_text(name: str, array: np.ndarray) -> None:
-    odd = [i for i, value in np.ndenumerate(array) if not isinstance(value, str)]
-    if odd:
-        value, position = array[odd[0]], [int(i) for i in odd[0]]
+    positions = [i for i, value in np.ndenumerate(array) if not isinstance(value, str)]
+    if positions:
+        value, position = array[positions[0]], [int(i) for i in positions[0]]
         raise InvalidReferencesError(
-            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, where texts are due. Write "
+            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, which is no text. Write "
             "numbers as for training, or drop such rows."
         )
 
 
 def _check(
-    name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
+    name: str, references: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
 ) -> np.ndarray:
-    array = as_column(as_array(name, given), row)
+    array = as_column(as_array(name, references), row)
     if dtype.kind == "O":
         array = as_texts(array)
     check_rows(name, array, row, dtype)
     if dtype.kind == "O":  # of one length each, so that equal ones are of equal bytes
         return np.ascontiguousarray(array, np.str_)
     if dtype.kind in "iub" and not (np.isfinite(array).all() and np.array_equal(array.astype(dtype), array)):
-        raise whole_numbers(name, dtype)
+        raise whole_number_error(name, dtype)
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(array, dtype)
-    taken = np.isfinite(cast) | (missing & np.isnan(array))
-    if not taken.all():
-        position = [int(i) for i in np.argwhere(~taken)[0]]
+    accepted = np.isfinite(cast) | (missing & np.isnan(array))
+    if not accepted.all():
+        position = [int(i) for i in np.argwhere(~accepted)[0]]
         value = array[tuple(position)]
         fault = "which is not a finite number. Impute"
         if np.isfinite(value):
@@ -233,19 +235,19 @@ def _check(
     return cast.astype(np.float32) if is_float(cast.dtype) and cast.dtype.itemsize < 4 else cast
 
 
-def whole_numbers(name: str, dtype: np.dtype) -> InvalidReferencesError:
-    what = "0 or 1 (False or True)" if dtype.kind == "b" else f"whole numbers that {dtype} holds"
-    return InvalidReferencesError(f"references of {name!r} must be {what}.")
+def whole_number_error(name: str, dtype: np.dtype) -> InvalidReferencesError:
+    numbers = "0 or 1 (False or True)" if dtype.kind == "b" else f"whole numbers that {dtype} holds"
+    return InvalidReferencesError(f"references of {name!r} must be {numbers}.")
 
 
-def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
+def as_array(name: str, references: npt.ArrayLike) -> np.ndarray:
     """Return references as an array; raise InvalidReferencesError if rows are masked or differ in length."""
-    if np.ma.is_masked(given):
+    if np.ma.is_masked(references):
         raise InvalidReferencesError(
             f"references of {name!r} are masked in places. Impute or drop such rows."
         )
     try:
-        return np.asarray(given)
+        return np.asarray(references)
     except ValueError as error:
         raise InvalidReferencesError(
             f"references of {name!r} are not an array: rows differ in length ({error})."
@@ -261,17 +263,17 @@ def _check_weights(weights: npt.ArrayLike | None, count: int) -> np.ndarray | No
     if weights is None:
         return None
     try:
-        w = np.asarray(weights, np.float64)
+        shares = np.asarray(weights, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidReferencesError(f"weights must be {count} numbers: {error}.") from error
-    if w.shape != (count,):
+    if shares.shape != (count,):
         raise InvalidReferencesError(
-            f"weights have shape {list(w.shape)}; {count} references need [{count}]."
+            f"weights have shape {list(shares.shape)}; {count} references need [{count}]."
         )
-    if not np.isfinite(w).all() or (w < 0).any() or not w.any():
+    if not np.isfinite(shares).all() or (shares < 0).any() or not shares.any():
         raise InvalidReferencesError("weights must be finite, not negative, and not all zero.")
-    w = w / w.max()  # first, since their sum may overflow
-    return np.asarray(w / w.sum())
+    shares = shares / shares.max()  # first, since their sum may overflow
+    return np.asarray(shares / shares.sum())
 
 
 def _merge(
@@ -283,11 +285,11 @@ def _merge(
         [np.ascontiguousarray(a).reshape(count, -1).view(np.uint8) for a in arrays.values()], 1
     )
     first: dict[bytes, int] = {}
-    kept = [first.setdefault(row.tobytes(), i) for i, row in enumerate(rows)]
+    owners = [first.setdefault(row.tobytes(), i) for i, row in enumerate(rows)]
     if len(first) == count:
         return arrays, weights, count
     order = list(first.values())
-    total = np.bincount(kept, np.full(count, 1 / count) if weights is None else weights)[order]
+    total = np.bincount(owners, np.full(count, 1 / count) if weights is None else weights)[order]
     merged = {name: a[order] for name, a in arrays.items()}
     return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count
 
@@ -307,7 +309,7 @@ def spreads(
         names: names of a row's flattened features; an input without them (an image) has no spreads.
         weights: weights of the K rows, which sum to 1; None if they are equal.
     """
-    found: list[Spread] = []
+    described: list[Spread] = []
     if sum(len(labels or ()) for labels in names.values()) > _MOST_FEATURES:
         return ()
     for tensor, array in arrays.items():
@@ -315,10 +317,12 @@ def spreads(
         labels = names.get(tensor) or ()
         if len(labels) != columns.shape[1]:
             continue
-        w = np.full(len(array), 1 / len(array)) if weights is None else weights
+        shares = np.full(len(array), 1 / len(array)) if weights is None else weights
         describe = _words if array.dtype.kind in "US" else _numbers
-        found += [Spread(feature=label, **describe(columns[:, i], w)) for i, label in enumerate(labels)]
-    return tuple(found)
+        described += [
+            Spread(feature=label, **describe(columns[:, i], shares)) for i, label in enumerate(labels)
+        ]
+    return tuple(described)
 
 
 def _numbers(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
@@ -345,6 +349,6 @@ def _words(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
     kinds, owners = np.unique(values, return_inverse=True)
     shares = np.bincount(owners.ravel(), weights)
     order = np.argsort(-shares, kind="stable")[:_MOST_CATEGORIES]
-    known = ((str(kinds[i]), float(shares[i])) for i in order)
-    categories = tuple(Category(value=value, share=share) for value, share in known if len(value) <= _LONGEST)
-    return {"categories": categories}
+    frequent = ((str(kinds[i]), float(shares[i])) for i in order)
+    categories = (Category(value=value, share=share) for value, share in frequent if len(value) <= _LONGEST)
+    return {"categories": tuple(categories)}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rationale.schema.manifest import OpenReferences, TensorSpec
+from rationale.schema.manifest import OpenReferenceInputs, TensorSpec
 
 WEIGHTS = "reference_weights"
 
@@ -23,7 +23,7 @@ def names_of_inputs(tensors: Iterable[str]) -> set[str]:
     return {WEIGHTS, *map(references_name, tensors)}
 
 
-def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferences:
+def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferenceInputs:
     """Return the manifest's description of open references.
 
     Args:
@@ -32,11 +32,11 @@ def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> O
     """
     weights = inputs[WEIGHTS]
     named = {name: inputs[references_name(name)] for name in tensors}
-    return OpenReferences(count=weights.shape[0], inputs=named, weights=weights)
+    return OpenReferenceInputs(count=weights.shape[0], inputs=named, weights=weights)
 
 
-def for_rows(
-    opened: OpenReferences,
+def repeat_references(
+    references_spec: OpenReferenceInputs,
     references: Mapping[str, np.ndarray],
     weights: np.ndarray | None,
     rows: int,
@@ -50,15 +50,16 @@ def for_rows(
     Returns:
         [rows, K, …] by the graph's own names, filled up with copies of the last row at weight 0.
     """
-    given = len(next(iter(references.values())))
-    missing = opened.count - given
-    assert 0 < given <= opened.count
-    w = np.ones(given) if weights is None else np.asarray(weights, np.float64)
-    fed = {opened.weights.name: np.pad(w / w.sum(), (0, missing))}
-    for name, spec in opened.inputs.items():
+    count = len(next(iter(references.values())))
+    missing = references_spec.count - count
+    assert 0 < count <= references_spec.count
+    shares = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    fed = {references_spec.weights.name: np.pad(shares / shares.sum(), (0, missing))}
+    for name, spec in references_spec.inputs.items():
         fed[spec.name] = np.concatenate([references[name], *[references[name][-1:]] * missing])
     dtypes = {
-        spec.name: np.dtype(_DTYPES[spec.datatype]) for spec in (opened.weights, *opened.inputs.values())
+        spec.name: np.dtype(_DTYPES[spec.datatype])
+        for spec in (references_spec.weights, *references_spec.inputs.values())
     }
     return {
         name: np.broadcast_to(array.astype(dtypes[name], copy=False), (rows, *array.shape))

@@ -17,55 +17,58 @@ _FLAGS = {"0": "no", "1": "yes"}
 
 
 class FormField(Frozen):
-    """One feature: what the model takes, what the profile says of it, how the references are spread.
+    """One feature: the values that the model takes, the profile's texts, the spread of the references.
 
-    The API's answer, the console and exported pages read this description alone. What is not known is absent.
+    The API's answer, the console and exported pages read this description alone. Unknown members are absent.
     """
 
     name: str
-    input: str | None = Field(None, description="of the model; absent where only a knock-out looks at it")
+    input: str | None = Field(
+        None, description="the model's input; absent for a feature that only knock-outs test"
+    )
     kind: Kind
-    title: str | None = Field(None, description="of the decision profile")
-    unit: str | None = Field(None, description="of the decision profile")
-    missing: bool = Field(description="whether null may be sent, for a missing value")
-    integer: bool = Field(False, description="whether the model takes whole numbers alone")
-    whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
+    title: str | None = Field(None, description="title in the decision profile")
+    unit: str | None = Field(None, description="unit in the decision profile")
+    missing: bool = Field(description="whether null may stand for a missing value")
+    integer: bool = Field(False, description="whether the model takes only whole numbers")
+    whole: bool | None = Field(None, description="whether its numbers are whole, if that is known")
     least: float | None = Field(
-        None, description="of the decision profile, else of the references, else around what knock-outs name"
+        None,
+        description="least value of the decision profile, else of the references, else near knock-outs",
     )
-    most: float | None = Field(None, description="likewise")
+    most: float | None = Field(None, description="largest value, from the same source")
     quantiles: tuple[float, ...] | None = Field(
-        None, description="over the references that have a number, at 0, 5 … 100%"
+        None, description="quantiles of the references' numbers at 0, 5 … 100%"
     )
-    missing_share: float | None = Field(None, description="of the references without a value")
+    missing_share: float | None = Field(None, description="share of the references without a value")
     categories: tuple[Category, ...] | None = Field(
-        None, description="values of a text, and the share of the references that has each"
+        None, description="values of a text, each with its share of the references"
     )
     choices: tuple[Value, ...] | None = Field(
         None,
-        description="the values to choose from: categories of the decision profile, else texts that the "
-        "references or the model have; absent if others may be written",
+        description="the values to choose from: categories of the decision profile, else texts of the "
+        "references or the model; absent if other values are allowed",
     )
     value_labels: dict[str, str] | None = Field(
-        None, description="of the decision profile: its values (1, true), and what they are called"
+        None, description="labels in the decision profile by value (1, true)"
     )
     splits: tuple[float, ...] | None = Field(
         None,
-        description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
-        "otherwise; from one to the next they answer the same",
+        description="ascending numbers at which the answer of trees that read it directly may change; "
+        "between two of them the answer is the same",
     )
     begin: Value | None = Field(
         None,
         description="a typical value: the references' median or most frequent text; absent if most of them "
-        "lack one, and where only a knock-out looks at it",
+        "lack one, or only knock-outs test the feature",
     )
 
 
 def feature_names(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     """Return the names of the features of every input, as explanations and decisions have them."""
-    given = {item.tensor.name: item.feature_names for item in manifest.explained}
+    names = manifest.feature_names
     return {
-        spec.name: names_of(spec.name, given.get(spec.name), math.prod(spec.shape))
+        spec.name: names_of(spec.name, names.get(spec.name), math.prod(spec.shape))
         for spec in manifest.inputs
     }
 
@@ -89,7 +92,8 @@ def model_fields(
     Args:
         features: each with its input's name, in their order.
     """
-    specs, spread = {spec.name: spec for spec in manifest.inputs}, {one.feature: one for one in spreads}
+    specs = {spec.name: spec for spec in manifest.inputs}
+    spreads_by_feature = {spread.feature: spread for spread in spreads}
     rules, texts = profile.features if profile else {}, manifest.texts_by_feature
     return [
         _model_field(
@@ -97,7 +101,7 @@ def model_fields(
             specs[tensor],
             tensor in manifest.takes_missing,
             rules.get(name, _NO_RULE),
-            spread.get(name, Spread(feature=name)),
+            spreads_by_feature.get(name, Spread(feature=name)),
             texts.get(name),
             manifest.splits.get(name),
         )
@@ -105,15 +109,15 @@ def model_fields(
     ]
 
 
-def knock_out_fields(profile: DecisionProfile, known: Collection[str]) -> list[FormField]:
+def knock_out_fields(profile: DecisionProfile, model_names: Collection[str]) -> list[FormField]:
     """Return fields of the features that knock-outs test and the model does not take.
 
     Args:
-        known: names of the model's features and inputs.
+        model_names: names of the model's features and inputs.
     """
     compared: dict[str, list[KnockOut]] = {}
     for rule in profile.knock_outs:
-        if rule.feature not in known:
+        if rule.feature not in model_names:
             compared.setdefault(rule.feature, []).append(rule)
     return [
         _knock_out_field(name, knock_outs, profile.features.get(name, _NO_RULE))
@@ -133,8 +137,8 @@ def _model_field(
     kind = _KINDS.get(spec.datatype, "number")
     integer = kind == "number" and spec.datatype not in FLOATS
     quantiles = spread.quantiles
-    known = [each.value for each in spread.categories if each.value] + [*(texts.known if texts else ())]
-    choices = _choices(kind, rule, [*dict.fromkeys(known)])
+    options = [each.value for each in spread.categories if each.value] + [*(texts.known if texts else ())]
+    choices = _choices(kind, rule, [*dict.fromkeys(options)])
     least, most = (quantiles[0], quantiles[-1]) if quantiles else (None, None)
     return FormField(
         name=name,
@@ -178,38 +182,40 @@ def _knock_out_field(name: str, knock_outs: Sequence[KnockOut], rule: FeatureRul
     )
 
 
-def _choices(kind: Kind, rule: FeatureRule, known: Sequence[str]) -> tuple[Value, ...] | None:
+def _choices(kind: Kind, rule: FeatureRule, options: Sequence[str]) -> tuple[Value, ...] | None:
     """Return the values to choose from; None if any may be written.
 
     Args:
-        known: texts, or numbers as texts, of the references and of the model.
+        options: texts, or numbers as texts, of the references and of the model.
     """
-    own = [*rule.categories]
+    categories = [*rule.categories]
     if kind == "flag":
         return (False, True)
     if kind == "text":
-        return tuple(dict.fromkeys([*known, *own] if rule.open else own or known)) or None
-    if own and not rule.open:
-        return _numbers(own)
-    if known:
-        return _numbers(known)
-    return (0.0, 1.0) if rule.type == "flag" and not own else None
+        return tuple(dict.fromkeys([*options, *categories] if rule.open else categories or options)) or None
+    if categories and not rule.open:
+        return _numbers(categories)
+    if options:
+        return _numbers(options)
+    return (0.0, 1.0) if rule.type == "flag" and not categories else None
 
 
 def _numbers(keys: Iterable[str]) -> tuple[float, ...] | None:
-    found = (number_of(key) for key in keys)
-    return tuple(number for number in found if number is not None and math.isfinite(number)) or None
+    numbers = (number_of(key) for key in keys)
+    return tuple(number for number in numbers if number is not None and math.isfinite(number)) or None
 
 
 def _labels(kind: Kind, rule: FeatureRule) -> dict[str, str] | None:
     """Return the labels of values, by the values' texts: "1" for 1.0, "true" for a flag."""
-    own = rule.categories
+    categories = rule.categories
     if kind == "text":
-        return dict(own) or None
+        return dict(categories) or None
     if kind == "flag":
         return {as_category(flag): rule.label(flag) or _FLAGS[str(int(flag))] for flag in (False, True)}
     numbers = {
-        as_category(number): label for key, label in own.items() if (number := number_of(key)) is not None
+        as_category(number): label
+        for key, label in categories.items()
+        if (number := number_of(key)) is not None
     }
     return numbers or (_FLAGS if rule.type == "flag" else None)
 

@@ -9,12 +9,12 @@ _LACKING = re.compile(r"Failed to construct locale with name:([^:\s]*)")
 
 def locale_advice(reason: str) -> str:
     """Return advice if ONNX Runtime cannot load a model for want of a locale; else an empty text."""
-    found = _LACKING.search(reason)
-    if found is None:
+    match = _LACKING.search(reason)
+    if match is None:
         return ""
-    language, _, encoding = found[1].partition(".")
+    language, _, encoding = match[1].partition(".")
     return (
-        f"Its StringNormalizer needs the locale {found[1]}, which the machine lacks. On Debian and Ubuntu "
+        f"Its StringNormalizer needs the locale {match[1]}, which the machine lacks. On Debian and Ubuntu "
         f"(in an image, too): apt-get install locales && localedef -i {language} -f {encoding or 'UTF-8'} "
-        f"{found[1]}; or export the model with the locale {EVERYWHERE}"
+        f"{match[1]}; or export the model with the locale {EVERYWHERE}"
     )

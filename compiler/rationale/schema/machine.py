@@ -54,13 +54,13 @@ class Deployment:
     runtime: Runtime = "onnxruntime"
 
     def __post_init__(self) -> None:
-        for name, value, known in (
+        for name, value, choices in (
             ("provider", self.provider, get_args(Provider)),
             ("storage", self.storage, get_args(Storage)),
             ("runtime", self.runtime, get_args(Runtime)),
         ):
-            if value not in known:
-                raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+            if value not in choices:
+                raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
         for name, number in (("threads", self.threads), ("memory_budget", self.memory_budget)):
             if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
                 raise InvalidOptionError(f"{name} must be a whole number, 1 or more, not {number!r}.")
@@ -94,7 +94,7 @@ def parse_bytes(text: str) -> int:
     return size
 
 
-def in_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return bytes as "1.4 GB", which `parse_bytes` reads."""
     for unit in ("bytes", "KB", "MB"):
         if size < 1024:
@@ -113,7 +113,7 @@ def available_cores() -> int:
 def processor() -> str:
     """Return the processor's name and the machine's architecture."""
     try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:  # not Linux
-        found = None
-    return f"{found[1] if found else platform.processor()} ({platform.machine()})"
+        match = None
+    return f"{match[1] if match else platform.processor()} ({platform.machine()})"

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rationale.errors import RepositoryError
 from rationale.schema.outputs import OUTPUT_KINDS, VALUES, WHOLE
-from rationale.schema.profile import DecisionProfile, near
+from rationale.schema.profile import DecisionProfile, near, quoted_names
 from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
@@ -26,18 +26,18 @@ PLANNED_NODES = (
 )
 EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
 GROUPS = "group"  # name of all players together in place of a tensor's
-_AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
+_SAME_NAMES = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
 DATATYPES = {  # OIP's names of the ONNX types that a protocol carries
     "FLOAT": "FP32",
     "DOUBLE": "FP64",
     "FLOAT16": "FP16",
     "BFLOAT16": "BF16",
     "STRING": "BYTES",
-    **dict(zip(_AS_THEY_ARE, _AS_THEY_ARE, strict=True)),
+    **dict(zip(_SAME_NAMES, _SAME_NAMES, strict=True)),
 }
 
 
-_SHOWN, _LONGEST = 6, 80  # texts in a sentence, and characters of one
+_LONGEST = 80  # characters of a text in a sentence
 FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
 
@@ -46,13 +46,13 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
-def ends_of(contrast: str) -> tuple[int, int]:
+def contrast_ends(contrast: str) -> tuple[int, int]:
     """Parse "1-0": the element that counts, and the one that it is contrasted with."""
     first, _, second = contrast.partition("-")
     return int(first), int(second)
 
 
-def elements(tensor: str, count: int) -> tuple[str, ...]:
+def default_names(tensor: str, count: int) -> tuple[str, ...]:
     """Name features without names: x[0], x[1] and so on."""
     return tuple(f"{tensor}[{i}]" for i in range(count))
 
@@ -64,12 +64,12 @@ def in_digits(number: Any) -> str:
     return str(int(number)) if float(number).is_integer() else str(number)
 
 
-def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+def names_of(tensor: str, feature_names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
     """Return the names of a tensor's features, as explanations and decisions have them."""
-    return given or ((tensor,) if count == 1 else elements(tensor, count))
+    return feature_names or ((tensor,) if count == 1 else default_names(tensor, count))
 
 
-def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+def unique_names(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
     """Return tensors with names of their features, if no other tensor's features share one."""
     uses = Counter(feature for names in named.values() for feature in names or ())
     return {
@@ -87,7 +87,7 @@ class TensorSpec(Frozen):
     """A tensor of the graph. `shape` leaves the batch axis out; −1 is a size known at run time only."""
 
     name: str
-    datatype: str = Field(description="as OIP spells it: FP32, INT64, BYTES …")
+    datatype: str = Field(description="name in the Open Inference Protocol: FP32, INT64, BYTES …")
     shape: tuple[int, ...]
 
     @property
@@ -113,8 +113,10 @@ class Attributed(Frozen):
     @property
     def outputs(self) -> dict[str, str]:
         """Names of the outputs [N, T, *tensor.shape] by their kind."""
-        own = {"attributions": self.attributions, "standard_error": self.standard_error}
-        return {kind: name for kind, name in own.items() if name is not None} | self.others_by_feature
+        main_outputs = {"attributions": self.attributions, "standard_error": self.standard_error}
+        return {
+            kind: name for kind, name in main_outputs.items() if name is not None
+        } | self.others_by_feature
 
     @property
     def others_by_feature(self) -> dict[str, str]:
@@ -123,7 +125,7 @@ class Attributed(Frozen):
 
     def names(self, count: int) -> tuple[str, ...]:
         """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
-        return self.feature_names or elements(self.tensor.name, count)
+        return self.feature_names or default_names(self.tensor.name, count)
 
 
 class ExplainedInput(Frozen):
@@ -133,14 +135,10 @@ class ExplainedInput(Frozen):
     that look up its elements, summed to one value for each of them.
 
     `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
-    if
-    the graph gives them. If a feature is in a group, the players' output holds both instead, and here they
-    are
-    None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose sum over
-    the
-    last axis is the attributions. `feature_names` names these features in row-major order; None if they are
-    too
-    many to be named (images).
+    if the graph gives them. If a feature is in a group, the players' output holds both instead, and here they
+    are None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose sum
+    over the last axis is the attributions. `feature_names` names these features in row-major order; None if
+    they are too many to be named (images).
     """
 
     tensor: TensorSpec
@@ -156,13 +154,13 @@ class ExplainedInput(Frozen):
     @property
     def given_names(self) -> tuple[str, ...] | None:
         """Names of a table's features, if someone gave them; None for defaults such as x[0]."""
-        made_up = elements(self.tensor.name, len(self.feature_names or ()))
+        made_up = default_names(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
-    def by(
+    def attributed(
         self, attributions: str, standard_error: str | None = None, others: dict[str, str] | None = None
     ) -> Attributed:
-        """Return the input as a part of an output of attributions."""
+        """Return an output of attributions of this input."""
         return Attributed(
             tensor=self.tensor,
             attributions=attributions,
@@ -191,7 +189,7 @@ class ExplainedLayer(Frozen):
     attributions: str
     completeness_gap: float | None = Field(
         description="largest |explained − base − Σ attributions| over largest |explained − base|, as the "
-        "check measured it; None where ways lead past the layer, the method promises nothing, or the output "
+        "check measured it; None if paths lead past the layer, the method promises nothing, or the output "
         "does not move"
     )
 
@@ -200,48 +198,48 @@ class ExplainedConcepts(Frozen):
     """The channels of one tensor on the way, and each input's contributions to the most relevant ones."""
 
     tensor: TensorSpec
-    axis: int = Field(description="of the tensor, that of its channels")
+    axis: int = Field(description="the tensor's channel axis")
     count: int = Field(description="C: channels with heatmaps of their own, largest first")
     attributions: str = Field(description="name of the output [N, T, channels]")
-    channels: str = Field(description="name of the output [N, T, C], INT64: which channels these are")
-    heatmaps: dict[str, str] = Field(description="by explained input: the output [N, T, C, *its shape]")
+    channels: str = Field(description="name of the output [N, T, C], INT64: the indices of these channels")
+    heatmaps: dict[str, str] = Field(description="output [N, T, C, *shape of the input] by explained input")
 
 
 class LayerRule(Frozen):
     """The rule of relevance propagation for one operator."""
 
-    operator: str = Field(description="its type, such as Conv")
-    name: str = Field(description="of its node")
+    operator: str = Field(description="the operator's type, such as Conv")
+    name: str = Field(description="name of the node")
     tensor: str = Field(
-        description="whose relevance it hands back: the last one of operators that are joined"
+        description="tensor whose relevance the rule propagates: of joined operators, the last one's"
     )
     rule: str = Field(
-        description="as `--rule` takes it, such as gamma:0.25; or halves: half of R to each factor; or "
-        "winner: R to what was chosen"
+        description="the rule as `--rule` takes it, such as gamma:0.25; or halves: half of R to each factor; "
+        "or winner: R to the chosen input"
     )
 
     def __str__(self) -> str:
         return f"{self.operator} {self.name}: {self.rule}"
 
 
-class Method(Frozen):
+class MethodRecord(Frozen):
     name: str = Field(description="deepshap, gradient …")
     options: dict[str, Any] = Field(default_factory=dict)
     gap: str | None = Field(
         None,
-        description="why attributions may miss the output's difference: rounding, quadrature, sampling or "
-        "absorbed; None where no sum is promised",
+        description="reason why attributions may miss the output's difference: rounding, quadrature, "
+        "sampling or absorbed; None if the method promises no sum",
     )
 
 
 class Extension(Frozen):
     """An extension that took part in the compile, from an installed package or a script."""
 
-    group: str = Field(description="of entry points: rationale.lrp_rules …")
-    name: str = Field(description="by which it is asked for")
+    group: str = Field(description="group of entry points: rationale.lrp_rules …")
+    name: str = Field(description="name in requests")
     value: str = Field(description="module:attribute")
-    package: str | None = Field(description="None where no installed package brings it")
-    version: str | None = Field(description="of the package")
+    package: str | None = Field(description="installed package; None if there is none")
+    version: str | None = Field(description="version of the package")
 
     def __str__(self) -> str:
         return f"{self.name} of {self.package or self.value} {self.version or ''}".rstrip()
@@ -249,7 +247,7 @@ class Extension(Frozen):
 
 class Category(Frozen):
     value: str
-    share: float = Field(description="of the references, by their weights")
+    share: float = Field(description="share of the references, by their weights")
 
 
 class Spread(Frozen):
@@ -257,26 +255,27 @@ class Spread(Frozen):
 
     feature: str
     quantiles: tuple[float, ...] = Field(
-        (), description="of a number: at 0, 5 … 100% of the references that have one, by their weights"
+        (),
+        description="quantiles of a number at 0, 5 … 100% of the references with a value, by their weights",
     )
     whole: bool = Field(False, description="whether all of its numbers are whole")
     missing: float = Field(0.0, description="share of the references without a value")
-    categories: tuple[Category, ...] = Field((), description="of a text: the most frequent, most first")
+    categories: tuple[Category, ...] = Field((), description="most frequent values of a text, in that order")
 
 
 class References(Frozen):
-    count: int = Field(ge=1, description="K: rows of the set, after equal ones were merged")
-    given: int = Field(ge=1, description="rows of the set as given")
-    spreads: tuple[Spread, ...] = Field((), description="of the named features of the model's inputs")
+    count: int = Field(ge=1, description="K: rows of the set after merging equal ones")
+    given: int = Field(ge=1, description="rows of the set before merging")
+    spreads: tuple[Spread, ...] = Field((), description="spread of each named feature of the model's inputs")
     base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
 
 
-class OpenReferences(Frozen):
+class OpenReferenceInputs(Frozen):
     """References that come with a request: K of them for each row to explain, and their weights."""
 
     count: int = Field(ge=1, description="K: rows that the graph takes; fewer are filled up at weight 0")
     inputs: dict[str, TensorSpec] = Field(
-        description="by the explained input: the graph's input [N, K, *its shape] for its references"
+        description="the graph's input [N, K, *shape] for the references of each explained input"
     )
     weights: TensorSpec = Field(description="the graph's input [N, K]: not negative, not all 0 in a row")
 
@@ -289,11 +288,11 @@ class OpenReferences(Frozen):
 class OpenLength(Frozen):
     """A length that each request chooses, within the graph's limits; see docs/adr/0019."""
 
-    name: str = Field(description="what the model calls it")
+    name: str = Field(description="the length's name in the model")
     least: int = Field(ge=1)
     most: int = Field(ge=1)
     axes: tuple[tuple[str, int], ...] = Field(
-        min_length=1, description="inputs, and which of their axes have this length; axis 0 is the batch"
+        min_length=1, description="inputs and their axes with this length; axis 0 is the batch"
     )
 
     def fault(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
@@ -323,96 +322,93 @@ class Digests(Frozen):
     explanation: str
 
 
-class Variants(Frozen):
+class ChosenVariants(Frozen):
     """The emitted variants of operators that have several equal ones, and the machine that they suit."""
 
-    provider: str = Field(description="of ONNX Runtime: cpu or cuda")
-    threads: int = Field(description="of one run")
+    provider: str = Field(description="execution provider of ONNX Runtime: cpu or cuda")
+    threads: int = Field(description="threads of one run")
     runtime: str = Field(
-        "onnxruntime", description="that the graph was made for: onnxruntime, openvino, tensorrt or any"
+        "onnxruntime", description="runtime that the graph targets: onnxruntime, openvino, tensorrt or any"
     )
-    taken: dict[str, int] = Field(description='how often each stands in the graph, by "task: variant"')
+    taken: dict[str, int] = Field(description='number of each in the graph, by "task: variant"')
 
 
-class Measured(Frozen):
+class Measurements(Frozen):
     """The measurements of the check at compile time, on `rows` rows."""
 
     rows: int
     outputs_error: float = Field(description="largest |combined − original| over largest |original|")
     rounding: float = Field(
         0.0,
-        description="of the model's own numbers, relative, where it is in half precision",
+        description="relative rounding of a half-precision model's own numbers",
     )
     own_rounding: float = Field(
         0.0,
-        description="how far the model's own outputs change, relative, as ONNX Runtime computes the same in "
-        "another order or with weights that are rounded otherwise (looked for if outputs_error or the gap is "
-        "large)",
+        description="relative change of the model's own outputs if ONNX Runtime computes in another order or "
+        "rounds weights differently (measured if outputs_error or the gap is large)",
     )
     fused_integers: float = Field(
         0.0,
-        description="how far the model's own outputs change, relative, where ONNX Runtime runs layers "
-        "between DequantizeLinear and QuantizeLinear on whole numbers (looked for as own_rounding is)",
+        description="relative change of the model's own outputs if ONNX Runtime runs layers between "
+        "DequantizeLinear and QuantizeLinear on whole numbers (measured as own_rounding is)",
     )
     completeness_gap: float | None = Field(
-        description="largest |gap| over largest |explained − base|; None where the method promises nothing, "
-        "or where the output does not move on the rows of the check"
+        description="largest |gap| over largest |explained − base|; None if the method promises nothing, or "
+        "the output does not move on the rows of the check"
     )
     gap_of_a_row: float | None = Field(
         None,
-        description="|gap| over |explained − base|, the median row's, of the target with the largest; a row "
-        "and target of its own is not compared with larger outputs, as it is in completeness_gap",
+        description="median over rows of |gap| over |explained − base|, for the target where it is largest: "
+        "unlike completeness_gap, it does not compare a row with larger outputs",
     )
     gap_rounding: float = Field(
         0.0,
-        description="what of completeness_gap may be rounding: own_rounding over the same difference",
+        description="part of completeness_gap that may be rounding: own_rounding over the same difference",
     )
     gap_in_standard_errors: float | None = Field(
-        None, description="largest |gap| over its standard error; None where the gap is no sampling error"
+        None, description="largest |gap| over its standard error; None if the gap is no sampling error"
     )
     rows_error: float | None = Field(
-        description="largest relative difference between a batch and its rows alone; None where the memory "
+        description="largest relative difference between a batch and its rows alone; None if the memory "
         "budget holds no batch"
     )
     runtime_error: float | None = Field(
         None,
-        description="of an entry measured elsewhere than in ONNX Runtime: the largest difference of an "
-        "answer from the one there, relative",
+        description="for an entry measured in another runtime: the largest relative difference of an answer "
+        "from that of ONNX Runtime",
     )
     probe_rows: int = Field(
-        0, description="rows in `1/probes.json`, which prove a runtime before the entry is served"
+        0, description="rows in `1/probes.json`, which test a runtime before it serves the entry"
     )
     drift: float | None = Field(
         None,
-        description="of an entry measured after its compile: the largest difference of its answers to the "
-        "probe rows from those that are due, of an output's range",
+        description="for an entry measured after its compile: the largest difference of its answers to the "
+        "probe rows from the expected ones, as a share of an output's range",
     )
     nodes: int
     model_bytes: int
-    latency_ms: float = Field(description="one row, median, on the machine that compiled")
+    latency_ms: float = Field(description="median time of one row on the machine that compiled")
     max_batch: int = Field(
-        1, description="rows of one request: what the memory budget holds and takes a second there at most"
+        1, description="most rows of one request: they fit the memory budget and take at most a second there"
     )
 
 
 class Memory(Frozen):
     """The graph's use of memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
 
-    budget: int = Field(description="what weights, precomputed references and work may take together")
-    needed: int = Field(description="what they take, with the copies that ONNX Runtime makes of weights")
-    weights: int = Field(description="constants of the model and of the walk back")
-    baked: int = Field(description="references, and what was computed of them when the graph was made")
-    work: int = Field(description="the most that is alive at once during a run")
-    chunk: int | None = Field(
-        None, description="references (or points) that are walked at once; None: all of them"
-    )
-    chunks: int = Field(1, description="how many times that is done in a run")
+    budget: int = Field(description="limit of weights, precomputed references and work together")
+    needed: int = Field(description="their sum, with the copies that ONNX Runtime makes of weights")
+    weights: int = Field(description="constants of the model and of the backward pass")
+    baked: int = Field(description="references, and values computed from them at compile time")
+    work: int = Field(description="largest memory in use at once during a run")
+    chunk: int | None = Field(None, description="references (or points) per pass; None: all of them")
+    chunks: int = Field(1, description="number of passes in a run")
     recomputed: float = Field(
-        0.0, description="share of the references' forward pass that is done again in each run, 0 to 1"
+        0.0, description="share of the references' forward pass that each run computes again, 0 to 1"
     )
     storage: Literal["float32", "float16"] = "float32"
     storage_error: float | None = Field(
-        None, description="largest difference of attributions that float16 makes, over the largest of them"
+        None, description="largest change of attributions by float16 storage, over the largest of them"
     )
 
 
@@ -421,7 +417,7 @@ class Stopped(Frozen):
 
     node: str
     operator: str
-    tensor: str = Field(description="the value whose attribution the node does not hand on")
+    tensor: str = Field(description="the value whose attribution the node does not propagate")
     reason: str
 
 
@@ -433,9 +429,9 @@ class Texts(Frozen):
 
     known: tuple[str, ...]
     others: Literal["refused", "unknown"] = Field(
-        description="what the model makes of any other text: it refuses it, or takes it as unknown or missing"
+        description="treatment of any other text: refused, or taken as unknown or missing"
     )
-    missing: bool = Field(description="whether it may be missing")
+    missing: bool = Field(description="whether the value may be missing")
 
     @cached_property
     def _accepted(self) -> frozenset[str | bytes]:
@@ -452,7 +448,7 @@ class Texts(Frozen):
         shown = _decoded(text)
         return (
             f"is '{shown[:_LONGEST]}', which the model was not trained on and refuses"
-            f"{near(shown, list(self.known))}; it knows {_listed(self.known)}"
+            f"{near(shown, list(self.known))}; it knows {quoted_names(self.known)}"
         )
 
     def warning(self, text: str | bytes) -> str | None:
@@ -464,11 +460,6 @@ class Texts(Frozen):
 
 def _decoded(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
-def _listed(known: Sequence[str]) -> str:
-    more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
-    return ", ".join(f"'{text[:_LONGEST]}'" for text in known[:_SHOWN]) + more
 
 
 RowKind = Literal[
@@ -518,7 +509,7 @@ class Parity(Frozen):
     converter: str = Field(description="what made it ONNX, and its version")
     errors: tuple[RowErrors, ...] = Field(description="by kind of row, the references first")
     uncompared: tuple[str, ...] = Field(
-        (), description="outputs of numbers that the fitted model does not answer"
+        (), description="numeric outputs that the fitted model does not answer"
     )
     takes_missing: tuple[str, ...] = Field(
         (), description="inputs in which both take a missing value, as they were asked"
@@ -527,13 +518,13 @@ class Parity(Frozen):
         (), description="inputs in which a missing value is refused: the fitted model takes none, or differs"
     )
     missing_unknown: tuple[str, ...] = Field(
-        (), description="features of other inputs without which the fitted model answers nothing"
+        (), description="features of other inputs that the fitted model needs for an answer"
     )
     texts: dict[str, tuple[Texts | None, ...]] = Field(
         {}, description="by input of categories: of each feature; None if it is no list of categories"
     )
     allowed: float | None = Field(
-        None, description="share of a column's range up to which an error was allowed, where one was given"
+        None, description="largest allowed error as a share of a column's range, if the user gave one"
     )
 
     def errors_on(self, kind: RowKind, *, refused: bool = False) -> RowErrors | None:
@@ -576,15 +567,15 @@ class Comparison(Frozen):
     kind: Literal["baseline", "draw"] = Field(
         description="baseline: rows of another policy; draw: as many rows, drawn from the same ones"
     )
-    entry: str = Field(description="its folder in the repository")
-    explanation: str = Field(description="its digest")
+    entry: str = Field(description="folder in the repository")
+    explanation: str = Field(description="digest of its explanation")
 
 
 class Classes(Frozen):
     """Classes for measuring drift: up to the first bound, between two bounds, and above the last."""
 
     bounds: tuple[float, ...]
-    shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
+    shares: tuple[float, ...] = Field(description="shares of the references: one more than there are bounds")
 
 
 class EmbeddedProfile(Frozen):
@@ -593,32 +584,32 @@ class EmbeddedProfile(Frozen):
     profile: DecisionProfile
     digest: str = Field(description="SHA-256 of the profile")
     output_range: tuple[float, float] = Field(
-        description="least and largest score: of the closing Sigmoid or Softmax, else over the references"
+        description="least and largest score: those of the closing Sigmoid or Softmax, else of the references"
     )
     tolerance: float = Field(description="completeness gap above which there are no reasons")
     margin: str | None = Field(
         None,
-        description="name of the output [N, 1] whose Sigmoid in float64 is the score, where a bound of space "
-        "'output' is near 0 or 1; of space 'margin' the explained value is it",
+        description="name of the output [N, 1] whose Sigmoid in float64 is the score, if a bound of space "
+        "'output' is near 0 or 1; for space 'margin' it is the explained value",
     )
     comparisons: tuple[Comparison, ...] = ()
     classes: dict[str, Classes] = Field(
         {},
-        description="by feature or group, those of its attributions over the references, deciles; under '' "
-        "those of the score. Drift of decisions is measured by them",
+        description="deciles of the attributions over the references, by feature or group; under '' those of "
+        "the score. They measure the drift of decisions",
     )
 
 
 class Manifest(Frozen):
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
-    method: Method
-    request: CompileRequest = Field(description="what was asked for, with the names that tables gave")
+    method: MethodRecord
+    request: CompileRequest = Field(description="the request, with the names from tables")
     digests: Digests
     graphs: dict[str, str] = Field(
         {},
-        description="SHA-256 of what was written with it, by version folder, such as `NAME/1` and "
-        "`NAME_explain/1`: of the graph, its weights and kernels, as the audit trail records it",
+        description="SHA-256 of the graph, its weights and kernels, by version folder, such as `NAME/1` and "
+        "`NAME_explain/1`; the audit trail records it",
     )
     one_shot: bool = Field(
         False,
@@ -628,39 +619,41 @@ class Manifest(Frozen):
     inputs: tuple[TensorSpec, ...] = Field(description="every input of the model")
     explained: tuple[ExplainedInput, ...]
     players: tuple[Player, ...] = Field(
-        (), description="where features are in groups: groups, then the other features of the same inputs"
+        (), description="if features are in groups: the groups, then the other features of the same inputs"
     )
     group_attributions: str | None = Field(None, description="name of the output [N, T, players]")
     group_standard_error: str | None = Field(None, description="name of the output [N, T, players]")
     splits: dict[str, tuple[float, ...]] = Field(
         {},
-        description="by feature that trees read as it is: the numbers, ascending, from which on they may "
-        "answer otherwise; from one to the next they answer the same",
+        description="ascending numbers at which the trees' answer may change, by each feature that they read "
+        "directly; between two of them the answer is the same",
     )
-    layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
+    layers: tuple[ExplainedLayer, ...] = Field(
+        (), description="layers in order from the inputs to the output"
+    )
     concepts: ExplainedConcepts | None = None
     rules: tuple[LayerRule, ...] = Field(
         (),
-        description="of lrp, attnlrp and cplrp: of each operator on the way but those that only move values",
+        description="for lrp, attnlrp and cplrp: the rule of each operator that does not only move values",
     )
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
     probabilities: tuple[str, ...] = Field(
-        (), description="of the outputs, those that lie between 0 and 1 by what closes them"
+        (), description="outputs that end in a function with values between 0 and 1"
     )
     explained_output: str = Field(description="the tensor that is explained")
-    explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
+    explained_shape: tuple[int, ...] = Field(description="shape of explained_output's row")
     class_names: tuple[str, ...] = Field(
-        (), description="what the model's label calls each element of explained_output's row"
+        (), description="the model's label of each element of explained_output's row"
     )
     targets: tuple[int | str, ...] | Literal["predicted"] = Field(
         description="flat indices into explained_output's row, or contrasts: '1-0' is element 1 less "
         "element 0; 'predicted': each row's argmax (T = 1)"
     )
-    base_value: str | None = Field(description="name of the output [N, T], None where the method has none")
+    base_value: str | None = Field(description="name of the output [N, T]; None if the method has none")
     explained_value: str = Field(description="name of the output [N, T]")
     completeness_gap: str | None = Field(description="name of the output [N, T]")
     completeness_gap_standard_error: str | None = Field(
-        None, description="name of the output [N, T]; None where the gap is no sampling error"
+        None, description="name of the output [N, T]; None if the gap is no sampling error"
     )
     other_outputs: dict[str, dict[str, str]] = Field(
         {},
@@ -669,41 +662,48 @@ class Manifest(Frozen):
         "Absent if there are none",
     )
     references: References | None
-    open_references: OpenReferences | None = Field(
-        None, description="where references are inputs of the graph and none are kept in it"
+    open_references: OpenReferenceInputs | None = Field(
+        None, description="if references are inputs of the graph"
     )
-    open_length: OpenLength | None = Field(None, description="where requests choose it")
+    open_length: OpenLength | None = Field(
+        None, description="a length that each request chooses, if there is one"
+    )
     points: int | None = Field(
-        None, description="references, points of paths or draws that are walked for one row and target"
+        None, description="references, points of paths, or draws for one row and target"
     )
-    stopped: tuple[Stopped, ...] = Field((), description="where attributions end before the inputs")
+    stopped: tuple[Stopped, ...] = Field(
+        (), description="tensors at which attributions end before the inputs"
+    )
     opset: int
     ir_version: int
     least_onnxruntime: str
-    extensions: tuple[Extension, ...] = Field((), description="what came from outside Rationale")
-    tools: dict[str, str] = Field(description="versions of what made the graph")
-    custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
-    decision: EmbeddedProfile | None = Field(
-        None, description="where it was compiled with a decision profile"
-    )
-    measured: Measured
-    parity: Parity | None = Field(None, description="None where the model was given as ONNX")
-    variants: Variants
+    extensions: tuple[Extension, ...] = Field((), description="extensions from outside Rationale")
+    tools: dict[str, str] = Field(description="versions of the tools that made the graph")
+    custom_ops: tuple[CustomOps, ...] = Field((), description="kernel libraries of the model's own operators")
+    decision: EmbeddedProfile | None = Field(None, description="the decision profile, if the entry decides")
+    measured: Measurements
+    parity: Parity | None = Field(None, description="None if the model was ONNX before the compile")
+    variants: ChosenVariants
     memory: Memory
-    notes: tuple[str, ...] = Field((), description="what was chosen, and why; nothing is wrong with it")
+    notes: tuple[str, ...] = Field((), description="choices of the compile and their reasons; no problems")
     warnings: tuple[str, ...] = ()
 
     @field_validator("other_outputs")
     @classmethod
-    def _of_known_kinds(cls, given: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-        if unknown := sorted(given.keys() - OUTPUT_KINDS.keys()):
+    def _check_kinds(cls, outputs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        if unknown := sorted(outputs.keys() - OUTPUT_KINDS.keys()):
             raise ValueError(f"no kinds of outputs that this version knows: {unknown}")
-        return given
+        return outputs
 
     @property
     def suffix(self) -> str:
         """The suffix of the entry that explains `NAME` unless a request names another one."""
         return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
+
+    @property
+    def feature_names(self) -> dict[str, tuple[str, ...] | None]:
+        """Names of features by explained tensor; None for a tensor whose features have none."""
+        return {item.tensor.name: item.feature_names for item in self.explained}
 
     @property
     def takes_missing(self) -> frozenset[str]:
@@ -716,7 +716,7 @@ class Manifest(Frozen):
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:
         """The input and the flat index of each feature that an instance can name."""
-        named = unshared({item.tensor.name: item.feature_names for item in self.explained})
+        named = unique_names(self.feature_names)
         inputs = {spec.name for spec in self.inputs}
         return {
             feature: (tensor, index)
@@ -732,9 +732,9 @@ class Manifest(Frozen):
 
     def _text_rules(self) -> Iterator[tuple[str, int, str, Texts]]:
         """Yield an input, a column of it, the feature's name and the rule of its texts."""
-        named = {item.tensor.name: item.feature_names for item in self.explained}
+        named = self.feature_names
         for tensor, rules in (self.parity.texts if self.parity else {}).items():
-            names = named.get(tensor) or ((tensor,) if len(rules) == 1 else elements(tensor, len(rules)))
+            names = names_of(tensor, named.get(tensor), len(rules))
             for i, rule in enumerate(rules):
                 if rule is not None:
                     yield tensor, i, names[i], rule
@@ -750,16 +750,16 @@ class Manifest(Frozen):
 
     def unknown_texts(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
         """Return for each row [N] a sentence for each text that the fitted model takes as unknown."""
-        found: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
+        warnings: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
         for row, feature, warning in self._odd_texts(inputs, refused=False):
-            found[row] += (f"feature '{feature}' {warning}",)
-        return found
+            warnings[row] += (f"feature '{feature}' {warning}",)
+        return warnings
 
     def warned_rows(self, inputs: Mapping[str, np.ndarray]) -> Iterator[str]:
         """Yield a sentence for each row with texts that the fitted model takes as unknown."""
-        for row, own in enumerate(self.unknown_texts(inputs)):
-            if own:
-                yield f"row {row}: {'; '.join(own)}"
+        for row, warnings in enumerate(self.unknown_texts(inputs)):
+            if warnings:
+                yield f"row {row}: {'; '.join(warnings)}"
 
     def _odd_texts(
         self, inputs: Mapping[str, np.ndarray], *, refused: bool
@@ -779,8 +779,8 @@ class Manifest(Frozen):
                 if value not in judged:
                     text = value if are_texts else in_digits(column.dtype.type(value))
                     judged[value] = rule.fault(text) if refused else rule.warning(text)
-                if (found := judged[value]) is not None:
-                    yield row, name, found
+                if (sentence := judged[value]) is not None:
+                    yield row, name, sentence
 
     @property
     def target_count(self) -> int:
@@ -790,7 +790,7 @@ class Manifest(Frozen):
     def attributed(self) -> tuple[Attributed, ...]:
         """Every output whose attributions add up: those of explained inputs, and of all players."""
         inputs = (
-            e.by(e.attributions, e.standard_error, self._others(e.tensor.name))
+            e.attributed(e.attributions, e.standard_error, self._other_names(e.tensor.name))
             for e in self.explained
             if e.attributions
         )
@@ -802,11 +802,11 @@ class Manifest(Frozen):
             standard_error=self.group_standard_error,
             feature_names=tuple(player.name for player in self.players),
             of_players=True,
-            others=self._others(GROUPS),
+            others=self._other_names(GROUPS),
         )
         return (*inputs, players)
 
-    def _others(self, tensor: str) -> dict[str, str]:
+    def _other_names(self, tensor: str) -> dict[str, str]:
         """Return the names of a tensor's `other_outputs`, by kind."""
         return {kind: names[tensor] for kind, names in self.other_outputs.items() if tensor in names}
 
@@ -820,28 +820,27 @@ class Manifest(Frozen):
     @property
     def other_values(self) -> dict[str, str]:
         """Names of further outputs of that shape by their kind."""
-        return self._others(WHOLE)
+        return self._other_names(WHOLE)
 
     @property
     def explanation_outputs(self) -> dict[str, tuple[int, ...]]:
         """Names of all outputs that explain the inputs, with the shape of one row."""
-        count, found = self.target_count, dict[str, tuple[int, ...]]()
+        count, shapes = self.target_count, dict[str, tuple[int, ...]]()
         for name in self.values.values():
-            found[name] = (count,)
+            shapes[name] = (count,)
         for item in self.attributed:
-            found |= dict.fromkeys(item.outputs.values(), (count, *item.tensor.shape))
+            shapes |= dict.fromkeys(item.outputs.values(), (count, *item.tensor.shape))
         pairs = [names for kind, names in self.other_outputs.items() if OUTPUT_KINDS[kind].axes == "NTFF"]
         for explained in self.explained:
-            own = [explained.interactions, *(names.get(explained.tensor.name) for names in pairs)]
-            pair = (count, *[math.prod(explained.tensor.shape)] * 2)
-            found |= dict.fromkeys((name for name in own if name is not None), pair)
-        return found
+            outputs = [explained.interactions, *(names.get(explained.tensor.name) for names in pairs)]
+            shape = (count, *[math.prod(explained.tensor.shape)] * 2)
+            shapes |= dict.fromkeys((name for name in outputs if name is not None), shape)
+        return shapes
 
     @property
     def given_names(self) -> dict[str, tuple[str, ...]] | None:
         """Names of features by explained input, if someone gave them."""
-        given = {e.tensor.name: e.given_names for e in self.explained}
-        return {name: names for name, names in given.items() if names} or None
+        return {e.tensor.name: names for e in self.explained if (names := e.given_names)} or None
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -856,8 +855,8 @@ class Manifest(Frozen):
     def class_name(self, element: object) -> str | None:
         """Return the model's label of a target, of a contrast both ends; None if there is none."""
         ends = str(element).split("-")
-        known = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
-        return " against ".join(self.class_names[int(end)] for end in ends) if known else None
+        are_classes = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
+        return " against ".join(self.class_names[int(end)] for end in ends) if are_classes else None
 
     def to_json(self) -> str:
         exclude = set() if self.other_outputs else {"other_outputs"}
@@ -876,7 +875,7 @@ class Manifest(Frozen):
             raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            where = ".".join(str(key) for key in first["loc"]) or "the file"
             raise RepositoryError(
                 f"{path}: not a manifest this version understands ({where}: {first['msg']}). "
                 "Compile the entry again with `rationale compile`."

@@ -148,7 +148,7 @@ def takes_seed(method: str) -> bool:
     return method in METHODS and METHODS[method].knows("seed")
 
 
-def check_options(method: str, given: Iterable[str]) -> None:
+def check_options(method: str, options: Iterable[str]) -> None:
     """Check the names of a method's options.
 
     Raises:
@@ -156,15 +156,15 @@ def check_options(method: str, given: Iterable[str]) -> None:
     """
     if method not in METHODS:
         raise InvalidOptionError(f"--method {method!r}: choose {_listed(list(METHODS))}.")
-    entry, given = METHODS[method], set(given)
-    surplus = [option for option in sorted(given) if not entry.knows(option)]
+    entry, options = METHODS[method], set(options)
+    surplus = [option for option in sorted(options) if not entry.knows(option)]
     if surplus:
         option = surplus[0]
         raise InvalidOptionError(
             f"--method {method} takes no {_flag(option)}: that is for {_listed(takers(option), 'and')}."
         )
     for option in entry.needs:
-        if option not in given:
+        if option not in options:
             flag = _flag(option) + " FILE" * (option == REFERENCES)
             advice = OPTIONS[option].advice if option in OPTIONS else _REFERENCES_ADVICE
             raise InvalidOptionError(f"--method {method} needs {flag}: {advice}.")

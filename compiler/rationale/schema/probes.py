@@ -1,8 +1,8 @@
-"""`1/probes.json`: rows that an entry answers before it is trusted, with the answers that are due.
+"""`1/probes.json`: rows that an entry answers before it is trusted, with the expected answers.
 
 The compiler writes them next to the graph. Whoever loads the entry (a check, the gateway, an exported page)
-runs the rows and compares: another runtime, another processor or a damaged file shows itself there, and not
-in somebody's decision. `inputs` is a request of the Open Inference Protocol, and `outputs` is its answer.
+runs the rows and compares. So another runtime, another processor or a damaged file shows itself before a
+decision. `inputs` is a request of the Open Inference Protocol, and `outputs` is its answer.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ class ProbeInput(Frozen):
 
 
 class ProbeOutput(Frozen):
-    """An output's due answer: [N, positions], flat; null is a number that is not finite."""
+    """An output's expected answer: [N, positions], flat; null is a number that is not finite."""
 
     name: str
     datatype: str
     positions: tuple[int, ...] | None = Field(
-        None, description="elements of a row that are compared; None: all of them"
+        None, description="compared elements of a row; None: all of them"
     )
-    scale: float = Field(gt=0, description="range of the output, by which a difference is divided")
+    scale: float = Field(gt=0, description="range of the output; differences are divided by it")
     data: list[Any]
 
     @property
@@ -61,38 +61,38 @@ class ProbeOutput(Frozen):
         return ROUNDINGS * _EPSILON[self.datatype] * largest
 
     def difference(self, answer: np.ndarray) -> float:
-        """Return the largest difference of an answer [N, …] from the due one, over the range.
+        """Return the largest difference of an answer [N, …] from the expected one, over the range.
 
         For texts, and numbers that are no floats, return the share of elements that differ.
         """
-        found: np.ndarray = (
+        answered: np.ndarray = (
             np.asarray(answer).reshape(len(answer), -1) if np.ndim(answer) else np.zeros((0, 0))
         )
         if self.positions is not None:
-            if found.shape[1] <= max(self.positions):
+            if answered.shape[1] <= max(self.positions):
                 return float("inf")
-            found = found[:, list(self.positions)]
-        due = _array(self.data, self.datatype)
-        if found.size != due.size:
+            answered = answered[:, list(self.positions)]
+        expected = _array(self.data, self.datatype)
+        if answered.size != expected.size:
             return float("inf")
-        found = found.reshape(-1)
+        answered = answered.reshape(-1)
         if self.datatype not in FLOATS:
-            return float(np.mean([_plain(a) != _plain(b) for a, b in zip(found, due, strict=True)]))
-        found, due = found.astype(np.float64), due.astype(np.float64)
-        finite = np.isfinite(due)
-        if not np.array_equal(np.isfinite(found), finite):
+            return float(np.mean([_plain(a) != _plain(b) for a, b in zip(answered, expected, strict=True)]))
+        answered, expected = answered.astype(np.float64), expected.astype(np.float64)
+        finite = np.isfinite(expected)
+        if not np.array_equal(np.isfinite(answered), finite):
             return float("inf")
-        largest = np.abs(found[finite] - due[finite]).max(initial=0.0)
+        largest = np.abs(answered[finite] - expected[finite]).max(initial=0.0)
         return float(max(largest - (self.rounding or 0.0), 0.0) / self.scale)
 
 
-class Difference(Frozen):
-    """The difference of answers from those that are due, in the output in which it is largest."""
+class ProbeDifference(Frozen):
+    """The largest difference of answers from the expected ones, and its output."""
 
-    value: float = Field(description="of the output's range")
+    value: float = Field(description="difference as a share of the output's range")
     output: str
-    limit: float = Field(description="above which the entry is broken")
-    warned: float = Field(description="above which the user is told")
+    limit: float = Field(description="difference above which the entry is broken")
+    warned: float = Field(description="difference above which the user gets a warning")
 
     @property
     def is_broken(self) -> bool:
@@ -111,17 +111,17 @@ class Difference(Frozen):
 
 
 class Probes(Frozen):
-    """Rows and due answers of one entry."""
+    """Rows and expected answers of one entry."""
 
     version: Literal[1] = 1
     source: Literal["fitted model", "reference evaluator", "runtime"] = Field(
-        description="where the model's own outputs come from; all others are of `runtime`"
+        description="source of the model's own outputs; all others come from `runtime`"
     )
-    runtime: str = Field(description="what ran the graph when it was compiled: version and processor")
+    runtime: str = Field(description="runtime of the compile: version and processor")
     kernels: float = Field(
         0.0,
-        description="largest difference between two ways in which that runtime computes these answers, of an "
-        "output's range: large where layers are quantised",
+        description="largest difference between two computations of these answers by that runtime, as a "
+        "share of an output's range; large for quantised layers",
     )
     files: dict[str, str] = Field({}, description="SHA-256 of each other file in the folder")
     inputs: tuple[ProbeInput, ...]
@@ -136,12 +136,12 @@ class Probes(Frozen):
         """The rows by input."""
         return {tensor.name: tensor.array for tensor in self.inputs}
 
-    def compare(self, answers: Mapping[str, np.ndarray]) -> Difference:
-        """Compare answers, by output, with those that are due; an output without an answer is left out."""
-        found = {o.name: o.difference(answers[o.name]) for o in self.outputs if o.name in answers}
-        output = max(found, key=lambda name: found[name], default="")
-        return Difference(
-            value=found.get(output, 0.0),
+    def compare(self, answers: Mapping[str, np.ndarray]) -> ProbeDifference:
+        """Compare answers, by output, with the expected ones; leave out an output without an answer."""
+        differences = {o.name: o.difference(answers[o.name]) for o in self.outputs if o.name in answers}
+        output = max(differences, key=lambda name: differences[name], default="")
+        return ProbeDifference(
+            value=differences.get(output, 0.0),
             output=output,
             limit=self.limit,
             warned=self.warned,
@@ -163,15 +163,15 @@ class Probes(Frozen):
 
     def write(self, version: Path) -> None:
         """Write the probes into the folder of a version, whose other files are complete. Raise OSError."""
-        whole = self.model_copy(update={"files": _others(version)})
+        whole = self.model_copy(update={"files": _other_digests(version)})
         (version / FILE).write_text(json.dumps(whole.model_dump(), allow_nan=False) + "\n", encoding="utf-8")
 
     def check_files(self, version: Path) -> None:
         """Raise RepositoryError if a file of the folder is not the one that was compiled."""
-        found = _others(version)
-        for name in sorted(self.files.keys() | found.keys()):
-            if self.files.get(name) != found.get(name):
-                fault = "is missing" if name not in found else "is not the file that was compiled (SHA-256)"
+        digests = _other_digests(version)
+        for name in sorted(self.files.keys() | digests.keys()):
+            if self.files.get(name) != digests.get(name):
+                fault = "is missing" if name not in digests else "is not the file that was compiled (SHA-256)"
                 raise RepositoryError(f"{version / name}: {fault}. Compile it again, or copy it again.")
 
     @staticmethod
@@ -186,10 +186,10 @@ class Probes(Frozen):
         """
         path = version / FILE
         try:
-            found = Probes.model_validate_json(path.read_bytes())
-            for tensor in found.inputs:
+            probes = Probes.model_validate_json(path.read_bytes())
+            for tensor in probes.inputs:
                 _ = tensor.array
-            return found
+            return probes
         except FileNotFoundError as error:
             if not promised:
                 return None
@@ -209,18 +209,18 @@ def file_digests(version: Path) -> dict[str, str]:
     Raises:
         RepositoryError: if a file cannot be read.
     """
-    found = {}
+    digests = {}
     try:
         for path in sorted(p for p in version.rglob("*") if p.is_file()):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[path.relative_to(version).as_posix()] = digest
+            digests[path.relative_to(version).as_posix()] = digest
     except OSError as error:
         raise RepositoryError(f"{version}: cannot be read: {error.strerror}") from error
-    return found
+    return digests
 
 
-def _others(version: Path) -> dict[str, str]:
+def _other_digests(version: Path) -> dict[str, str]:
     """Return the digests of all files but the probes' own."""
     return {name: digest for name, digest in file_digests(version).items() if name != FILE}
 

@@ -21,7 +21,7 @@ from rationale.errors import InvalidProfileError
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 _LARGEST = 1 << 20  # bytes of a file
-_MOST, _LONGEST = 20, 80  # faults in a message, characters of a value in one
+_MOST, _SHOWN, _LONGEST = 20, 6, 80  # in a message: faults, names of a list, characters of a value
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
@@ -38,7 +38,7 @@ class _Strict(BaseModel):
 class ExplainedRule(_Strict):
     """The texts of a feature, or of a group, and its reason."""
 
-    title: Text | None = Field(None, description="for people; by default the feature's name")
+    title: Text | None = Field(None, description="title for people; by default the feature's name")
     unit: Text | None = None
     type: Literal["number", "category", "flag"] | None = None
     reason: Text | None = Field(None, description="code of its reason")
@@ -49,14 +49,14 @@ class FeatureRule(ExplainedRule):
 
     least: Number | None = None
     most: Number | None = None
-    categories: dict[str, Text] = Field({}, description="its values, and what they are called")
-    open: Flag = Field(False, description="values beside the categories are taken")
+    categories: dict[str, Text] = Field({}, description="labels by value")
+    open: Flag = Field(False, description="whether it accepts values beside the categories")
 
     def label(self, value: Any) -> str | None:
         """Return the title of a value, if it is one of its categories; texts have to be equal."""
-        found = self.categories.get(as_category(value))
-        if found is not None or isinstance(value, str):
-            return found
+        title = self.categories.get(as_category(value))
+        if title is not None or isinstance(value, str):
+            return title
         return next((label for key, label in self.categories.items() if number_of(key) == value), None)
 
     @property
@@ -73,7 +73,7 @@ class GroupRule(ExplainedRule):
 
 
 class Condition(_Strict):
-    """A condition on a value: above, below, between both (the ends are not in it), or equal."""
+    """A condition on a value: above, below, between both (without the ends), or equal."""
 
     above: Number | None = None
     below: Number | None = None
@@ -90,10 +90,10 @@ class ReasonText(_Strict):
     """A reason as an applicant reads it."""
 
     text: Text
-    missing: Text | None = Field(None, description="instead, where the value is missing")
-    when: tuple[Wording, ...] = Field((), description="instead, where the first of these fits")
+    missing: Text | None = Field(None, description="text if the value is missing")
+    when: tuple[Wording, ...] = Field((), description="texts for some values; the first that fits counts")
     inquiry: Flag = Field(
-        False, description="on inquiries: it may stand as one more than the greatest number, FCRA 609(f)(9)"
+        False, description="reason about inquiries, which may exceed max_reasons by one, FCRA 609(f)(9)"
     )
 
 
@@ -110,8 +110,8 @@ class ReferencePolicy(_Strict):
     policy: Literal["near_threshold", "all_applicants", "approved", "custom"] = "custom"
 
 
-def _as_reason(given: Any) -> Any:
-    return {"text": given} if isinstance(given, str) else given
+def _as_reason(reason: Any) -> Any:
+    return {"text": reason} if isinstance(reason, str) else reason
 
 
 class DecisionProfile(_Strict):
@@ -165,7 +165,7 @@ class DecisionProfile(_Strict):
         return self._output()[1]
 
     def _output(self) -> tuple[str, int | None]:
-        return element_in(self.output)
+        return parse_output(self.output)
 
     def rule(self, key: str) -> ExplainedRule:
         """Return the rule of a feature or group; an empty one if the profile has none."""
@@ -196,15 +196,15 @@ def number_of(key: str) -> float | None:
         return None
 
 
-def element_in(output: str) -> tuple[str, int | None]:
+def parse_output(output: str) -> tuple[str, int | None]:
     """Return the tensor and the index of "probabilities[1]"; None for the index if there is none."""
-    found = _OUTPUT.fullmatch(output)
-    if found is None:
+    match = _OUTPUT.fullmatch(output)
+    if match is None:
         return output, None
-    return found["tensor"], None if found["index"] is None else int(found["index"])
+    return match["tensor"], None if match["index"] is None else int(match["index"])
 
 
-def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
+def as_profile(profile: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
     """Return a profile from its members, or from a YAML file, or the profile itself.
 
     A compile checks whether it makes sense.
@@ -213,18 +213,18 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
         InvalidProfileError: if it cannot be read, keys are unknown or missing, or values are of another kind;
             the text names all of them.
     """
-    if isinstance(given, DecisionProfile):
-        return given
-    where, members, faults = "decision", given, list[str]()
-    if isinstance(given, str | Path):
-        where = str(given)
-        members, faults = _read(Path(given))
+    if isinstance(profile, DecisionProfile):
+        return profile
+    where, members, faults = "decision", profile, list[str]()
+    if isinstance(profile, str | Path):
+        where = str(profile)
+        members, faults = _read(Path(profile))
     if not isinstance(members, Mapping):
-        fault = f"a profile is a mapping of keys such as output and threshold, not {_as_written(members)}"
-        raise faulty(where, [fault])
+        fault = f"a profile is a mapping of keys such as output and threshold, not {_yaml_text(members)}"
+        raise profile_error(where, [fault])
     try:
-        profile = DecisionProfile.model_validate(dict(members))
-        _ = profile.digest
+        parsed = DecisionProfile.model_validate(dict(members))
+        _ = parsed.digest
     except PydanticSerializationError:
         faults.append(
             "a name or value is no text of Unicode: it holds half of a character (\\ud800 to \\udfff)"
@@ -232,11 +232,11 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
     except ValidationError as error:
         faults += _messages(error)
     if faults:
-        raise faulty(where, faults)
-    return profile
+        raise profile_error(where, faults)
+    return parsed
 
 
-def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
+def profile_error(where: str, faults: Sequence[str]) -> InvalidProfileError:
     """Return one error for all faults."""
     numbered = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
     first = f", of which the first {_MOST}" * (len(faults) > _MOST)
@@ -244,11 +244,17 @@ def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
     return InvalidProfileError(f"{where}: {text.encode(errors='backslashreplace').decode()}")
 
 
-def near(word: str, known: Sequence[str]) -> str:
+def near(word: str, choices: Sequence[str]) -> str:
     """Return a question that follows an unknown name and suggests a similar known one."""
-    folded = {name.strip().casefold(): name for name in known}
-    found = get_close_matches(word.strip().casefold(), folded, 1)
-    return f" (do you mean '{folded[found[0]]}'?)" if found else ""
+    folded = {name.strip().casefold(): name for name in choices}
+    matches = get_close_matches(word.strip().casefold(), folded, 1)
+    return f" (do you mean '{folded[matches[0]]}'?)" if matches else ""
+
+
+def quoted_names(names: Sequence[str]) -> str:
+    """Return names in quotes: of many, the first and the number of the others."""
+    more = f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+    return ", ".join(f"'{name[:_LONGEST]}'" for name in names[:_SHOWN]) + more
 
 
 # -- a file ----------------------------------------------------------------------------------------------
@@ -262,8 +268,8 @@ class _Loader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # of the class there too
-        first: [(tag, form) for tag, form in known if tag not in (_FLAG, _WHOLE, _NUMBER)]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, form) for tag, form in resolvers if tag not in (_FLAG, _WHOLE, _NUMBER)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def __init__(self, text: str) -> None:
@@ -332,7 +338,7 @@ _MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by a place's first par
     ("reasons", 4): Wording,
     ("knock_outs", 2): KnockOut,
 }
-_DUE = {
+_EXPECTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
     "int_type": "a whole number",
@@ -374,39 +380,41 @@ def _is_condition(loc: Sequence[str | int]) -> bool:
 
 
 def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
-    kind, given = detail["type"], detail["input"]
+    kind, value = detail["type"], detail["input"]
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
         first = str(loc[0]) if len(loc) > 1 else ""
         keys = list(_MODELS[first, len(loc) - 1].model_fields)
         return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
-    due = _DUE.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
+    expected = _EXPECTED.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
     if _is_condition(loc):
-        due = "a number, a flag or a text"
+        expected = "a number, a flag or a text"
     if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
-        due = "a text, or a mapping with the key text"
-    quote = ": put it in quotes" * ("a text" in due and not isinstance(given, str | Mapping | list | None))
-    return f"must be {due}, not {_as_written(given)}{quote}"
+        expected = "a text, or a mapping with the key text"
+    quote = ": put it in quotes" * (
+        "a text" in expected and not isinstance(value, str | Mapping | list | None)
+    )
+    return f"must be {expected}, not {_yaml_text(value)}{quote}"
 
 
-def _as_written(given: Any) -> str:
+def _yaml_text(value: Any) -> str:
     """Return a value as YAML writes it."""
-    if given is None:
+    if value is None:
         return "empty"
-    if isinstance(given, Mapping):
+    if isinstance(value, Mapping):
         return "a mapping"
-    if isinstance(given, list | tuple):
-        return f"a list of {len(given)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
     kinds = {bool: "the flag ", int: "the number ", float: "the number ", str: "the text "}
-    shown = str(given).lower() if isinstance(given, bool) else _shortened(given)
-    return kinds.get(type(given), f"the {type(given).__name__} ") + shown
+    shown = str(value).lower() if isinstance(value, bool) else _shortened(value)
+    return kinds.get(type(value), f"the {type(value).__name__} ") + shown
 
 
-def _shortened(given: Any) -> str:
-    if isinstance(given, str):
-        return f"'{given[:_LONGEST]}'"
+def _shortened(value: Any) -> str:
+    if isinstance(value, str):
+        return f"'{value[:_LONGEST]}'"
     try:
-        return str(given)[:_LONGEST]
+        return str(value)[:_LONGEST]
     except ValueError:  # a whole number of too many digits
         return "too long to be shown"

@@ -21,7 +21,7 @@ Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
 Groups = Mapping[str, Sequence[str]]
 Progress = Callable[[str, int, int], None]
-"""Called with a stage, how much of it is done, and how much it is."""
+"""A function of a stage, the finished part of it, and the whole."""
 
 
 def silent(*_: object) -> None:
@@ -62,7 +62,7 @@ class CompileRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: str = Field("deepshap", description=f"how to explain: {', '.join(METHODS)}")
+    method: str = Field("deepshap", description=f"explanation method: {', '.join(METHODS)}")
     options: dict[str, Any] = Field(
         {}, description="options of the method, by their Python names; None means not given"
     )
@@ -123,18 +123,18 @@ class CompileRequest(BaseModel):
 
     @field_validator("concepts", mode="before")
     @classmethod
-    def _of_a_layer(cls, value: Any) -> Any:
+    def _check_concepts(cls, value: Any) -> Any:
         if value is not None and not isinstance(value, Concepts | dict):
             raise InvalidOptionError(f"concepts {value!r}: give Concepts(layer, count).")
         return value
 
     @field_validator("sizes", mode="before")
     @classmethod
-    def _spans(cls, value: Any) -> Any:
+    def _lengths(cls, value: Any) -> Any:
         """Return a length, or a pair: the least and the most."""
-        found = plain(value)
-        pairs = found.items() if isinstance(found, dict) else ()
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in pairs} if pairs else found
+        sizes = plain(value)
+        pairs = sizes.items() if isinstance(sizes, dict) else ()
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in pairs} if pairs else sizes
 
 
 def plain(value: Any) -> Any:
@@ -165,33 +165,33 @@ def parse_targets(text: str | None) -> Targets:
     if text is None or text in words:
         return words[text]
     try:
-        return [part.strip() if "-" in part.strip()[1:] else int(part) for part in text.split(",")]
+        return [target.strip() if "-" in target.strip()[1:] else int(target) for target in text.split(",")]
     except ValueError as error:
         raise InvalidOptionError(
             f"--targets {text!r}: give indices and contrasts such as 1-0 by commas, 'all' or 'predicted'."
         ) from error
 
 
-def parse_compare(given: Sequence[str]) -> dict[str, Path]:
+def parse_compare(texts: Sequence[str]) -> dict[str, Path]:
     """Parse "all_applicants=all.npz": files of references by the name of a baseline.
 
     Raises:
         InvalidOptionError: if a text has another form, or a name is given twice.
     """
-    found: dict[str, Path] = {}
-    for text in given:
+    files: dict[str, Path] = {}
+    for text in texts:
         name, _, file = text.partition("=")
-        if not name or not file or name in found:
+        if not name or not file or name in files:
             raise InvalidOptionError(
                 f"--compare {text!r}: give a name and a file, such as all_applicants=all.npz, each name once."
             )
-        found[name] = Path(file)
-    return found
+        files[name] = Path(file)
+    return files
 
 
-def parse_layers(given: Sequence[str]) -> Layers:
+def parse_layers(names: Sequence[str]) -> Layers:
     """Parse "all" alone, or names."""
-    return "all" if list(given) == ["all"] else given
+    return "all" if list(names) == ["all"] else names
 
 
 def parse_concepts(text: str | None, axis: int | None) -> Concepts | None:
@@ -208,29 +208,29 @@ def parse_concepts(text: str | None, axis: int | None) -> Concepts | None:
     return Concepts(name, int(count)) if axis is None else Concepts(name, int(count), axis)
 
 
-def parse_features(given: Sequence[str]) -> Columns:
+def parse_features(texts: Sequence[str]) -> Columns:
     """Parse "A,B,C", or "INPUT=A,B" for each of several inputs; raise InvalidOptionError for others."""
-    if not given or (len(given) == 1 and "=" not in given[0].split(",")[0]):
-        return [name.strip() for name in given[0].split(",")] if given else None
+    if not texts or (len(texts) == 1 and "=" not in texts[0].split(",")[0]):
+        return [name.strip() for name in texts[0].split(",")] if texts else None
     features: dict[str, list[str]] = {}
-    for text in given:
+    for text in texts:
         name, equals, names = text.partition("=")
         if not equals or "," in name or not name or name in features:
             raise InvalidOptionError(
                 f"--features {text!r}: give names by commas once, or INPUT=A,B,C for each of several inputs."
             )
-        features[name] = [part.strip() for part in names.split(",")]
+        features[name] = [feature.strip() for feature in names.split(",")]
     return features
 
 
-def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
+def parse_groups(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parse "housing=own,rent,free" …: features by the name of their group.
 
     Raises:
         InvalidOptionError: if a text has another form, or a name is given twice.
     """
     groups: dict[str, list[str]] = {}
-    for text in given:
+    for text in texts:
         name, _, features = text.partition("=")
         if not name.strip() or not features.strip():
             raise InvalidOptionError(
@@ -242,10 +242,10 @@ def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
     return groups
 
 
-def parse_sizes(given: Sequence[str]) -> dict[str, Size]:
+def parse_sizes(texts: Sequence[str]) -> dict[str, Size]:
     """Parse "sequence=128" or "sequence=1..128" …: lengths by name; raise InvalidOptionError for others."""
     sizes: dict[str, Size] = {}
-    for text in given:
+    for text in texts:
         name, _, length = text.rpartition("=")
         ends = length.split("..")
         if not name or len(ends) > 2 or not all(end.isdecimal() for end in ends):

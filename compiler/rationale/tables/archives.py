@@ -83,10 +83,10 @@ def _array(data: bytes) -> np.ndarray:
         raise ValueError("pickled Python objects, which are never loaded: save plain numbers")
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {dtype}, not of numbers")
-    count, left = 1, len(data) - file.tell()
+    count, data_bytes = 1, len(data) - file.tell()
     for size in shape:  # as Python counts: no size is large enough to wrap around
         count *= size
-    if min(shape, default=0) < 0 or count * dtype.itemsize != left:
-        raise ValueError(f"an array {list(shape)} of {dtype} whose data has {left} bytes")
+    if min(shape, default=0) < 0 or count * dtype.itemsize != data_bytes:
+        raise ValueError(f"an array {list(shape)} of {dtype} whose data has {data_bytes} bytes")
     array = np.frombuffer(data, dtype, count, file.tell())
     return array.reshape(shape, order="F" if by_column else "C")

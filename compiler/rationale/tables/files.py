@@ -17,7 +17,7 @@ import numpy as np
 
 from rationale.errors import InvalidReferencesError, LargeReferencesError, reason_of
 from rationale.tables.archives import read_npy, read_npz
-from rationale.tables.frames import demand_pyarrow, frame_of, numbers_of, shown
+from rationale.tables.frames import frame_of, numbers_of, quoted, require_pyarrow
 from rationale.tables.represented import StandsFor
 
 Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
@@ -57,7 +57,7 @@ class Table:
     stands_for: StandsFor | None = None
 
     @property
-    def given(self) -> np.ndarray | dict[str, np.ndarray]:
+    def rows(self) -> np.ndarray | dict[str, np.ndarray]:
         """The only input's rows, or arrays by name."""
         return self.arrays[None] if None in self.arrays else {str(k): a for k, a in self.arrays.items()}
 
@@ -73,7 +73,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Source:
+class TableFile:
     """An open file, its name in errors, and the columns to read; see `read_stream`.
 
     Attributes:
@@ -90,11 +90,11 @@ class Source:
 
     def header(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return a file's names of its columns, as the wanted ones are written."""
-        given = tuple(names)
+        file_names = tuple(names)
         if not self.underscored or self.columns is None:
-            return given
+            return file_names
         fault = f"{self.name}: ".__add__
-        return with_underscores(given, self.columns, lambda text: InvalidReferencesError(fault(text)))
+        return with_underscores(file_names, self.columns, lambda text: InvalidReferencesError(fault(text)))
 
     def fault(self, text: str) -> InvalidReferencesError:
         """Return the error that says a sentence of a column."""
@@ -109,7 +109,7 @@ class Source:
 
 
 def with_underscores(
-    names: Sequence[str], wanted: Sequence[str], fault: Callable[[str], InvalidReferencesError]
+    names: Sequence[str], requested: Sequence[str], fault: Callable[[str], InvalidReferencesError]
 ) -> tuple[str, ...]:
     """Return names of columns as LightGBM writes them: with underscores for spaces.
 
@@ -117,12 +117,12 @@ def with_underscores(
         InvalidReferencesError: if two of them would get the same wanted name.
     """
     written = tuple(name.replace(" ", "_") for name in names)
-    for name in wanted:
+    for name in requested:
         if written.count(name) > 1:
-            alike = [n for n, w in zip(names, written, strict=True) if w == name]
+            clashing = [n for n, w in zip(names, written, strict=True) if w == name]
             raise fault(
-                f"columns {shown(alike)} are one name, {name!r}, to LightGBM, which writes underscores for "
-                "spaces: leave out the one that the model was not fitted on."
+                f"columns {quoted(clashing)} are one name, {name!r}, to LightGBM, which writes underscores "
+                "for spaces: leave out the one that the model was not fitted on."
             )
     return written
 
@@ -168,8 +168,8 @@ def read_columns(path: Path, columns: Sequence[str], count: int) -> dict[str, li
     cells = read_rows(path, list(columns), frozenset(columns)).arrays[None]
     if cells.shape != (count, len(columns)):
         raise InvalidReferencesError(
-            f"{path}: has {len(cells)} rows of {cells.shape[1]} columns, and {count} rows of "
-            f"{', '.join(columns)} are due: give a header, and a cell for each row."
+            f"{path}: has {len(cells)} rows of {cells.shape[1]} columns, not {count} rows of "
+            f"{', '.join(columns)}: give a header, and a cell for each row."
         )
     return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
@@ -194,9 +194,9 @@ def read_stream(
     Raises:
         InvalidReferencesError: if the arrays need more, or a value is no number.
     """
-    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
+    requested = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
-        table = _READERS[kind](Source(file, name, wanted, most_bytes, texts, underscored))
+        table = _READERS[kind](TableFile(file, name, requested, most_bytes, texts, underscored))
     except MemoryError as error:
         raise InvalidReferencesError(
             f"{name}: needs more memory than there is: give fewer rows, or the file in parts."
@@ -219,7 +219,7 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], text
         return replace(table, arrays={next(iter(columns)): rows})
     if table.columns is None:
         raise InvalidReferencesError(
-            f"{file}: its columns have no names by which inputs {shown(list(columns))} could share them. "
+            f"{file}: its columns have no names by which inputs {quoted(list(columns))} could share them. "
             "Give a table with a header, or a .npz with an array for each."
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
@@ -230,7 +230,7 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], text
     return replace(table, arrays=arrays, columns=None)
 
 
-def _read_npz(source: Source) -> Table:
+def _read_npz(source: TableFile) -> Table:
     arrays = read_npz(source.file, source.most_bytes)
     weights, names, represented = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
     columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
@@ -244,11 +244,11 @@ def _read_npz(source: Source) -> Table:
     return Table(named, columns, weights, stands_for)
 
 
-def _read_npy(source: Source) -> Table:
+def _read_npy(source: TableFile) -> Table:
     return Table({None: read_npy(source.file, source.most_bytes)})
 
 
-def _read_csv(source: Source) -> Table:
+def _read_csv(source: TableFile) -> Table:
     text = io.TextIOWrapper(source.file, "utf-8-sig", newline="")
     try:
         return _read_lines(source, _lines(source, text))
@@ -256,7 +256,7 @@ def _read_csv(source: Source) -> Table:
         text.detach()  # else it would close the file
 
 
-def _read_lines(source: Source, lines: Iterator[str]) -> Table:
+def _read_lines(source: TableFile, lines: Iterator[str]) -> Table:
     reader = csv.reader(lines)
     first = next((row for row in reader if row), None)
     if first is None:
@@ -270,8 +270,8 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
         line = reader.line_num
         if len(row) != len(first):
             raise InvalidReferencesError(
-                f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
-                "write the file again."
+                f"{source.name}: line {line} has {len(row)} cells, not {len(first)}. Repair it, or write the "
+                "file again."
             )
         for j, i in enumerate(positions):
             if j in words:
@@ -289,7 +289,7 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
     return Table({None: rows}, tuple(columns) if index and columns is not None else header)
 
 
-def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
+def _lines(source: TableFile, text: io.TextIOWrapper) -> Iterator[str]:
     """Yield a text's lines; raise LargeReferencesError at a line that is too long."""
     longest = -1 if source.most_bytes is None else _LONGEST_LINE
     while line := text.readline(longest):
@@ -300,9 +300,9 @@ def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
 
 def _are_numbers(cells: Sequence[str]) -> bool:
     """Tell whether a row is no header: cells may be empty, but not all of them."""
-    given = [cell for cell in cells if cell.strip()]
+    filled = [cell for cell in cells if cell.strip()]
     try:
-        return bool(given) and all(isinstance(float(cell), float) for cell in given)
+        return bool(filled) and all(isinstance(float(cell), float) for cell in filled)
     except ValueError:
         return False
 
@@ -337,50 +337,50 @@ def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | 
     """Return the wanted columns' indices; None (all) if no columns are named, or the file names none."""
     if header is None or columns is None:
         return None
-    found = _find(path, header, columns)
+    positions = _find(path, header, columns)
     twice = [c for c in columns if header.count(c) > 1]
     if twice:
-        raise InvalidReferencesError(f"{path}: more than one column is named {shown(twice)}: rename them.")
-    return found
+        raise InvalidReferencesError(f"{path}: more than one column is named {quoted(twice)}: rename them.")
+    return positions
 
 
 def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[int]:
     missing = [c for c in columns if c not in header]
     if missing:
         _check_commas(path, "the header", header[0] if len(header) == 1 else "")
-        raise InvalidReferencesError(f"{path}: no column {shown(missing)}; it has {shown(header)}.")
+        raise InvalidReferencesError(f"{path}: no column {quoted(missing)}; it has {quoted(header)}.")
     return [header.index(c) for c in columns]
 
 
-def _read_parquet(source: Source) -> Table:
-    demand_pyarrow("parquet files", ", or use .csv or .npz", InvalidReferencesError)
+def _read_parquet(source: TableFile) -> Table:
+    require_pyarrow("parquet files", ", or use .csv or .npz", InvalidReferencesError)
     from pyarrow import parquet
 
     file = parquet.ParquetFile(source.file)
-    given = tuple(file.schema_arrow.names)
-    header = source.header(given)
+    file_names = tuple(file.schema_arrow.names)
+    header = source.header(file_names)
     index = _choose(source.name, header, source.columns)
     chosen = list(index or range(len(header)))
     _check_types(source, file.schema_arrow, chosen)
     source.check_bytes(file.metadata.num_rows * len(chosen) * np.dtype(np.float64).itemsize)
-    table = file.read(None if index is None else [given[i] for i in index]).rename_columns(
+    table = file.read(None if index is None else [file_names[i] for i in index]).rename_columns(
         [header[i] for i in chosen]
     )
     if table.num_columns != len(chosen):
         raise ValueError("columns whose names have points in them")
     frame = frame_of(table)
     assert frame is not None
-    read = [
+    columns = [
         np.asarray(table.column(i).to_pylist(), object)
         if name in source.texts
         else _numbers(source, name, frame.read(i))
         for i, name in enumerate(table.column_names)
     ]
-    rows = np.stack(read, axis=1) if read else np.zeros(frame.shape)
+    rows = np.stack(columns, axis=1) if columns else np.zeros(frame.shape)
     return Table({None: rows}, tuple(table.column_names))
 
 
-def _check_types(source: Source, schema: Any, chosen: Sequence[int]) -> None:
+def _check_types(source: TableFile, schema: Any, chosen: Sequence[int]) -> None:
     """Raise InvalidReferencesError for lists, maps and structures: they are no column of numbers."""
     for i in chosen:
         kind, name = schema.field(i).type, schema.names[i]
@@ -388,12 +388,12 @@ def _check_types(source: Source, schema: Any, chosen: Sequence[int]) -> None:
             raise source.fault(f"column {name!r} holds {str(kind)[:_SHOWN]}, not numbers.")
 
 
-def _numbers(source: Source, name: str, column: np.ndarray) -> np.ndarray:
+def _numbers(source: TableFile, name: str, column: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
         return numbers_of(column, name, source.fault, missing=True).astype(np.float64)
 
 
-_READERS: dict[str, Callable[[Source], Table]] = {
+_READERS: dict[str, Callable[[TableFile], Table]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
     ".csv": _read_csv,

@@ -61,32 +61,31 @@ class Frame:
         return Frame(self.labels, len(rows), lambda i: self.read(i)[rows])
 
 
-def frame_of(given: object) -> Frame | None:
+def frame_of(rows: object) -> Frame | None:
     """Return a table of any library as a frame; None for anything else.
 
     Raises:
         InvalidOptionError: if the table is not computed yet, or reading it needs pyarrow, which is missing.
     """
-    if isinstance(given, Frame):
-        return given
-    if not any(hasattr(type(given), name) for name in ("columns", "__arrow_c_stream__")):
+    if isinstance(rows, Frame):
+        return rows
+    if not any(hasattr(type(rows), name) for name in ("columns", "__arrow_c_stream__")):
         return None
     import narwhals.stable.v2 as nw
 
-    native, known = given, nw.dependencies
-    is_stream = hasattr(given, "__arrow_c_stream__")
-    if is_stream and not known.is_into_dataframe(given) and not known.is_into_series(given):
-        native = _arrow_table(given)  # of DuckDB, or record batches
-    table: Any = native
-    if known.is_pyarrow_table(table):
+    table: Any = rows
+    is_stream = hasattr(rows, "__arrow_c_stream__")
+    if is_stream and not nw.dependencies.is_into_dataframe(rows) and not nw.dependencies.is_into_series(rows):
+        table = _arrow_table(rows)  # of DuckDB, or record batches
+    if nw.dependencies.is_pyarrow_table(table):
         return Frame(tuple(table.column_names), table.num_rows, lambda i: _arrow_values(table.column(i)))
     labels = None
-    if known.is_pandas_like_dataframe(table):  # columns by position, since labels may repeat
+    if nw.dependencies.is_pandas_like_dataframe(table):  # columns by position, since labels may repeat
         labels, table = table.columns, table.set_axis(range(table.shape[1]), axis=1)
     table = nw.from_native(table, pass_through=True)
     if isinstance(table, nw.LazyFrame):
         raise InvalidOptionError(
-            f"a {type(given).__name__} is not computed yet: give what its collect() or compute() returns."
+            f"a {type(rows).__name__} is not computed yet: give what its collect() or compute() returns."
         )
     if not isinstance(table, nw.DataFrame):
         return None
@@ -95,22 +94,24 @@ def frame_of(given: object) -> Frame | None:
     )
 
 
-def _arrow_table(given: Any) -> Any:
-    demand_pyarrow(f"rows of a {type(given).__name__}")
+def _arrow_table(table: Any) -> Any:
+    require_pyarrow(f"rows of a {type(table).__name__}")
     import pyarrow as pa
 
-    return pa.table(given)
+    return pa.table(table)
 
 
-def demand_pyarrow(what: str, instead: str = "", error: type[RationaleError] = InvalidOptionError) -> None:
+def require_pyarrow(
+    subject: str, instead: str = "", error: type[RationaleError] = InvalidOptionError
+) -> None:
     """Raise an error with the install command if pyarrow is missing.
 
     Args:
-        what: the things that need it, in the plural.
+        subject: the things that need it, in the plural.
         instead: an alternative without it, such as ", or use .csv".
     """
     if importlib.util.find_spec("pyarrow") is None:
-        raise error(f"{what} need pyarrow: {install('parquet')}{instead}.")
+        raise error(f"{subject} need pyarrow: {install('parquet')}{instead}.")
 
 
 def _arrow_values(column: Any) -> np.ndarray:
@@ -126,18 +127,18 @@ def _values(column: Any) -> np.ndarray:
     return np.asarray(column.to_numpy())
 
 
-def shown(names: Sequence[str]) -> str:
+def quoted(names: Sequence[str]) -> str:
     """Return the text of untrusted names, cut short."""
     return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
 
 
-def elements_of(given: object) -> list[Any] | None:
+def row_labels(row: object) -> list[Any] | None:
     """Return the labels of one row, such as a table's minima in a pandas Series; None for anything else."""
-    labels = getattr(given, "index", None)
-    return None if labels is None or callable(labels) or not hasattr(given, "to_numpy") else list(labels)
+    labels = getattr(row, "index", None)
+    return None if labels is None or callable(labels) or not hasattr(row, "to_numpy") else list(labels)
 
 
-def are_positions(labels: Sequence[Any]) -> bool:
+def are_default_labels(labels: Sequence[Any]) -> bool:
     """Tell whether these labels are a library's default positions."""
     whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in labels)
     return whole and sorted(labels) == list(range(len(labels)))
@@ -153,28 +154,30 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
         RationaleError: if two columns share a name, or one is missing.
     """
     texts = [str(label) for label in labels]
-    wanted = set(texts if names is None else names)
-    doubled = [text for text, count in Counter(texts).items() if count > 1 and text in wanted]
+    wanted_names = set(texts if names is None else names)
+    doubled = [text for text, count in Counter(texts).items() if count > 1 and text in wanted_names]
     if doubled:
-        raise fault(f"more than one column is named {shown(doubled)}. Rename or drop them.")
-    if are_positions(labels) and (names is None or len(names) == len(labels)):
+        raise fault(f"more than one column is named {quoted(doubled)}. Rename or drop them.")
+    if are_default_labels(labels) and (names is None or len(names) == len(labels)):
         return [int(i) for i in np.argsort(labels)]
     if names is None:
         return list(range(len(labels)))
     position = {text: i for i, text in enumerate(texts)}
     missing = [name for name in names if name not in position]
     if missing:
-        unknown = [text for text in texts if text not in wanted]
-        faults = {"are not features": unknown, "are missing": missing}
-        found = " and ".join(f"columns {shown(which)} {what}" for what, which in faults.items() if which)
+        unknown = [text for text in texts if text not in wanted_names]
+        unmatched = {"are not features": unknown, "are missing": missing}
+        problems = " and ".join(
+            f"columns {quoted(columns)} {kind}" for kind, columns in unmatched.items() if columns
+        )
         raise fault(
-            f"{found}. The features are {shown(names)}: rename or add columns, or give an array, whose "
+            f"{problems}. The features are {quoted(names)}: rename or add columns, or give an array, whose "
             "columns count by position."
         )
     return [position[name] for name in names]
 
 
-def in_order(
+def columns_in_order(
     frame: Frame, names: Sequence[str] | None, fault: Fault, *, words: bool = False, missing: bool = False
 ) -> np.ndarray:
     """Return a frame as [N, F], its columns in the order of the features.
@@ -197,7 +200,7 @@ def in_order(
     return np.stack(columns, axis=1) if columns else np.zeros(chosen.shape)
 
 
-def spread(
+def divide_columns(
     frame: Frame, inputs: Mapping[str, Sequence[str] | None], passed_over: Collection[str], fault: Fault
 ) -> dict[str, Frame]:
     """Divide one frame's columns among several inputs.
@@ -212,13 +215,15 @@ def spread(
     unnamed = [name for name, names in inputs.items() if names is None]
     if unnamed:
         raise fault(
-            f"one table for {len(inputs)} inputs, but the features of {shown(unnamed)} have no names. Give a "
-            "mapping from each input to its rows."
+            f"one table for {len(inputs)} inputs, but the features of {quoted(unnamed)} have no names. Give "
+            "a mapping from each input to its rows."
         )
-    wanted = frame.select([i for i, label in enumerate(frame.labels) if str(label) not in passed_over])
+    columns = frame.select([i for i, label in enumerate(frame.labels) if str(label) not in passed_over])
     names = [name for features in inputs.values() for name in features or ()]
-    ordered = iter(positions_of(wanted.labels, names, fault))
-    return {name: wanted.select([next(ordered) for _ in features or ()]) for name, features in inputs.items()}
+    ordered = iter(positions_of(columns.labels, names, fault))
+    return {
+        name: columns.select([next(ordered) for _ in features or ()]) for name, features in inputs.items()
+    }
 
 
 def numbers_of(column: np.ndarray, label: str, fault: Fault, *, missing: bool) -> np.ndarray:
@@ -258,6 +263,6 @@ def _number(value: Any, label: str, fault: Fault) -> Any:
         return np.nan
     if not isinstance(value, _NUMBERS):
         raise fault(
-            f"column {label!r} holds {shown([str(value)])[1:-1]}, not numbers. Encode it as for training."
+            f"column {label!r} holds {str(value)[:_SHOWN]!r}, not numbers. Encode it as for training."
         )
     return value

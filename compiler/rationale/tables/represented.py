@@ -44,19 +44,19 @@ class StandsFor(BaseModel):
         if self.policy is None or manifest.decision is None:
             return ()
         profile = manifest.decision.profile
-        due, drawn = ((profile.references.policy, profile.threshold), (self.policy, self.threshold))
-        if drawn == due:
+        declared, drawn = ((profile.references.policy, profile.threshold), (self.policy, self.threshold))
+        if drawn == declared:
             return ()
         return (
             f"the references were drawn as {drawn[0]} at the threshold {drawn[1]:g}, and the decision profile"
-            f" says {due[0]} at {due[1]:g}: draw them again by this profile.",
+            f" says {declared[0]} at {declared[1]:g}: draw them again by this profile.",
         )
 
     def _of_base(self, manifest: Manifest) -> tuple[str, ...]:
         base = manifest.references.base_value if manifest.references else None
-        known = self.outputs.get(manifest.explained_output)
+        output = self.outputs.get(manifest.explained_output)
         if manifest.decision is not None and manifest.decision.profile.space == "margin":
-            known = None  # outputs are scores, and the base value is none
+            output = None  # outputs are scores, and the base value is none
         if self.model is None:
             return (
                 f"the references were made of {self.rows} rows without a model: their mean output, the base "
@@ -67,19 +67,21 @@ class StandsFor(BaseModel):
                 f"the weights of the references keep the mean output of another model over the {self.rows} "
                 "rows they were made of: make them again with `rationale references --model` and this one.",
             )
-        if known is None or base is None or isinstance(manifest.targets, str):
+        if output is None or base is None or isinstance(manifest.targets, str):
             return ()
         elements = {t: b for t, b in zip(manifest.targets, base, strict=True) if isinstance(t, int)}
         if not elements:  # contrasts alone
             return ()
-        return shifts(manifest.explained_output, list(elements), list(elements.values()), known, self.rows)
+        return shift_warnings(
+            manifest.explained_output, list(elements), list(elements.values()), output, self.rows
+        )
 
 
-def shifts(
-    name: str, elements: Sequence[int], base: Sequence[float], known: MeanOutput, rows: int
+def shift_warnings(
+    name: str, elements: Sequence[int], base: Sequence[float], output: MeanOutput, rows: int
 ) -> tuple[str, ...]:
     """Warn of the element whose base value is farthest from its mean over all rows, if one is far."""
-    mean, spread = (np.asarray(values)[list(elements)] for values in (known.mean, known.spread))
+    mean, spread = (np.asarray(values)[list(elements)] for values in (output.mean, output.spread))
     off = (np.asarray(base) - mean) / np.where(spread > 0, spread, 1)
     worst = int(np.abs(off).argmax())
     if abs(off[worst]) <= SHIFT:

@@ -11,12 +11,12 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.tables.frames import demand_pyarrow
+from rationale.tables.frames import require_pyarrow
 
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
 
 Item = TypeVar("Item")
-Kept = Mapping[str, Sequence[Any]]  # columns of the rows, written beside their answers
+KeptColumns = Mapping[str, Sequence[Any]]  # columns of the rows, written beside their answers
 
 
 def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
@@ -29,20 +29,20 @@ def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
     if kind not in kinds:
         raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}{more}.")
     if kind == ".parquet":
-        others = " or ".join(other for other in kinds if other != kind)
-        demand_pyarrow(f"{path}: parquet files", f", or save {others}")
+        alternatives = " or ".join(other for other in kinds if other != kind)
+        require_pyarrow(f"{path}: parquet files", f", or save {alternatives}")
 
 
-def check_kept(keep: Collection[str], own: Collection[str]) -> None:
-    """Raise InvalidOptionError if a column to keep has the name of one of the answer's `own`."""
-    if clash := sorted({*own} & {*keep}):
+def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:
+    """Raise InvalidOptionError if a column to keep has the name of one of the answer's `answer_columns`."""
+    if clash := sorted({*answer_columns} & {*keep}):
         raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
 
 
-def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield items in lists of `size`."""
-    left = iter(items)
-    while group := list(islice(left, size)):
+    iterator = iter(items)
+    while group := list(islice(iterator, size)):
         yield group
 
 

@@ -27,7 +27,7 @@ _RUNNERS = (
 )
 
 
-class Run(Protocol):
+class RunModel(Protocol):
     """A function that runs a model: it returns all outputs, or those named, by name."""
 
     def __call__(
@@ -57,9 +57,9 @@ def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     full.CopyFrom(model)
     defaults = {(f.domain, f.name): f.attribute_proto for f in full.functions}
     for node in (*full.graph.node, *(n for f in full.functions for n in f.node)):
-        given = {a.name for a in node.attribute}
-        known = defaults.get((node.domain, node.op_type), ())
-        node.attribute.extend(a for a in known if a.name not in given)
+        names = {a.name for a in node.attribute}
+        attributes = defaults.get((node.domain, node.op_type), ())
+        node.attribute.extend(a for a in attributes if a.name not in names)
     return full
 
 
@@ -75,7 +75,7 @@ class Erf(OpRun):
 class _Runner:
     """The interface of `rationale.graph.runtime.session.Runner` on another engine."""
 
-    def __init__(self, run: Run, model: Any, **_: Any) -> None:
+    def __init__(self, run: RunModel, model: Any, **_: Any) -> None:
         loaded = model.load() if isinstance(model, ModelFile) else model
         self.run = run
         self.model = loaded if isinstance(loaded, onnx.ModelProto) else ir.serde.serialize_model(loaded)
@@ -88,7 +88,7 @@ class _Runner:
 
 
 @contextmanager
-def computing_by(run: Run) -> Iterator[None]:
+def computing_by(run: RunModel) -> Iterator[None]:
     """Fold constants and check graphs by `run`, without timing, since its seconds mean nothing."""
     with ExitStack() as stack:
         for module in _RUNNERS:

@@ -12,7 +12,7 @@ import onnx
 from rationale import Compiled, DeepShap, Gradient, Lrp, RationaleError, Zero, compile_model
 from rationale.methods.engine import Method
 from rationale.rules.rule import Kind, Rule, Trait, find_rule
-from rationale.testing.engine import Rows, Run, by_onnx, computing_by
+from rationale.testing.engine import Rows, RunModel, by_onnx, computing_by
 from rationale.testing.sample import Sample, Var
 
 # float64: rules are algebra, so the remaining errors are rounding over a few dozen operations.
@@ -30,7 +30,7 @@ N, K = 2, 3
 STEP, NUDGE = 1e-5, 1e-12
 
 
-def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
+def check_rule(sample: Sample, run: RunModel = by_onnx) -> tuple[str, ...]:
     """Check the rule of an operator on a sample, like Rationale's own rules.
 
     In float64: attributions add up for one reference and for several weighted ones, at ties and zeros too;
@@ -50,16 +50,16 @@ def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
             and the error.
     """
     harness = Harness(sample, run)
-    made, missing = harness.check(), harness.without_form()
+    completed, missing = harness.check(), harness.without_form()
     if missing:
         warnings.warn(f"{sample.label}: not checked, since {'; '.join(missing)}", stacklevel=2)
-    return made
+    return completed
 
 
 class Harness:
     """The checks of one sample; each raises AssertionError on failure, and all share their graphs."""
 
-    def __init__(self, sample: Sample, run: Run) -> None:
+    def __init__(self, sample: Sample, run: RunModel) -> None:
         self.sample, self.run = sample, run
         self.dtype: Any = np.float64 if sample.float64 else np.float32
         self.model = sample.model(self.dtype)
@@ -67,8 +67,8 @@ class Harness:
         self._graphs: dict[str, onnx.ModelProto] = {}
 
     def check(self) -> tuple[str, ...]:
-        rule = self._rule()
-        deepshap = rule.kind is not Kind.LOCAL or rule.deeplift_form is not None
+        self._rule()  # raises if there is none
+        deepshap = self._has_deepshap
         exact, smooth = self.sample.float64, self.sample.float64 and self.sample.smooth
         checks = {
             "completeness": (self.completeness, deepshap),
@@ -80,7 +80,7 @@ class Harness:
             "float32": (self.in_float32, exact),
             "batching": (self.batching, True),
         }
-        made = []
+        completed = []
         for name, (check, applies) in checks.items():
             if applies:
                 try:
@@ -90,8 +90,8 @@ class Harness:
                 except Exception as error:  # a rule is foreign code
                     reason = f"{error}" if isinstance(error, RationaleError) else repr(error)
                     raise AssertionError(f"{self.sample.label}, {name}: {reason}") from error
-                made.append(name)
-        return tuple(made)
+                completed.append(name)
+        return tuple(completed)
 
     def without_form(self) -> list[str]:
         """Return the reasons why methods refuse the operator, so that its rule was not checked for them."""
@@ -121,8 +121,8 @@ class Harness:
     def finite_differences(self) -> None:
         x = self._draw(N, 3)
         for name, value in attributions(self.run(self.graph("gradient"), x)).items():
-            want = self.central_differences(x, name)[:, self.targets].reshape(value.shape)
-            self._demand(value, want, FINITE_DIFFERENCE, "gradient", name, "of the finite difference")
+            expected = self.central_differences(x, name)[:, self.targets].reshape(value.shape)
+            self._demand(value, expected, FINITE_DIFFERENCE, "gradient", name, "of the finite difference")
 
     def near_the_reference(self) -> None:
         """Check that multipliers keep their precision as x − r shrinks: here to 1e-12 of x."""
@@ -130,10 +130,10 @@ class Harness:
         x = {name: a * (1 + NUDGE) for name, a in references.items()}
         gradient, deepshap = (attributions(self.run(self.graph(m), x)) for m in ("gradient", "deepshap"))
         for name, value in deepshap.items():
-            want = gradient[name] * (x[name] - references[name])[:, None]
-            size = max(np.abs(want).max(), 1e-300)
-            value, want = value / size, want / size
-            self._demand(value, want, NEAR, "DeepSHAP near the reference", name, "of gradient·Δ")
+            expected = gradient[name] * (x[name] - references[name])[:, None]
+            size = max(np.abs(expected).max(), 1e-300)
+            value, expected = value / size, expected / size
+            self._demand(value, expected, NEAR, "DeepSHAP near the reference", name, "of gradient·Δ")
 
     def at_the_reference(self) -> None:
         for name, value in attributions(self.run(self.graph("deepshap"), self.one_reference)).items():
@@ -173,20 +173,20 @@ class Harness:
         for i in range(K):
             alone = compiled.explain({name: value[i : i + 1] for name, value in x.items()})
             for name, value in attributions(dict(alone)).items():
-                own = whole[f"{name}_attributions"][i : i + 1]
-                self._demand(own, value, PARITY_32, "gradient in a batch", name, "of the row alone")
+                batched_value = whole[f"{name}_attributions"][i : i + 1]
+                self._demand(batched_value, value, PARITY_32, "gradient in a batch", name, "of the row alone")
 
     # -- parts --------------------------------------------------------------------------------------
 
     def graph(self, method: str) -> onnx.ModelProto:
         """Return the graph emitted for a method by its name, with one reference if it needs one."""
         if method not in self._graphs:
-            made: dict[str, Callable[[], Method]] = {
+            methods: dict[str, Callable[[], Method]] = {
                 "gradient": Gradient,
                 "deepshap": lambda: DeepShap(self.one_reference),
                 "lrp": lambda: Lrp(rules=self._linear_rules()),  # only for operators that have a rule
             }
-            self._graphs[method] = self._compiled(made[method]())
+            self._graphs[method] = self._compiled(methods[method]())
         return self._graphs[method]
 
     def answer(self, x: Rows, references: Rows, weights: Sequence[float]) -> Rows:
@@ -200,8 +200,8 @@ class Harness:
         tolerance = COMPLETE_64 if self.sample.float64 else PARITY_32
         difference = answer["explained_value"] - answer["base_value"]
         scale = max(1.0, np.abs(answer["explained_value"]).max())
-        got, due = sums(answer) / scale, difference / scale
-        self._demand(got, due, tolerance, where, "the sum of attributions", "of output − base value")
+        total, expected = sums(answer) / scale, difference / scale
+        self._demand(total, expected, tolerance, where, "the sum of attributions", "of output − base value")
         gap = answer["completeness_gap"] / scale
         self._demand(gap, np.zeros_like(gap), tolerance, where, "completeness_gap", "of nothing")
 
@@ -216,11 +216,11 @@ class Harness:
     def tied(self) -> tuple[Rows, Rows]:
         references, x = (on_a_grid(self.sample, self.sample.draw(n, 5 + n, np.float64)) for n in (1, N))
         for name, value in x.items():
-            flat, own = value.reshape(N, -1), references[name].reshape(1, -1)
-            flat[:, ::2] = own[:, ::2]
+            flat, reference = value.reshape(N, -1), references[name].reshape(1, -1)
+            flat[:, ::2] = reference[:, ::2]
             if value.min() < 0 < value.max():
                 flat[0, 1::2] = 0.0
-                own[0, 1::4] = 0.0
+                reference[0, 1::4] = 0.0
         return x, references
 
     def central_differences(self, x: Rows, name: str) -> np.ndarray:
@@ -261,13 +261,13 @@ class Harness:
         return self.sample.model(np.float32)
 
     def _rule(self) -> Rule:
-        found = find_rule(self.sample.op_type, self.sample.domain)
-        if found is None:
+        rule = find_rule(self.sample.op_type, self.sample.domain)
+        if rule is None:
             name = f"{self.sample.domain}.{self.sample.op_type}".lstrip(".")
             raise AssertionError(
                 f"no rule is declared for {name}: import the module that declares it, and compare the names"
             )
-        return found
+        return rule
 
     @property
     def _has_deepshap(self) -> bool:
@@ -291,16 +291,23 @@ class Harness:
         return bool(np.isfinite(self.values(anywhere)).all())
 
     def _demand(
-        self, got: np.ndarray, want: np.ndarray, tolerance: float, what: str, name: str, whose: str
+        self,
+        value: np.ndarray,
+        expected: np.ndarray,
+        tolerance: float,
+        subject: str,
+        name: str,
+        standard: str,
     ) -> None:
-        """Demand that `got` is near `want`; `tolerance` is relative to max(1, largest of `want`)."""
-        off = np.abs(got.astype(np.float64) - want)
-        if off.size == 0 or off.max() <= tolerance * max(1.0, np.abs(want).max()):
+        """Demand that a value is as expected; `tolerance` is relative to max(1, largest of `expected`)."""
+        off = np.abs(value.astype(np.float64) - expected)
+        if off.size == 0 or off.max() <= tolerance * max(1.0, np.abs(expected).max()):
             return
         position = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape)
         raise AssertionError(
-            f"{self.sample.label}: {what}: {name} at {[int(i) for i in position]} is {got[position]:.9g}, "
-            f"where {want[position]:.9g} is due ({whose}; tolerance {tolerance:g})"
+            f"{self.sample.label}: {subject}: {name} at {[int(i) for i in position]} is "
+            f"{value[position]:.9g}, where {expected[position]:.9g} is due "
+            f"({standard}; tolerance {tolerance:g})"
         )
 
 

@@ -39,8 +39,8 @@ def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
         rows = {name: np.asarray(inputs)}
         answer = compiled.explain(rows)
         positions = _positions(compiled, np.asarray(targets).reshape(-1), lambda: predict(rows))
-        found = answer[compiled.manifest.attributed[0].attributions]
-        return np.asarray(found[np.arange(len(found)), positions])
+        attributions = answer[compiled.manifest.attributed[0].attributions]
+        return np.asarray(attributions[np.arange(len(attributions)), positions])
 
     return explain
 
@@ -103,8 +103,8 @@ def _predictions(compiled: Compiled) -> Callable[[Mapping[str, np.ndarray]], np.
     runner, dtypes = plain_runner(compiled), {n: a.dtype for n, a in compiled.sample.items()}
 
     def predict(rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        given = {name: np.ascontiguousarray(array, dtypes[name]) for name, array in rows.items()}
-        output = runner(given)[compiled.manifest.explained_output]
+        feeds = {name: np.ascontiguousarray(array, dtypes[name]) for name, array in rows.items()}
+        output = runner(feeds)[compiled.manifest.explained_output]
         return np.asarray(output).reshape(len(output), -1)
 
     return predict

@@ -79,7 +79,7 @@ class Sample:
             nodes.append(helper.make_node("Concat", [f"s{i}" for i in range(self.outputs)], ["y"], axis=-1))
             output = "y"
         if self.bare:
-            nodes, output = self._around(nodes, output, initializers)
+            nodes, output = self._without_batch_axis(nodes, output, initializers)
         graph = helper.make_graph(
             nodes,
             "sample",
@@ -89,8 +89,8 @@ class Sample:
         )
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("ai.onnx.ml", 3)]
         functions = [onnx.parser.parse_function(self.function)] if self.function else []
-        own = {*(function.domain for function in functions), self.domain} - {"", "ai.onnx.ml"}
-        imports += [helper.make_opsetid(domain, 1) for domain in sorted(own)]
+        domains = {*(function.domain for function in functions), self.domain} - {"", "ai.onnx.ml"}
+        imports += [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
         model = helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
         return onnx.shape_inference.infer_shapes(model)
 
@@ -100,7 +100,7 @@ class Sample:
     def _rows(self, shape: tuple[int, ...]) -> list[Any]:
         return [1 if self.bare else "N", *shape]
 
-    def _around(
+    def _without_batch_axis(
         self, nodes: list[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
     ) -> tuple[list[onnx.NodeProto], str]:
         """Take the batch axis off every input, and add one to the output."""

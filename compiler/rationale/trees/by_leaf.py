@@ -16,7 +16,7 @@ from math import lgamma
 import numpy as np
 
 from rationale.errors import UnsupportedModelError
-from rationale.schema.machine import in_words
+from rationale.schema.machine import format_bytes
 from rationale.trees.groups import MOST_STATES, Tree, TreeLeaf
 from rationale.trees.tables import (
     FLOAT,
@@ -176,9 +176,9 @@ def _too_large_error(trees: Sequence[Tree], counted_leaves: Sequence[LeafPattern
     most = max(len(leaf.satisfied) for leaf in leaves)
     return UnsupportedModelError(
         f"{len(leaves)} leaves depend on up to {most} features each, too many for tables; the patterns of "
-        f"the references on them would take about {in_words(int(size))}, and an answer about {seconds:.1g} s "
-        f"for each row: a graph holds at most {in_words(MOST_BYTES)}. Give fewer references, train "
-        "with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
+        f"the references on them would take about {format_bytes(int(size))}, and an answer about "
+        f"{seconds:.1g} s for each row: a graph holds at most {format_bytes(MOST_BYTES)}. Give fewer "
+        "references, train with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
     )
 
 

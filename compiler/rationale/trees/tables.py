@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from rationale.errors import UnsupportedModelError
-from rationale.schema.machine import in_words
+from rationale.schema.machine import format_bytes
 from rationale.trees.ensemble import Ensemble
 from rationale.trees.groups import MOST_STATES, FeatureBounds, LeafGroup, Tree, TreeLeaf, grouped_trees
 from rationale.trees.leaves import leaf_interactions, leaf_values
@@ -176,12 +176,14 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
     if not deep and size <= MOST_BYTES:
         return
     leaves = sum(len(group.leaves) for group in groups)
-    message = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
+    message = (
+        f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {format_bytes(size)} together"
+    )
     if deep:
         widest = max(len(group.states) for group in deep)
         message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
     raise UnsupportedModelError(
-        f"{message}: a graph holds at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each "
+        f"{message}: a graph holds at most {format_bytes(MOST_BYTES)} in all, and {MOST_STATES} rows of each "
         "table (leaves on 12 features). Train with a max_depth (6 to 8), or with fewer trees, or take "
         "shap.TreeExplainer."
     )

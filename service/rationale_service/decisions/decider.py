@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decided import Undecided, answered, decided_rows, refusals
-from rationale.decisions.drift import SCORE, stability
-from rationale.decisions.rows import profile_of, values_of
+from rationale.decisions.decided import Undecided, decide_rows, decision_answer, refusals
+from rationale.decisions.drift import SCORE, stability_index
+from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut
 from rationale_service.decisions.stability import demand_comparisons, with_survival
@@ -109,7 +109,7 @@ class _DecisionWindow:
             return dict.fromkeys(self.classes, 0.0)
         counted = zip(self.classes.items(), self._counts, strict=True)
         return {
-            key: stability(feature_classes, row[: len(feature_classes.shares)])
+            key: stability_index(feature_classes, row[: len(feature_classes.shares)])
             for (key, feature_classes), row in counted
         }
 
@@ -278,7 +278,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
     inputs = to_tensors(form, own_rows, faults)
     faults.report()
     bounded = any(rule.is_bounded for rule in profile.features.values())
-    values = values_of(manifest, inputs, rows) if bounded else ()
+    values = feature_values(manifest, inputs, rows) if bounded else ()
     for i, fault in refusals(manifest, inputs, values):
         faults.note(f"instances[{i}]: {fault}")
     faults.report()
@@ -319,12 +319,12 @@ async def decisions_of(
     for start in range(0, len(instances), _AT_ONCE):
         block = slice(start, start + _AT_ONCE)
         of_graph, block_inputs = ({name: a[block] for name, a in of.items()} for of in (answers, inputs))
-        values = values_of(manifest, block_inputs, instances[block])
-        for i, decided in enumerate(decided_rows(manifest, of_graph, values, block_inputs), start):
+        values = feature_values(manifest, block_inputs, instances[block])
+        for i, decided in enumerate(decide_rows(manifest, of_graph, values, block_inputs), start):
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:
-                decisions.append({"id": secrets.token_hex(16), **answered(manifest, decided), **extra})
+                decisions.append({"id": secrets.token_hex(16), **decision_answer(manifest, decided), **extra})
         await asyncio.sleep(0)
     faults.report()
     return decisions

@@ -14,20 +14,20 @@ import orjson
 from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import atomic_file
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.portfolios.answered_files import Answered, Source, answer_files
-from rationale.portfolios.arrow import DIGEST, nothing_of, with_kept
+from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_files
+from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
     Line,
-    batch_of,
     check_decisions,
-    own_columns,
+    decision_batch,
+    decision_columns,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
-from rationale.tables.written import Kept, check_kept
+from rationale.tables.written import KeptColumns, check_kept
 from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
@@ -94,7 +94,7 @@ class Portfolio:
     deciding: DecidingEntry
     instances: Sequence[Instance]
     digest: str
-    kept_columns: Kept = field(default_factory=dict)
+    kept_columns: KeptColumns = field(default_factory=dict)
 
 
 def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
@@ -112,7 +112,7 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
     deciding = DecidingEntry.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
-    check_kept(keep, own_columns(deciding.manifest))
+    check_kept(keep, decision_columns(deciding.manifest))
     return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
 
 
@@ -205,7 +205,7 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
-) -> tuple[Answered, OutcomeCounts]:
+) -> tuple[AnsweredFiles, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
 
     A file that an interrupted run did not finish is decided from its first row; the trail returns decisions
@@ -242,12 +242,12 @@ class _PortfolioAnswers:
     stage: str = "deciding"
 
     def schema(self, table: Any) -> Any:
-        schema = with_kept(batch_of(self._manifest, []), nothing_of(table), self.keep).schema
+        schema = with_kept(decision_batch(self._manifest, []), empty_batch(table), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return schema.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
 
-    def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:
+    def answers(self, source: RowFile, batches: Iterator[Any]) -> Iterator[Any]:
         first = 0
         place = hashlib.sha256(source.path.encode()).hexdigest()[:8]  # equal rows elsewhere are others
         for batch in batches:
@@ -258,7 +258,7 @@ class _PortfolioAnswers:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            yield with_kept(batch_of(self._manifest, lines), batch, self.keep)
+            yield with_kept(decision_batch(self._manifest, lines), batch, self.keep)
             first = last + 1
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from rationale.decisions.rows import margin_at, profile_of, score_at
+from rationale.decisions.rows import margin_output, profile_of, score_location
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN, Manifest
 from rationale_service.decisions.decider import inputs_of
@@ -117,8 +117,8 @@ def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dic
             }
             for name, array in inputs.items()
         ],
-        "numbers": [score_at(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
-        "margin": margin_at(manifest),
+        "numbers": [score_location(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
+        "margin": margin_output(manifest),
         "attributions": [
             (item.attributions, item.feature_names or (item.tensor.name,)) for item in manifest.attributed
         ],

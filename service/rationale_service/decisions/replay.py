@@ -8,8 +8,8 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from rationale.decisions.decided import Undecided, decided_rows
-from rationale.decisions.rows import profile_of, values_of
+from rationale.decisions.decided import Undecided, decide_rows
+from rationale.decisions.rows import feature_values, profile_of
 from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME, Manifest
@@ -114,8 +114,8 @@ class Replayer:
         try:
             inputs = inputs_of(entry, manifest, [decision.instance], Faults())
             tensors = run(entry, session, inputs, entry.output_names)
-            values = values_of(manifest, inputs, [decision.instance])
-            (decided,) = decided_rows(manifest, tensors, values, inputs)
+            values = feature_values(manifest, inputs, [decision.instance])
+            (decided,) = decide_rows(manifest, tensors, values, inputs)
             fault = decided.fault if isinstance(decided, Undecided) else ""
         except RationaleError as error:
             fault = str(error)

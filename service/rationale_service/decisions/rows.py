@@ -16,7 +16,7 @@ import orjson
 
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry
-from rationale.decisions.rows import profile_of, values_of
+from rationale.decisions.rows import feature_values, profile_of
 from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
@@ -89,7 +89,7 @@ class DecidingEntry:
                 if _is_whole(spec.name, form.features)
             }
             | {column: cells[i] for column, cells in extra.items()}
-            for i, values in enumerate(values_of(self.manifest, inputs))
+            for i, values in enumerate(feature_values(self.manifest, inputs))
         ]
 
     @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 from rationale.decisions.decide import NoReasonsError
 from rationale.decisions.rows import explained_rows, profile_of
-from rationale.decisions.stability import Codes, codes_of, judged_by, survival
+from rationale.decisions.stability import Codes, reason_codes, reason_survival, with_profile
 from rationale.schema.manifest import Comparison, Manifest
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
@@ -47,11 +47,10 @@ async def with_survival(
         for item in decided.comparisons:
             entry, comparison_manifest = _entry_of_comparison(plane, manifest, item)
             answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
-            for place, (i, row) in enumerate(
-                zip(attributed, explained_rows(judged_by(comparison_manifest, decided), answers), strict=True)
-            ):
+            explained = explained_rows(with_profile(comparison_manifest, decided), answers)
+            for place, (i, row) in enumerate(zip(attributed, explained, strict=True)):
                 try:
-                    codes_by_row[i].append((item, codes_of(decided, row, item.name)))
+                    codes_by_row[i].append((item, reason_codes(decided, row, item.name)))
                 except NoReasonsError as error:
                     raise UndecidedError(f"instances[{i}]: {error}") from error
                 if place % _AT_ONCE == _AT_ONCE - 1:
@@ -69,7 +68,7 @@ def _is_attributed(reason: Mapping[str, Any]) -> bool:
 
 def _with(reason: Mapping[str, Any], comparisons: Sequence[tuple[Comparison, Codes]]) -> dict[str, Any]:
     return (
-        {**reason, "survival": survival(reason["code"], comparisons)}
+        {**reason, "survival": reason_survival(reason["code"], comparisons)}
         if _is_attributed(reason)
         else {**reason}
     )

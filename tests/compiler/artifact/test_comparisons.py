@@ -33,7 +33,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.errors import RepositoryError
 from rationale.graph.runtime.session import Runner
 from rationale.methods.engine import Method
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale.schema.machine import Deployment
 from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale_service.cli.main import app
@@ -94,7 +94,7 @@ def test_a_draw_is_of_as_many_rows_of_the_same_references(tmp_path: Path) -> Non
     (outputs,) = ReferenceEvaluator(mlp()).run(None, {"x": NEAR})
     expected = [
         outputs[[np.flatnonzero((row == NEAR).all(1))[0] for row in draw], 1].mean()
-        for draw in draws(NEAR, None, DRAWS, 3)
+        for draw in bootstrap_samples(NEAR, None, DRAWS, 3)
     ]
     entry.write(tmp_path, "m")
     manifest = Manifest.read(tmp_path / "m_explain" / FILE_NAME)
@@ -113,7 +113,7 @@ def test_a_draw_stands_in_the_order_of_the_rows() -> None:
     """So that two draws of the same rows are equal, whatever order chance had."""
     order = np.arange(6)[:, None].astype(np.float32)
     kinds = {"array": order, "table": pd.DataFrame(order, columns=["a"]), "inputs": {"x": order, "y": -order}}
-    actual = {kind: draws(table, [1, 1, 1, 1, 1, 3], 9, 5) for kind, table in kinds.items()}
+    actual = {kind: bootstrap_samples(table, [1, 1, 1, 1, 1, 3], 9, 5) for kind, table in kinds.items()}
     assert len({tuple(draw[:, 0]) for draw in actual["array"]}) > 1
     for array, table, inputs in zip(*actual.values(), strict=True):
         assert (np.diff(array[:, 0]) >= 0).all()
@@ -138,13 +138,13 @@ def test_columns_that_a_fitted_model_does_not_read_are_passed_over() -> None:
 
 
 def test_draws_are_in_the_order_of_the_rows() -> None:
-    for drawn in draws(np.arange(20.0)[:, None], None, 5, seed=1):
+    for drawn in bootstrap_samples(np.arange(20.0)[:, None], None, 5, seed=1):
         assert (np.diff(drawn[:, 0]) >= 0).all()
 
 
 def test_draws_follow_the_weights() -> None:
     weights = np.array([0.0, 1, 2, 3, 2, 1])
-    drawn = np.concatenate(draws(np.arange(K)[:, None], weights, 2000, 0))
+    drawn = np.concatenate(bootstrap_samples(np.arange(K)[:, None], weights, 2000, 0))
     share = np.bincount(drawn[:, 0], minlength=K) / len(drawn)
     np.testing.assert_allclose(share, weights / weights.sum(), atol=0.015)  # four standard errors
     assert share[0] == 0
@@ -152,7 +152,7 @@ def test_draws_follow_the_weights() -> None:
 
 def test_draws_of_several_inputs_keep_rows_together() -> None:
     a = np.arange(K)[:, None]
-    for draw in draws({"a": a, "b": a * 10}, None, 3, 0):
+    for draw in bootstrap_samples({"a": a, "b": a * 10}, None, 3, 0):
         assert draw["a"].shape == (K, 1)
         np.testing.assert_array_equal(draw["a"] * 10, draw["b"])
 
@@ -185,7 +185,9 @@ def test_rows_that_were_drawn_by_weights_count_alike(method: Method) -> None:
     """Else a row of much weight would count twice: it is drawn more often, and has its weight again."""
     drawn = list(Comparisons(draws=3, seed=2).methods(method))
     assert [(name, kind) for name, kind, _ in drawn] == [(f"draw {i}", "draw") for i in (1, 2, 3)]
-    for (_, _, one), rows_due in zip(drawn, draws(NEAR, method.reference_weights, 3, 2), strict=True):
+    for (_, _, one), rows_due in zip(
+        drawn, bootstrap_samples(NEAR, method.reference_weights, 3, 2), strict=True
+    ):
         assert one.reference_weights is None
         assert type(one) is type(method)
         np.testing.assert_array_equal(one.reference_set, rows_due)
@@ -202,7 +204,7 @@ def test_draws_of_covers() -> None:
     assert [comparison.manifest.method for comparison in compiled.comparisons] == [
         compiled.manifest.method
     ] * 2
-    for comparison, rows_of in zip(compiled.comparisons, draws(table, None, 2, 1), strict=True):
+    for comparison, rows_of in zip(compiled.comparisons, bootstrap_samples(table, None, 2, 1), strict=True):
         expected = compile_model(trees, TreeShap(covers=rows_of), targets=[0])
         assert comparison.manifest.digests.references == expected.manifest.digests.references
         assert comparison.manifest.references == expected.manifest.references

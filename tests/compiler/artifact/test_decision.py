@@ -25,7 +25,7 @@ from rationale import (
     compile_model,
 )
 from rationale.artifact.entry import check_entry, open_entry
-from rationale.decisions.rows import explained_rows, keys_of, profile_of
+from rationale.decisions.rows import attribution_keys, explained_rows, profile_of
 from rationale.errors import InvalidOptionError, InvalidProfileError
 from rationale.methods.engine import Method
 from rationale.methods.logits import is_probability
@@ -227,7 +227,7 @@ def test_the_entry_keeps_the_profile_and_is_run_for_one_request_alone(tmp_path: 
     check_entry(tmp_path, "credit")
     manifest = open_entry(tmp_path, "credit").manifest
     assert manifest.decision == compiled.manifest.decision
-    assert keys_of(manifest) == ("money", NAMES[0], *NAMES[3:])
+    assert attribution_keys(manifest) == ("money", NAMES[0], *NAMES[3:])
     assert profile_of(manifest).tolerance == 0.01
     assert any("'R2'" in warning for warning in manifest.warnings)
     assert [read_entry(tmp_path / name).batching for name in ("credit", "credit_explain")] == [True, False]
@@ -477,7 +477,7 @@ def test_several_inputs_are_named_by_their_own_features() -> None:
         "output_range": [-9, 9],
     }
     compiled = decided(inputs, change, DeepShap(references), feature_names=names)
-    assert set(keys_of(compiled.manifest)) == {"ends", *every[1:-1]}
+    assert set(attribution_keys(compiled.manifest)) == {"ends", *every[1:-1]}
 
 
 # -- the base against the threshold ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Gap
 from rationale.rules import rule
-from rationale.terminal import _measured
+from rationale.terminal import _measured_lines
 from tests.compiler.models import mlp, parsed, rows
 
 with warnings.catch_warnings():
@@ -281,7 +281,7 @@ def test_an_output_that_does_not_move_says_that_nothing_was_measured() -> None:
     (warning,) = compiled.manifest.warnings
     assert "not measured" in warning
     assert ("completeness gap", "not measured: the output does not move on the rows of the check") in list(
-        _measured(compiled.manifest)
+        _measured_lines(compiled.manifest)
     )
 
 

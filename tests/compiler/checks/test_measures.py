@@ -14,7 +14,7 @@ from rationale.artifact.checks.measure import relative_error
 from rationale.errors import CheckFailedError, UnsupportedModelError
 from rationale.methods.engine import Gap, Method
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP
-from rationale.schema.manifest import Measured
+from rationale.schema.manifest import Measurements
 from tests.compiler.models import cnn, mlp
 
 FINE: dict[str, Any] = {
@@ -77,7 +77,7 @@ JUDGED: list[tuple[dict[str, Any], Gap | None, str]] = [
 
 @pytest.mark.parametrize(("measures", "gap", "verdict"), JUDGED)
 def test_a_limit_from_both_sides(measures: dict[str, Any], gap: Gap | None, verdict: str) -> None:
-    measured = Measured(**{**FINE, **measures})
+    measured = Measurements(**{**FINE, **measures})
     refused = verdict.startswith("!")
     words = verdict.removeprefix("! ")
     with pytest.raises(CheckFailedError, match=words) if refused else contextlib.nullcontext():
@@ -103,7 +103,7 @@ def test_what_a_row_keeps_is_not_held_against_larger_outputs(method: Method) -> 
 
 @pytest.mark.parametrize(("gap", "warning_count"), [(9.9e-5, 0), (1.1e-4, 1), (0.7, 1)])
 def test_attributions_that_end_on_the_way_may_miss_the_rest(gap: float, warning_count: int) -> None:
-    measured = Measured(**{**FINE, "completeness_gap": gap})
+    measured = Measurements(**{**FINE, "completeness_gap": gap})
     warnings = demand(measured, Gap.ROUNDING, ended=True)
     assert len(warnings) == warning_count
     assert all(f"{gap:.1e}" in w for w in warnings)

@@ -67,37 +67,37 @@ def assert_refused(result: Result, words: str) -> None:
 
 
 def test_compile_explain_check(place: Path) -> None:
-    done = run("compile", "m.onnx", "--references", "r.csv", "--name", "credit")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "wrote model_repository/credit and model_repository/credit_explain" in done.stdout
-    assert re.search(r"^explains +y \(targets: predicted\) by x, deepshap *$", done.stdout, re.MULTILINE)
+    result = run("compile", "m.onnx", "--references", "r.csv", "--name", "credit")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "wrote model_repository/credit and model_repository/credit_explain" in result.stdout
+    assert re.search(r"^explains +y \(targets: predicted\) by x, deepshap *$", result.stdout, re.MULTILINE)
     assert re.search(
-        r"^completeness gap +\d\.\de[+-]\d\d of the largest difference", done.stdout, re.MULTILINE
+        r"^completeness gap +\d\.\de[+-]\d\d of the largest difference", result.stdout, re.MULTILINE
     )
 
-    done = run("explain", "credit", "--input", "wide.csv", "--save", "answer.npz", "--top", "2")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run("explain", "credit", "--input", "wide.csv", "--save", "answer.npz", "--top", "2")
+    assert (result.returncode, result.stderr) == (0, "")
     expected = compile_model(mlp(), DeepShap(np.load("r.npy"))).explain(np.load("r.npy"))
     answer = np.load("answer.npz", allow_pickle=False)
     assert sorted(answer.files) == sorted(expected)
     for name in answer.files:
         np.testing.assert_allclose(answer[name], expected[name], rtol=1e-5, atol=1e-6)
-    lines = done.stdout.splitlines()
+    lines = result.stdout.splitlines()
     assert lines[0].startswith("wrote answer.npz: y [4, 3], x_attributions [4, 1, 5]")
     assert len(lines) == 1 + 4 * 3
     best = int(np.abs(expected["x_attributions"][0, 0]).argmax())
     assert lines[2].split() == [f"{expected['x_attributions'][0, 0, best]:+.6g}", NAMES[best]]
     assert sorted(p.name for p in place.iterdir() if p.name.startswith(".")) == []
 
-    done = run("check", "credit")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"^original outputs +unchanged to \d\.\de[+-]\d\d", done.stdout, re.MULTILINE)
+    result = run("check", "credit")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.search(r"^original outputs +unchanged to \d\.\de[+-]\d\d", result.stdout, re.MULTILINE)
 
 
 def test_operators() -> None:
-    done = run("operators")
-    assert (done.returncode, done.stderr) == (0, "")
-    table = {line.split()[0]: line.split()[1:3] for line in done.stdout.splitlines()[1:]}
+    result = run("operators")
+    assert (result.returncode, result.stderr) == (0, "")
+    table = {line.split()[0]: line.split()[1:3] for line in result.stdout.splitlines()[1:]}
     assert table["Conv"] == ["7+", "bilinear"]
     assert table["Relu"] == ["7+", "pointwise"]
     assert table["MaxPool"] == ["7+", "selection"]
@@ -105,10 +105,10 @@ def test_operators() -> None:
 
 def test_errors_of_a_process_are_one_line(place: Path) -> None:
     (place / "bad.onnx").write_text("no model")
-    done = run("compile", "bad.onnx", "--references", "r.npy", "--name", "m")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: bad.onnx: not an ONNX model")
-    assert len(done.stderr.splitlines()) == 1
+    result = run("compile", "bad.onnx", "--references", "r.npy", "--name", "m")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: bad.onnx: not an ONNX model")
+    assert len(result.stderr.splitlines()) == 1
     assert not Path("model_repository").exists()
 
 
@@ -162,8 +162,8 @@ def test_features_choose_columns_by_name(place: Path) -> None:
     assert_refused(call(*base, "--features", "age,wealth"), r"no column \['wealth'\]; it has \['id', 'cards'")
     assert_refused(call(*base, "--features", "age,income"), r"shape \[4, 2\]; the model needs \[K, 5\]")
     assert not Path("model_repository").exists()
-    done = call(*base, "--features", " age, income,debt,years,cards ")
-    assert done.exit_code == 0, done.output
+    result = call(*base, "--features", " age, income,debt,years,cards ")
+    assert result.exit_code == 0, result.output
     manifest = Manifest.read(place / "model_repository" / "m_explain" / "explanation.json")
     assert manifest.explained[0].feature_names == tuple(NAMES)
     assert manifest.digests == compile_model("m.onnx", DeepShap(np.load("r.npy"))).manifest.digests
@@ -171,10 +171,10 @@ def test_features_choose_columns_by_name(place: Path) -> None:
 
 def test_groups(place: Path) -> None:
     groups = ("--group", "money=debt, income", "--group", "rest=y*")
-    done = call("compile", "m.onnx", "--references", "r.csv", "--name", "m", *groups)
-    assert done.exit_code == 0, done.output
+    result = call("compile", "m.onnx", "--references", "r.csv", "--name", "m", *groups)
+    assert result.exit_code == 0, result.output
     line = r"^players +money \(2\), rest \(1\) and 2 features; each the sum of its features"
-    assert re.search(line, done.stdout, re.MULTILINE)
+    assert re.search(line, result.stdout, re.MULTILINE)
     manifest = Manifest.read(place / "model_repository" / "m_explain" / "explanation.json")
     assert [(p.name, p.features) for p in manifest.players] == [
         ("money", ("debt", "income")),
@@ -182,26 +182,26 @@ def test_groups(place: Path) -> None:
         ("age", ("age",)),
         ("cards", ("cards",)),
     ]
-    done = call("explain", "m", "--input", "wide.csv", "--top", "4")
-    assert done.exit_code == 0, done.output
-    assert {line.split()[-1] for line in done.stdout.splitlines()[1:5]} == {"money", "rest", "age", "cards"}
+    result = call("explain", "m", "--input", "wide.csv", "--top", "4")
+    assert result.exit_code == 0, result.output
+    assert {line.split()[-1] for line in result.stdout.splitlines()[1:5]} == {"money", "rest", "age", "cards"}
     assert call("check", "m").exit_code == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("0,2", (0, 2)), ("all", (0, 1, 2)), ("predicted", "predicted"), ("1", (1,))]
+    ("value", "expected"), [("0,2", (0, 2)), ("all", (0, 1, 2)), ("predicted", "predicted"), ("1", (1,))]
 )
-def test_targets(place: Path, given: str, expected: object) -> None:
+def test_targets(place: Path, value: str, expected: object) -> None:
     assert (
-        call("compile", "m.onnx", "--references", "r.npy", "--name", "m", "--targets", given).exit_code == 0
+        call("compile", "m.onnx", "--references", "r.npy", "--name", "m", "--targets", value).exit_code == 0
     )
     assert Manifest.read(place / "model_repository/m_explain/explanation.json").targets == expected
 
 
 def test_methods_without_references(place: Path) -> None:
     for method, times in (("gradient", False), ("input-x-gradient", True)):
-        done = call("compile", "m.onnx", "--name", method, "--method", method, "--repository", "other")
-        assert done.exit_code == 0, done.output
+        result = call("compile", "m.onnx", "--name", method, "--method", method, "--repository", "other")
+        assert result.exit_code == 0, result.output
         manifest = Manifest.read(place / "other" / f"{method}_explain" / "explanation.json")
         assert manifest.method.options == {"times_input": times}
 
@@ -236,31 +236,31 @@ def two(place: Path) -> Path:
 
 @pytest.mark.parametrize("file", ["two.csv", "two.parquet"])
 def test_a_table_of_several_inputs(two: Path, file: str) -> None:
-    done = call("compile", "two.onnx", "--name", "two", "--references", file, *TWO)
-    assert done.exit_code == 0, done.output
+    result = call("compile", "two.onnx", "--name", "two", "--references", file, *TWO)
+    assert result.exit_code == 0, result.output
     manifest = Manifest.read(two / "model_repository/two_explain/explanation.json")
     assert [e.feature_names for e in manifest.explained] == [("a1", "a2", "a3"), ("b1", "b2", "b3", "b4")]
-    with np.load("two.npz") as given:
-        arrays = dict(given)
+    with np.load("two.npz") as archive:
+        arrays = dict(archive)
     same = compile_model("two.onnx", DeepShap(arrays))
     assert manifest.digests == same.manifest.digests
     assert call("explain", "two", "--input", file, "--save", "answer.npz").exit_code == 0
     with np.load("answer.npz") as answer:
         for name, want in same.explain(arrays).items():
             np.testing.assert_allclose(answer[name], want, atol=1e-6)
-    done = call("evaluate", "two", "--input", file, "--references", file)
-    assert done.exit_code == 0, done.output
-    done = call("references", file, *TWO, "--centroids", "2", "--least", "2", "-o", "c.npz")
-    assert done.exit_code == 0, done.output
-    made = read_rows(Path("c.npz")).arrays
-    assert {name: a.shape[1:] for name, a in made.items()} == {"a": (3,), "b": (4,)}
+    result = call("evaluate", "two", "--input", file, "--references", file)
+    assert result.exit_code == 0, result.output
+    result = call("references", file, *TWO, "--centroids", "2", "--least", "2", "-o", "c.npz")
+    assert result.exit_code == 0, result.output
+    table = read_rows(Path("c.npz")).arrays
+    assert {name: a.shape[1:] for name, a in table.items()} == {"a": (3,), "b": (4,)}
 
 
 def test_features_of_one_input_by_its_name(place: Path) -> None:
     """So that a name may hold the sign that divides; an array has no columns to choose."""
     names = "x=sex=male,income,debt,years,cards"
-    done = call("compile", "m.onnx", "--name", "m", "--references", "r.npy", "--features", names)
-    assert done.exit_code == 0, done.output
+    result = call("compile", "m.onnx", "--name", "m", "--references", "r.npy", "--features", names)
+    assert result.exit_code == 0, result.output
     (explained,) = Manifest.read(place / "model_repository/m_explain/explanation.json").explained
     assert explained.feature_names == ("sex=male", "income", "debt", "years", "cards")
 
@@ -359,9 +359,9 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
         value.name = f"[/bold] :smile: {value.name}"
     model.graph.node[0].input[0], model.graph.node[0].output[0] = "[/bold] :smile: x", "[/bold] :smile: y"
     onnx.save(model, place / "odd.onnx")
-    done = call("compile", "odd.onnx", "--references", "r.npy", "--name", "odd")
-    assert done.exit_code == 0, done.output
-    assert "[/bold] :smile: y (targets: predicted) by [/bold] :smile: x" in done.stdout
+    result = call("compile", "odd.onnx", "--references", "r.npy", "--name", "odd")
+    assert result.exit_code == 0, result.output
+    assert "[/bold] :smile: y (targets: predicted) by [/bold] :smile: x" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -388,9 +388,9 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
     ],
 )
 def test_help_is_worth_reading(command: str, words: list[str]) -> None:
-    done = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, [command, "--help"])
-    text = " ".join(done.stdout.replace("│", " ").split())
-    assert done.exit_code == 0
+    result = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, [command, "--help"])
+    text = " ".join(result.stdout.replace("│", " ").split())
+    assert result.exit_code == 0
     for word in words:
         assert word in text
 
@@ -406,8 +406,8 @@ def entry(place: Path) -> Path:
 
 @pytest.mark.parametrize("file", ["r.npy", "r.npz", "r.csv", "r.parquet", "wide.csv"])
 def test_rows_of_every_kind_explain_to_the_same_answer(entry: Path, file: str) -> None:
-    done = call("explain", "m", "--input", file, "--save", "out.npz")
-    assert done.exit_code == 0, done.output
+    result = call("explain", "m", "--input", file, "--save", "out.npz")
+    assert result.exit_code == 0, result.output
     expected = compile_model(mlp(), DeepShap(np.load("r.npy"))).explain(np.load("r.npy"))["x_attributions"]
     np.testing.assert_allclose(np.load(entry / "out.npz")["x_attributions"], expected, rtol=1e-5, atol=1e-6)
 
@@ -441,8 +441,8 @@ def test_more_columns_than_features(place: Path) -> None:
 
 def test_an_answer_that_cannot_be_saved(entry: Path) -> None:
     for target in ("nowhere/out.npz", "m.onnx/out.npz", "model_repository"):
-        done = call("explain", "m", "--input", "r.npy", "--save", target)
-        assert_refused(done, f"{target}: cannot be written: ")
+        result = call("explain", "m", "--input", "r.npy", "--save", target)
+        assert_refused(result, f"{target}: cannot be written: ")
     assert [p.name for p in entry.iterdir() if p.name.startswith(".")] == []
 
 
@@ -457,8 +457,8 @@ def test_a_damaged_entry(entry: Path) -> None:
 
 
 def test_the_help_names_every_method() -> None:
-    done = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["compile", "--help"])
-    assert [name for name in METHODS if name not in done.stdout] == []
+    result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["compile", "--help"])
+    assert [name for name in METHODS if name not in result.stdout] == []
 
 
 # -- decision profiles ---------------------------------------------------------------------------------
@@ -469,21 +469,33 @@ def test_a_decision_profile_is_told_and_its_faults_are_one_line(place: Path) -> 
     Path("decision.yaml").write_text(
         f"{profile}knock_outs: [{{feature: land, equals: NO, reason: R1}}]\nreasons: {{R1: a}}\n"
     )
-    asked = ["compile", "m.onnx", "--references", "r.csv", "--name", "credit", "--decision", "decision.yaml"]
-    done = call(*asked)
-    assert (done.exit_code, done.stderr.count("warning: decision: the references are 'custom'")) == (0, 1), (
-        done.stderr
+    arguments = [
+        "compile",
+        "m.onnx",
+        "--references",
+        "r.csv",
+        "--name",
+        "credit",
+        "--decision",
+        "decision.yaml",
+    ]
+    result = call(*arguments)
+    assert (result.exit_code, result.stderr.count("warning: decision: the references are 'custom'")) == (
+        0,
+        1,
+    ), result.stderr
+    assert re.search(
+        r"^decision +declines y\[1\] above 0.5, a person from 0.4 to 0.6; it is 0 to 1 *$",
+        result.stdout,
+        re.M,
     )
     assert re.search(
-        r"^decision +declines y\[1\] above 0.5, a person from 0.4 to 0.6; it is 0 to 1 *$", done.stdout, re.M
-    )
-    assert re.search(
-        r"^reasons +4 at most, 1 texts, .* instances need land too *$", done.stdout, re.MULTILINE
+        r"^reasons +4 at most, 1 texts, .* instances need land too *$", result.stdout, re.MULTILINE
     )
     before = (place / "model_repository/credit_explain/explanation.json").read_text()
     Path("decision.yaml").write_text(f"{profile}never_disclose: [incom]\nprotected: [age]\n")
     assert_refused(
-        call(*asked, "--targets", "0"),
+        call(*arguments, "--targets", "0"),
         r"^error: decision.yaml: 3 problems: \(1\) .*--targets .*'income'.*'age'",
     )
     assert (place / "model_repository/credit_explain/explanation.json").read_text() == before

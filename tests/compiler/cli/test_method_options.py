@@ -72,29 +72,29 @@ COMMANDS: dict[str, tuple[str, Any]] = {
 @pytest.mark.usefixtures("place")
 def test_a_command_is_its_method(name: str) -> None:
     arguments, method = COMMANDS[name]
-    done = call("compile", "m.onnx", "--name", "m", *arguments.split())
-    assert done.exit_code == 0, done.output
+    result = call("compile", "m.onnx", "--name", "m", *arguments.split())
+    assert result.exit_code == 0, result.output
     manifest = Manifest.read(Path("model_repository/m_explain/explanation.json"))
     fresh = compile_model("m.onnx", method)
     assert manifest.method == fresh.manifest.method
     assert manifest.digests == fresh.manifest.digests
     x = rows(3, FEATURES, seed=8)
-    written, wanted = open_entry(Path("model_repository"), "m").explain(x), fresh.explain(x)
-    for output, values in wanted.items():
+    written, expected = open_entry(Path("model_repository"), "m").explain(x), fresh.explain(x)
+    for output, values in expected.items():
         assert np.array_equal(written[output], values), output
 
 
 @pytest.mark.usefixtures("place")
 def test_errors_are_told_beside_the_attributions() -> None:
     options = "--method expected-gradients --references r.csv --samples 12 --standard-error".split()
-    done = call("compile", "m.onnx", "--name", "m", *options)
-    assert re.search(r"completeness gap .*; \d+\.\d standard errors", done.stdout)
-    assert re.search("warning: attributions add up .* four times the samples halve it", done.stderr)
-    done = call("explain", "m", "--input", "r.csv", "--top", "1")
+    result = call("compile", "m.onnx", "--name", "m", *options)
+    assert re.search(r"completeness gap .*; \d+\.\d standard errors", result.stdout)
+    assert re.search("warning: attributions add up .* four times the samples halve it", result.stderr)
+    result = call("explain", "m", "--input", "r.csv", "--top", "1")
     answer = open_entry(Path("model_repository"), "m").explain(REFERENCES)
     first = answer["x_attributions"][0, 0]
     k = int(np.abs(first).argmax())
-    value, _, error, feature = done.stdout.splitlines()[1].split()
+    value, _, error, feature = result.stdout.splitlines()[1].split()
     assert (float(value), feature) == (pytest.approx(float(first[k]), rel=1e-4), NAMES[k])
     assert float(error) == pytest.approx(float(answer["x_standard_error"][0, 0, k]), rel=0.05)
 
@@ -141,10 +141,10 @@ REFUSED: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_user_error(place: Path, name: str) -> None:
     arguments, words = REFUSED[name]
-    done = call("compile", "m.onnx", "--name", "m", *arguments.split())
-    assert done.exit_code == 2, done.output
-    assert isinstance(done.exception, SystemExit)
-    assert re.search(words, re.sub(r"[\s│]+", " ", done.stderr)), done.stderr
+    result = call("compile", "m.onnx", "--name", "m", *arguments.split())
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert re.search(words, re.sub(r"[\s│]+", " ", result.stderr)), result.stderr
     assert not (place / "model_repository").exists()
 
 
@@ -158,5 +158,5 @@ def test_a_method_from_python_by_name() -> None:
     method = make_method("expected-gradients", REFERENCES, {"samples": 5, "seed": None, "steps": None})
     assert isinstance(method, ExpectedGradients)
     assert (method.samples, method.seed, method.references is REFERENCES) == (5, 0, True)
-    with pytest.raises(InvalidOptionError, match="takes no --depth: that is for no method"):
+    with pytest.raises(InvalidOptionError, match=r"gradient .*--depth"):
         make_method("gradient", None, {"depth": 3})

@@ -17,7 +17,7 @@ from rationale import (
 )
 from rationale.graph.runtime.openvino import OpenVinoRunner
 from rationale.graph.runtime.session import Runner
-from rationale.references.request_time import for_rows
+from rationale.references.request_time import repeat_references
 from tests.compiler.models import mlp, parsed, rows
 
 K, LEVEL = 2000, 1e4
@@ -41,7 +41,9 @@ def scores(x: np.ndarray) -> np.ndarray:
 def question(compiled: Compiled, weights: np.ndarray | None) -> dict[str, Any]:
     if compiled.manifest.open_references is None:
         return compiled.explain(X)
-    reference_inputs = for_rows(compiled.manifest.open_references, {"x": REFERENCES}, weights, len(X))
+    reference_inputs = repeat_references(
+        compiled.manifest.open_references, {"x": REFERENCES}, weights, len(X)
+    )
     return compiled.explain({"x": X, **reference_inputs})
 
 
@@ -112,7 +114,7 @@ def test_another_runtime_answers_the_same(method: DeepShap) -> None:
     compiled = compile_model(mlp(), method, targets=[0], deployment=Deployment(runtime="any"))
     inputs = {"x": X}
     if compiled.manifest.open_references is not None:
-        inputs |= for_rows(compiled.manifest.open_references, {"x": REFERENCES[:9]}, None, len(X))
+        inputs |= repeat_references(compiled.manifest.open_references, {"x": REFERENCES[:9]}, None, len(X))
     want, got = compiled.run(inputs), OpenVinoRunner(compiled.model)(inputs)
     for name in ("base_value", "x_attributions"):
         np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-5)

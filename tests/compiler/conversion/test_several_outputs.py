@@ -15,7 +15,7 @@ from sklearn.multioutput import ClassifierChain, MultiOutputRegressor
 from sklearn.neural_network import MLPRegressor
 
 from rationale import Auto, Compiled, InvalidProfileError, compile_model, convert
-from rationale.terminal import facts
+from rationale.terminal import manifest_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -62,7 +62,7 @@ def test_all_outputs_are_explained(name: str) -> None:
 
 
 def _targets(compiled: Compiled) -> str:
-    return dict(facts(compiled.manifest))["explains"]
+    return dict(manifest_lines(compiled.manifest))["explains"]
 
 
 def test_a_named_output_is_no_class() -> None:

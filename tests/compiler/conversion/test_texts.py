@@ -21,7 +21,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 from rationale import ExactShap, compile_model
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import inputs_of_arrow, read_inputs
-from rationale.decisions.rows import values_of
+from rationale.decisions.rows import feature_values
 from rationale.errors import InvalidOptionError
 from tests.compiler.conversion.data import compared_rows
 from tests.compiler.references.test_frames import LIBRARIES
@@ -189,7 +189,7 @@ def test_each_form_of_a_missing_text_is_the_same_one(name: str, form: str, tmp_p
     sample = pd.DataFrame({"age": [40.0], "job": np.array([FORMS[form]], object)})
     answer = compiled_model.explain(sample)
     assert answer["job_attributions"].tolist() == expected["job_attributions"].tolist()
-    (values,) = values_of(compiled_model.manifest, compiled_model.fit(sample))
+    (values,) = feature_values(compiled_model.manifest, compiled_model.fit(sample))
     assert values["job"] is None
     csv = tmp_path / "rows.csv"
     csv.write_text("age,job\n40.0,\n41.0,clerk\n")

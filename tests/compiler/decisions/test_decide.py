@@ -17,13 +17,13 @@ from rationale.decisions.decide import (
     Decision,
     NoReasonsError,
     decide,
-    fits,
+    meets_condition,
     ranking,
     read_cell,
-    worded,
+    reason_wording,
 )
 from rationale.decisions.rows import ExplainedRow
-from rationale.decisions.stability import codes_of
+from rationale.decisions.stability import reason_codes
 from rationale.errors import InvalidOptionError
 from rationale.portfolios.decisions import most_reasons
 from rationale.schema.manifest import EmbeddedProfile
@@ -124,7 +124,7 @@ def test_a_person_decides_within_the_band(score: float, outcome: str) -> None:
 
 @pytest.mark.parametrize("score", [math.nan, math.inf])
 def test_a_score_that_is_no_number_approves_nobody(score: float) -> None:
-    with pytest.raises(NoReasonsError, match="the score is"):
+    with pytest.raises(NoReasonsError, match=r"\b(nan|inf)\b"):
         decide_by(explained(score))
 
 
@@ -271,16 +271,16 @@ def test_a_knock_out_s_reasons_stand_alone_and_hold_without_attributions() -> No
 
 @pytest.mark.parametrize("gap", [1.1e-4, -1.1e-4, math.nan])
 def test_attributions_that_do_not_add_up_give_no_reasons(gap: float) -> None:
-    with pytest.raises(NoReasonsError, match=r"more than the 0\.0001 that the decision profile allows"):
+    with pytest.raises(NoReasonsError, match=r"\b0\.0001\b.*\(tolerance\)"):
         decide_by(explained(gap=gap, income=0.5))
-    with pytest.raises(NoReasonsError, match="which reasons stay is not known"):
-        codes_of(decided(), explained(gap=gap, income=0.5), "draw 1")
+    with pytest.raises(NoReasonsError, match=r"\bdraw 1\b.*\b0\.0001\b"):
+        reason_codes(decided(), explained(gap=gap, income=0.5), "draw 1")
 
 
 @pytest.mark.parametrize("gap", [1e-4, -1e-4, None])
 def test_attributions_that_add_up(gap: float | None) -> None:
     row = explained(gap=gap, income=0.5)
-    assert codes(decide_by(row)) == [*codes_of(decided(), row, "draw 1")] == ["R01"]
+    assert codes(decide_by(row)) == [*reason_codes(decided(), row, "draw 1")] == ["R01"]
 
 
 def test_a_principal_reason_that_may_not_be_disclosed() -> None:
@@ -341,11 +341,11 @@ def test_cells_are_read_as_knock_outs_ask(cell: Any, equals: Any, expected: Any)
     ],
 )
 def test_a_text_depends_on_the_value(value: Any, text: str) -> None:
-    assert worded(as_profile(PROFILE).reasons["R01"], value) == text
+    assert reason_wording(as_profile(PROFILE).reasons["R01"], value) == text
 
 
 @pytest.mark.parametrize(
-    ("condition", "meet", "others"),
+    ("condition", "meet", "remaining"),
     [
         ({"above": 2}, [2.0000001, 3, True + 2], [2, 2.0, 1, None, "3", {"a": 3}]),
         ({"below": 2}, [1.9999999, -1, True], [2, 2.0, 3, None, "1"]),
@@ -355,19 +355,19 @@ def test_a_text_depends_on_the_value(value: Any, text: str) -> None:
         ({"equals": True}, [True, 1], [False, 0, 2, None]),
     ],
 )
-def test_a_condition_at_its_ends(condition: Any, meet: list[Any], others: list[Any]) -> None:
+def test_a_condition_at_its_ends(condition: Any, meet: list[Any], remaining: list[Any]) -> None:
     (rule,) = decided(knock_outs=[{"feature": "f", "reason": "R09", **condition}]).profile.knock_outs
     reason = ReasonText.model_validate({"text": "else", "when": [{"text": "meets", **condition}]})
-    for value in (*meet, *others):
+    for value in (*meet, *remaining):
         is_met = value in meet and value is not None
-        assert fits(rule, value) is is_met, value
-        assert isinstance(value, dict) or worded(reason, value) == ("meets" if is_met else "else")
+        assert meets_condition(rule, value) is is_met, value
+        assert isinstance(value, dict) or reason_wording(reason, value) == ("meets" if is_met else "else")
 
 
 @pytest.mark.parametrize(("value", "fits"), [(True, True), (False, False), ("yes", False), (None, False)])
 def test_a_flag_s_text(value: Any, fits: bool) -> None:
     reason = ReasonText.model_validate({"text": "else", "when": [{"equals": 1, "text": "flagged"}]})
-    assert worded(reason, value) == ("flagged" if fits else "else")
+    assert reason_wording(reason, value) == ("flagged" if fits else "else")
 
 
 # --- a value in words ------------------------------------------------------------------------------------
@@ -418,18 +418,18 @@ def test_units_of_a_group_and_of_a_knock_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "wanted"),
+    ("least", "expected"),
     [({}, ["R01", "R05"]), ({"least_share": 0.0}, ["R01", "R05", "R03"]), ({"least_share": 0.2}, ["R01"])],
 )
-def test_no_factor_below_the_least_share(least: dict[str, float], wanted: list[str]) -> None:
+def test_no_factor_below_the_least_share(least: dict[str, float], expected: list[str]) -> None:
     row = explained(income=0.8, age=0.1, housing=0.0005)
-    assert codes(decide_by(row, max_reasons=4, **least)) == wanted
+    assert codes(decide_by(row, max_reasons=4, **least)) == expected
 
 
-@pytest.mark.parametrize(("least", "wanted"), [(0.125, ["R01", "R05", "R03"]), (0.1250001, ["R01", "R05"])])
-def test_exactly_the_least_share_is_enough(least: float, wanted: list[str]) -> None:
+@pytest.mark.parametrize(("least", "expected"), [(0.125, ["R01", "R05", "R03"]), (0.1250001, ["R01", "R05"])])
+def test_exactly_the_least_share_is_enough(least: float, expected: list[str]) -> None:
     row = explained(income=0.625, age=0.25, housing=0.125)
-    assert codes(decide_by(row, max_reasons=4, least_share=least)) == wanted
+    assert codes(decide_by(row, max_reasons=4, least_share=least)) == expected
 
 
 def test_the_largest_is_a_reason_however_small_and_inquiries_are_none_below_it() -> None:
@@ -442,14 +442,14 @@ def test_the_largest_is_a_reason_however_small_and_inquiries_are_none_below_it()
 @given(st.fixed_dictionaries({name: st.floats(-1, 1, width=32) for name in CODES}), st.floats(0, 1))
 def test_a_least_share_drops_the_last_ones(attributions: dict[str, float], least: float) -> None:
     plain = {**PROFILE["reasons"], "R04": "Recent inquiries"}
-    every, found = (
+    every, actual = (
         decide_by(explained(**attributions), reasons=plain, max_reasons=9, least_share=each).reasons
         for each in (0, least)
     )
-    assert found == every[: len(found)]
-    assert len(found) >= min(len(every), 1)
-    assert all((reason.share or 0) >= least for reason in found[1:])
-    assert all((reason.share or 0) < least for reason in every[len(found) :])
+    assert actual == every[: len(actual)]
+    assert len(actual) >= min(len(every), 1)
+    assert all((reason.share or 0) >= least for reason in actual[1:])
+    assert all((reason.share or 0) < least for reason in every[len(actual) :])
 
 
 # --- laws ---------------------------------------------------------------------------------------------
@@ -466,13 +466,13 @@ def slow_ranking(attributions: dict[str, float], adverse: str) -> list[tuple[str
         if size > 0:
             exact[CODES[name]] += size
     order, runs = list(PROFILE["reasons"]), list[list[tuple[str, float]]]()
-    sizes = sorted(((code, float(size)) for code, size in exact.items()), key=lambda one: -one[1])
-    for one in sizes:
-        if runs and runs[-1][0][1] - one[1] <= TIE * sizes[0][1]:
-            runs[-1].append(one)
+    sizes = sorted(((code, float(size)) for code, size in exact.items()), key=lambda item: -item[1])
+    for entry in sizes:
+        if runs and runs[-1][0][1] - entry[1] <= TIE * sizes[0][1]:
+            runs[-1].append(entry)
         else:
-            runs.append([one])
-    return [one for run in runs for one in sorted(run, key=lambda one: order.index(one[0]))]
+            runs.append([entry])
+    return [entry for run in runs for entry in sorted(run, key=lambda entry: order.index(entry[0]))]
 
 
 NEARLY = dict.fromkeys(CODES, 0.0)
@@ -482,8 +482,8 @@ NEARLY = dict.fromkeys(CODES, 0.0)
 @example(NEARLY | {"income": 0.99999994, "age": 1.0}, "above")
 @example(NEARLY | {"income": -0.9999981, "age": -1.0, "housing": -0.99999905}, "below")
 def test_ranks_as_exact_arithmetic_does(attributions: dict[str, float], adverse: str) -> None:
-    found = ranking(decided(adverse=adverse).profile, attributions)
-    assert [(code, size) for code, size, _ in found] == slow_ranking(attributions, adverse)
+    actual = ranking(decided(adverse=adverse).profile, attributions)
+    assert [(code, size) for code, size, _ in actual] == slow_ranking(attributions, adverse)
 
 
 @given(ATTRIBUTIONS, ADVERSE)

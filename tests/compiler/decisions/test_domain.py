@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from rationale.decisions.decide import decide
-from rationale.decisions.domain import outside
+from rationale.decisions.domain import domain_faults
 from rationale.schema.profile import DecisionProfile, FeatureRule
 from tests.compiler.decisions.test_decide import VALUES, decided, explained
 
 WORDS = FeatureRule(categories={"A11": "none", "A12": "some"})
 NUMBERS = FeatureRule(categories={"1": "owner", "2.50": "tenant", "true": "yes"})
 
-TAKEN: list[tuple[FeatureRule, Any, str | None]] = [
+DOMAINS: list[tuple[FeatureRule, Any, str | None]] = [
     (WORDS, "A11", None),
     (
         WORDS,
@@ -45,12 +45,12 @@ TAKEN: list[tuple[FeatureRule, Any, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "value", "fault"), TAKEN, ids=range(len(TAKEN)))
+@pytest.mark.parametrize(("rule", "value", "fault"), DOMAINS, ids=range(len(DOMAINS)))
 def test_which_values_a_feature_takes(rule: FeatureRule, value: Any, fault: str | None) -> None:
     profile = DecisionProfile(output="p", threshold=0.5, adverse="above", features={"f": rule})
-    found = [*outside(profile, {"f": value})]
-    assert len(found) == (fault is not None)
-    assert fault is None or re.search(fault, found[0]), found
+    warnings = [*domain_faults(profile, {"f": value})]
+    assert len(warnings) == (fault is not None)
+    assert fault is None or re.search(fault, warnings[0]), warnings
     assert rule.is_bounded is not rule.open
 
 

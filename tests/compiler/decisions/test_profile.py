@@ -12,7 +12,7 @@ import yaml
 
 from rationale import DeepShap, compile_model
 from rationale.errors import InvalidProfileError
-from rationale.profiles.faults import Known, faults_of, remarks_on
+from rationale.profiles.faults import ProfiledFeatures, profile_faults, profile_remarks
 from rationale.schema.profile import DecisionProfile, as_profile
 from tests.compiler.models import parsed
 
@@ -35,7 +35,7 @@ GOOD: Mapping[str, Any] = {
     },
     "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R09"}],
 }
-KNOWN = Known(["income", "age", "own", "rent"], inputs=["x"])
+FEATURES_OF_MODEL = ProfiledFeatures(["income", "age", "own", "rent"], inputs=["x"])
 
 
 def written(folder: Path, content: str | bytes) -> Path:
@@ -60,8 +60,8 @@ def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
     profile = as_profile(written(tmp_path, "﻿" + yaml.safe_dump(dict(GOOD), sort_keys=False)))
     assert profile == as_profile(GOOD) == as_profile(profile)
     assert (profile.tensor, profile.index) == ("score", 1)
-    assert not faults_of(profile, KNOWN)
-    assert not remarks_on(profile, KNOWN)
+    assert not profile_faults(profile, FEATURES_OF_MODEL)
+    assert not profile_remarks(profile, FEATURES_OF_MODEL)
 
 
 def test_the_digest_is_of_what_it_says_and_in_which_order() -> None:
@@ -106,7 +106,7 @@ def test_a_file_that_is_no_profile(tmp_path: Path, content: str | bytes, fault: 
 
 @pytest.mark.parametrize("path", ["nowhere.yaml", ".", "a\0b"])
 def test_a_path_that_is_no_file(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InvalidProfileError, match="cannot be read"):
+    with pytest.raises(InvalidProfileError, match=re.escape(str(tmp_path / path))):
         as_profile(tmp_path / path)
 
 
@@ -117,21 +117,21 @@ def test_what_yaml_takes_for_no_text_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidProfileError) as caught:
         as_profile(written(tmp_path, f"{text}adverse: above\n"))
-    told = str(caught.value)
-    assert "4 problems" in told
-    assert "'adverse' is given twice" in told
+    message = str(caught.value)
+    assert "4 problems" in message
+    assert "'adverse' is given twice" in message
     for fault in (
         "features.income.reason must be a text, not the number 7: put it in quotes",
         "features.income.unit must be a text, not the number 100000.0: put it in quotes",
         "reasons.False must be a text, not the flag false: put it in quotes",
     ):
-        assert fault in told
+        assert fault in message
 
 
 @pytest.mark.parametrize("text", ["10:30", "0o17", "017", "1_000"])
 def test_what_only_yaml_1_1_takes_for_a_number(tmp_path: Path, text: str) -> None:
     profile = yaml.safe_dump(changed({"threshold": 12345}), sort_keys=False).replace("12345", text)
-    with pytest.raises(InvalidProfileError, match=f"threshold must be a number, not the text '{text}'"):
+    with pytest.raises(InvalidProfileError, match=f"threshold .*'{text}'"):
         as_profile(written(tmp_path, profile))
 
 
@@ -297,21 +297,21 @@ SENSE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "fault"), SENSE, ids=range(len(SENSE)))
 def test_what_makes_no_sense_or_fits_no_feature(change: dict[str, Any], fault: str) -> None:
-    found = faults_of(as_profile(changed(change)), KNOWN)
-    assert any(re.search(fault, one) for one in found), found
+    faults = profile_faults(as_profile(changed(change)), FEATURES_OF_MODEL)
+    assert any(re.search(fault, item) for item in faults), faults
 
 
 def test_conditions_on_text() -> None:
-    known = Known(KNOWN.features, texts={"age"})
+    model_features = ProfiledFeatures(FEATURES_OF_MODEL.features, texts={"age"})
     rules = [
         {"feature": "age", "reason": "R09", key: value}
         for key, value in {"above": 1, "equals": "old"}.items()
     ]
-    (fault,) = faults_of(as_profile(changed({"knock_outs": rules})), known)
+    (fault,) = profile_faults(as_profile(changed({"knock_outs": rules})), model_features)
     assert "knock_outs.0 (age) is never met: the feature holds text" in fault
-    (fault,) = faults_of(as_profile(changed({"features.age.type": "number"})), known)
+    (fault,) = profile_faults(as_profile(changed({"features.age.type": "number"})), model_features)
     assert "features.age holds text: its type is category, not number" in fault
-    (fault,) = faults_of(as_profile(changed({"features.age.most": 3})), known)
+    (fault,) = profile_faults(as_profile(changed({"features.age.most": 3})), model_features)
     assert fault == "features.age holds text: least and most are of numbers"
 
 
@@ -330,7 +330,7 @@ FINE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", FINE, ids=range(len(FINE)))
 def test_what_is_fine(change: dict[str, Any]) -> None:
-    assert not faults_of(as_profile(changed(change)), KNOWN)
+    assert not profile_faults(as_profile(changed(change)), FEATURES_OF_MODEL)
 
 
 REMARKS: list[tuple[dict[str, Any], str]] = [
@@ -347,10 +347,10 @@ REMARKS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "remark"), REMARKS, ids=range(len(REMARKS)))
 def test_what_is_odd_and_may_be_meant(change: dict[str, Any], remark: str) -> None:
-    known = Known(["income", "age", "own", "rent", "re_nt"])
-    (told,) = remarks_on(as_profile(changed(change)), known)
-    assert told.startswith("decision: ")
-    assert re.search(remark, told), told
+    features = ProfiledFeatures(["income", "age", "own", "rent", "re_nt"])
+    (message,) = profile_remarks(as_profile(changed(change)), features)
+    assert message.startswith("decision: ")
+    assert re.search(remark, message), message
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,24 @@ import pytest
 from pyarrow import parquet
 
 from rationale import Compiled, DeepShap, TreeShap, compile_model
-from rationale.decisions.decide import Decision, fits
+from rationale.decisions.decide import Decision, meets_condition
 from rationale.decisions.decided import Undecided, decide_inputs
 from rationale.decisions.rows import (
+    attribution_keys,
     explained_rows,
-    keys_of,
+    feature_values,
     profile_of,
     score_index,
     shortest,
-    values_of,
 )
-from rationale.decisions.stability import survival
+from rationale.decisions.stability import reason_survival
 from rationale.portfolios import decisions
 from rationale.schema.manifest import Comparison
 from rationale.schema.profile import FeatureRule
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
-GIVEN = {"a": rows(3, 3, seed=5), "b": rows(3, 4, seed=6)}
+INPUTS = {"a": rows(3, 3, seed=5), "b": rows(3, 4, seed=6)}
 PROFILE = {"output": "y[1]", "threshold": 0.5, "adverse": "above", "groups": {"g": {"members": ["a1", "b0"]}}}
 
 
@@ -42,51 +42,51 @@ def compiled() -> Compiled:
 
 
 def test_each_row_is_told_by_its_names(compiled: Compiled) -> None:
-    answer = compiled.explain(GIVEN)
+    answer = compiled.explain(INPUTS)
     manifest = compiled.manifest
-    found = explained_rows(manifest, answer)
-    assert len(found) == 3
-    assert set(keys_of(manifest)) == {"g", "a0", "a2", "b1", "b2", "b3"}
+    records = explained_rows(manifest, answer)
+    assert len(records) == 3
+    assert set(attribution_keys(manifest)) == {"g", "a0", "a2", "b1", "b2", "b3"}
     players = [player.name for player in manifest.players]
-    for i, row in enumerate(found):
+    for i, row in enumerate(records):
         assert row.score == answer["y"][i, 1]
         assert row.explained_value == answer["explained_value"][i, 0]
         assert row.base_value == answer["base_value"][i, 0]
         assert row.gap == answer["completeness_gap"][i, 0]
-        for told, name in (
+        for message, name in (
             (row.attributions, manifest.group_attributions),
             (row.standard_errors, manifest.group_standard_error),
         ):
             assert name is not None
-            assert told == dict(zip(players, answer[name][i, 0].tolist(), strict=True))
-        due = row.score - row.base_value
-        assert sum(row.attributions.values()) == pytest.approx(due, abs=1e-5)
+            assert message == dict(zip(players, answer[name][i, 0].tolist(), strict=True))
+        expected = row.score - row.base_value
+        assert sum(row.attributions.values()) == pytest.approx(expected, abs=1e-5)
 
 
 def test_features_that_have_no_names_are_told_by_their_places() -> None:
     profile = {"output": "y[1]", "threshold": 0.5, "adverse": "above"}
     compiled = compile_model(two_inputs(), DeepShap(REFERENCES), decision=profile)
-    answer, given = compiled.explain(GIVEN), values_of(compiled.manifest, GIVEN)
+    answer, row_values = compiled.explain(INPUTS), feature_values(compiled.manifest, INPUTS)
     for i, row in enumerate(explained_rows(compiled.manifest, answer)):
-        for name, of_input in GIVEN.items():
+        for name, of_input in INPUTS.items():
             for j, value in enumerate(of_input[i]):
-                assert given[i][f"{name}[{j}]"] == float(str(value))
+                assert row_values[i][f"{name}[{j}]"] == float(str(value))
                 assert row.attributions[f"{name}[{j}]"] == answer[f"{name}_attributions"][i, 0, j]
         assert len(row.attributions) == 7
 
 
 def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compiled) -> None:
     inputs = {"a": np.array([[0.1, 0.52, np.nan]], np.float32), "b": np.ones((1, 4), np.float32)}
-    (values,) = values_of(compiled.manifest, inputs)
+    (values,) = feature_values(compiled.manifest, inputs)
     assert values == {"a0": 0.1, "a1": 0.52, "a2": None, "b0": 1, "b1": 1, "b2": 1, "b3": 1}
     written = {"a0": 0.1000000001, "a2": None, "b": [1, 1, 1, 1], "beside": "a word"}
-    (values,) = values_of(compiled.manifest, inputs, [written])
+    (values,) = feature_values(compiled.manifest, inputs, [written])
     assert (values["a0"], values["a1"], values["beside"]) == (0.1000000001, 0.52, "a word")
     assert "b" not in values
 
 
 @pytest.mark.parametrize(
-    ("value", "due"),
+    ("value", "expected"),
     [
         (b"", None),  # a missing text
         ("", None),
@@ -99,21 +99,21 @@ def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compi
         (np.bool_(False), False),
     ],
 )
-def test_a_value_of_a_tensor_as_an_answer_shows_it(compiled: Compiled, value: Any, due: Any) -> None:
+def test_a_value_of_a_tensor_as_an_answer_shows_it(compiled: Compiled, value: Any, expected: Any) -> None:
     inputs = {"a": np.array([[value, value, value]], object), "b": np.ones((1, 4), np.float32)}
-    (values,) = values_of(compiled.manifest, inputs)
-    found = [values[name] for name in ("a0", "a1", "a2")]
-    assert found == [due] * 3
-    assert {type(each) for each in found} == {type(due)}
+    (values,) = feature_values(compiled.manifest, inputs)
+    actual = [values[name] for name in ("a0", "a1", "a2")]
+    assert actual == [expected] * 3
+    assert {type(each) for each in actual} == {type(expected)}
 
 
 def test_a_value_is_known_by_its_input_s_name_too() -> None:
     """So that a knock-out sees it, however the instance was written."""
-    given = {name: values[:2, None] for name, values in (("age", AGE), ("housing", HOUSING), ("code", CODE))}
+    row_values = {name: a[:2, None] for name, a in (("age", AGE), ("housing", HOUSING), ("code", CODE))}
     profile = {"output": "y[0]", "threshold": 0, "adverse": "above"}
-    manifest = compile_model(model(), TreeShap(given), decision=profile).manifest
-    assert keys_of(manifest) == ("age[0]", "housing[0]", "code[0]")
-    for values, age, housing in zip(values_of(manifest, given), AGE, HOUSING, strict=False):
+    manifest = compile_model(model(), TreeShap(row_values), decision=profile).manifest
+    assert attribution_keys(manifest) == ("age[0]", "housing[0]", "code[0]")
+    for values, age, housing in zip(feature_values(manifest, row_values), AGE, HOUSING, strict=False):
         assert values["age"] == values["age[0]"] == float(str(age))
         assert values["housing"] == values["housing[0]"] == housing
 
@@ -133,12 +133,12 @@ def test_an_input_s_name_is_no_other_tensor_s_feature(inputs: str) -> None:
     method = DeepShap({"age": rows(4, 1), "b": rows(4, 3)})
     model = parsed(graph, {"w": rows(4, 1, seed=1)})
     manifest = compile_model(model, method, feature_names=names, decision=profile).manifest
-    given = {"age": np.array([[5]], np.float32), "b": np.array([[1, 40, 2]], np.float32)}
+    row_values = {"age": np.array([[5]], np.float32), "b": np.array([[1, 40, 2]], np.float32)}
     written = {"years": 5, "income": 1, "age": 40, "debt": 2}
-    for (values,) in (values_of(manifest, given), values_of(manifest, given, [written])):
+    for (values,) in (feature_values(manifest, row_values), feature_values(manifest, row_values, [written])):
         assert values == written
         (rule,) = profile_of(manifest).profile.knock_outs
-        assert not fits(rule, values[rule.feature])
+        assert not meets_condition(rule, values[rule.feature])
 
 
 def test_a_row_is_refused_by_all_that_is_wrong_with_it(compiled: Compiled) -> None:
@@ -163,7 +163,7 @@ def test_a_row_is_refused_by_all_that_is_wrong_with_it(compiled: Compiled) -> No
 
 
 @pytest.mark.parametrize(
-    ("kinds", "due"),
+    ("kinds", "expected"),
     [
         ("", {}),
         ("B", {"B0": True}),
@@ -173,9 +173,9 @@ def test_a_row_is_refused_by_all_that_is_wrong_with_it(compiled: Compiled) -> No
         ("BbDd", {"B0": True, "b1": False, "draws": 0.5}),  # of the draws alone
     ],
 )
-def test_what_stays_of_a_reason(kinds: str, due: dict[str, Any]) -> None:
+def test_what_stays_of_a_reason(kinds: str, expected: dict[str, Any]) -> None:
     """B: another baseline, D: a draw; a capital where the code is among its reasons."""
-    found = [
+    actual = [
         (
             Comparison(
                 name=f"{kind}{i}",
@@ -187,14 +187,15 @@ def test_what_stays_of_a_reason(kinds: str, due: dict[str, Any]) -> None:
         )
         for i, kind in enumerate(kinds)
     ]
-    assert survival("R1", found) == due
+    assert reason_survival("R1", actual) == expected
 
 
 @pytest.mark.parametrize(
-    ("index", "elements", "due"), [(None, 1, 0), (None, 2, 1), (0, 2, 0), (1, 2, 1), (0, 1, 0), (2, 5, 2)]
+    ("index", "elements", "expected"),
+    [(None, 1, 0), (None, 2, 1), (0, 2, 0), (1, 2, 1), (0, 1, 0), (2, 5, 2)],
 )
-def test_which_element_is_the_score(index: int | None, elements: int, due: int) -> None:
-    assert score_index(index, elements) == due
+def test_which_element_is_the_score(index: int | None, elements: int, expected: int) -> None:
+    assert score_index(index, elements) == expected
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -27,7 +27,7 @@ from rationale.evaluate.shapley import (
     sample,
 )
 from rationale.methods.engine import Method
-from rationale.terminal import report
+from rationale.terminal import print_report
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -306,7 +306,7 @@ def test_the_command_and_its_files(place: Path) -> None:
 
 def test_the_compile_says_that_deepshap_approximates(capsys: pytest.CaptureFixture[str]) -> None:
     for method in (DeepShap(rows(4, FEATURES)), Gradient()):
-        report(compile_model(mlp(), method).manifest)
+        print_report(compile_model(mlp(), method).manifest)
     lines = [line for line in capsys.readouterr().out.splitlines() if "approximates Shapley values" in line]
     assert len(lines) == 1
     assert "rationale evaluate --shapley" in lines[0]

@@ -44,28 +44,28 @@ def deciding(tmp_path: Path) -> Path:
 def test_a_task_of_spark_takes_as_many_cores_as_it_is_given(verb: Any, entry: Path, deciding: Path) -> None:
     from pyspark.sql import types
 
-    asked: list[Any] = []
+    arguments: list[Any] = []
 
     class Rows:
         schema = types.StructType([types.StructField(name, types.FloatType()) for name in NAMES])
 
         def mapInArrow(self, task: Any, _: Any) -> None:  # noqa: N802  # Spark's name
-            asked.append(task.keywords["threads"])
+            arguments.append(task.keywords["threads"])
 
     for more in ({}, {"threads": 3}):
         verb(Rows(), entry if verb is spark.explain else deciding, **more)
-    assert asked == [1, 3]
+    assert arguments == [1, 3]
 
 
 def test_a_task_of_ray_takes_one_core(entry: Path) -> None:
-    given, asked = pa.table(dict(zip(NAMES, rows(4, FEATURES).T, strict=True))), []
+    dataset, thread_counts = pa.table(dict(zip(NAMES, rows(4, FEATURES).T, strict=True))), []
 
     def work(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["threads"])
+        thread_counts.append(options["threads"])
         return rationale.explain_batches(*arguments, **options)
 
-    assert ray._answered(given, rationale.batches_schema, work, entry, ()).num_rows == 4
-    assert asked == [1]
+    assert ray._answer_block(dataset, rationale.batches_schema, work, entry, ()).num_rows == 4
+    assert thread_counts == [1]
 
 
 @pytest.fixture
@@ -77,33 +77,33 @@ def files() -> int:
 def loans(tmp_path: Path, files: int) -> Path:
     x = rows(N, FEATURES, seed=9)
     for i in range(files):
-        part = slice(i * N // files, (i + 1) * N // files)
-        columns = dict(zip(NAMES, x[part].T, strict=True))
+        block = slice(i * N // files, (i + 1) * N // files)
+        columns = dict(zip(NAMES, x[block].T, strict=True))
         (tmp_path / "loans").mkdir(exist_ok=True)
         parquet.write_table(
-            pa.table({"id": np.arange(N)[part], **columns}), tmp_path / "loans" / f"{i}.parquet"
+            pa.table({"id": np.arange(N)[block], **columns}), tmp_path / "loans" / f"{i}.parquet"
         )
     return tmp_path / "loans"
 
 
-def check(found: pa.Table, entry: Path, loans: Path) -> None:
-    due = pa.Table.from_batches(
+def check(actual: pa.Table, entry: Path, loans: Path) -> None:
+    expected = pa.Table.from_batches(
         rationale.explain_batches(entry, parquet.read_table(loans), keep=["id"])
     ).sort_by("id")
-    assert found.num_rows == N
-    assert "row" not in found.column_names
+    assert actual.num_rows == N
+    assert "row" not in actual.column_names
     for name in (*NAMES, "explained_value", "id"):
-        np.testing.assert_allclose(found.sort_by("id")[name], due[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual.sort_by("id")[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-def check_decisions(found: pa.Table, entry: Path, loans: Path) -> None:
-    found = found.sort_by("id")
+def check_decisions(actual: pa.Table, entry: Path, loans: Path) -> None:
+    actual = actual.sort_by("id")
     batches = rationale.decide_batches(entry, parquet.read_table(loans), keep=["id"])
-    due = pa.Table.from_batches(batches).sort_by("id").drop_columns(["row"])
-    assert found.column_names == due.column_names
-    assert {"approve", "decline"} == {*due["decision"].to_pylist()}
+    expected = pa.Table.from_batches(batches).sort_by("id").drop_columns(["row"])
+    assert actual.column_names == expected.column_names
+    assert {"approve", "decline"} == {*expected["decision"].to_pylist()}
     for name in ("id", "decision", "score", "reason_1_code", "reason_1_value_text", "warnings", "fault"):
-        assert found[name].to_pylist() == due[name].to_pylist()
+        assert actual[name].to_pylist() == expected[name].to_pylist()
 
 
 @SIZES
@@ -142,33 +142,33 @@ def test_ray(entry: Path, deciding: Path, loans: Path, cores: int, tmp_path: Pat
             to = tmp_path / f"reasons-{task_rows}"
             explain(ray.data.read_parquet(str(loans)), entry, ["id"], task_rows).write_parquet(str(to))
             check(parquet.read_table(to), entry, loans)
-        given = ray.data.read_parquet(str(loans))
-        decide(given, deciding, ["id"]).write_parquet(str(tmp_path / "decided"))
+        dataset = ray.data.read_parquet(str(loans))
+        decide(dataset, deciding, ["id"]).write_parquet(str(tmp_path / "decided"))
         check_decisions(parquet.read_table(tmp_path / "decided"), deciding, loans)
-        with pytest.raises(InvalidOptionError, match="no decision profile"):
-            decide(given, entry)
+        with pytest.raises(InvalidOptionError, match="--decision"):
+            decide(dataset, entry)
     finally:
         ray.shutdown()
 
 
 def test_dask(entry: Path, loans: Path, tmp_path: Path) -> None:
-    given = dd.read_parquet(loans)
-    answers: Any = explain_by_dask(given, entry, ["id"])
+    dataset = dd.read_parquet(loans)
+    answers: Any = explain_by_dask(dataset, entry, ["id"])
     assert list(answers.dtypes) == list(answers.compute().dtypes)
     answers.to_parquet(tmp_path / "reasons")
     check(parquet.read_table(tmp_path / "reasons"), entry, loans)
 
 
 def test_dask_decides(entry: Path, deciding: Path, loans: Path, tmp_path: Path) -> None:
-    given = dd.read_parquet(loans)
-    decisions: Any = decide_by_dask(given, deciding, ["id"])
+    dataset = dd.read_parquet(loans)
+    decisions: Any = decide_by_dask(dataset, deciding, ["id"])
     assert list(decisions.dtypes) == list(decisions.compute().dtypes)
     decisions.to_parquet(tmp_path / "decided")
     check_decisions(
         parquet.read_table(tmp_path / "decided").drop_columns(["__null_dask_index__"]), deciding, loans
     )
-    with pytest.raises(InvalidOptionError, match="no decision profile"):
-        decide_by_dask(given, entry)
+    with pytest.raises(InvalidOptionError, match="--decision"):
+        decide_by_dask(dataset, entry)
 
 
 def test_dask_keeps_the_index_and_types_of_each_row(tmp_path: Path) -> None:
@@ -178,18 +178,20 @@ def test_dask_keeps_the_index_and_types_of_each_row(tmp_path: Path) -> None:
     frame = pd.DataFrame(rows(7, FEATURES), columns=NAMES, index=list("abcdefg"))
     frame["when"] = pd.date_range("2026-11-25", periods=7)
     frame["kind"] = pd.Series(["x", None, "y"] * 2 + ["x"], frame.index, "string")
-    given: Any = dd.from_pandas(frame, npartitions=3)
-    given = given[given.index != "g"]
-    answers: Any = explain_by_dask(given, tmp_path / "models" / "all", ["when", "kind"])
-    found = answers.compute()
-    assert list(found.index) == [name for name in "abcdef" for _ in range(3)]
-    assert list(found["target"]) == [0, 1, 2] * 6
-    pd.testing.assert_frame_equal(found[["when", "kind"]], given[["when", "kind"]].compute().loc[found.index])
+    dataset: Any = dd.from_pandas(frame, npartitions=3)
+    dataset = dataset[dataset.index != "g"]
+    answers: Any = explain_by_dask(dataset, tmp_path / "models" / "all", ["when", "kind"])
+    actual = answers.compute()
+    assert list(actual.index) == [name for name in "abcdef" for _ in range(3)]
+    assert list(actual["target"]) == [0, 1, 2] * 6
+    pd.testing.assert_frame_equal(
+        actual[["when", "kind"]], dataset[["when", "kind"]].compute().loc[actual.index]
+    )
 
 
-@pytest.mark.parametrize(("keep", "said"), [("loan", "no column"), ("age", "named as the answer's own")])
+@pytest.mark.parametrize(("keep", "message"), [("loan", "no column"), ("age", "named as the answer's own")])
 def test_dask_knows_what_cannot_be_kept_before_a_row_is_read(
-    entry: Path, loans: Path, keep: str, said: str
+    entry: Path, loans: Path, keep: str, message: str
 ) -> None:
-    with pytest.raises(InvalidOptionError, match=said):
+    with pytest.raises(InvalidOptionError, match=message):
         explain_by_dask(dd.read_parquet(loans), entry, [keep])

@@ -79,9 +79,9 @@ def written(targets: Any = "all", model: onnx.ModelProto | None = None, **option
 
 
 @pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("given", ["csv", "parquet"])
+@pytest.mark.parametrize("value", ["csv", "parquet"])
 @pytest.mark.usefixtures("place")
-def test_columns_to_keep_are_written_beside(kind: str, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_to_keep_are_written_beside(kind: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "ROW_GROUP", 100)
     written()
     ids = [f"loan-{i}" for i in range(N)]
@@ -92,20 +92,20 @@ def test_columns_to_keep_are_written_beside(kind: str, given: str, monkeypatch: 
         writer = csv.writer(file)
         writer.writerow(table.column_names)
         writer.writerows(zip(*table.to_pydict().values(), strict=True))
-    words = ("--input", f"x.{given}", "--save", f"a.{kind}", "--keep", "id,day")
+    words = ("--input", f"x.{value}", "--save", f"a.{kind}", "--keep", "id,day")
     assert CliRunner().invoke(app, ["explain", "m", *words]).exit_code == 0
     if kind == "csv":
         with Path("a.csv").open() as file:
-            found: Any = list(csv.DictReader(file))
+            records: Any = list(csv.DictReader(file))
     elif kind == "json":
-        found = [{**one, **one["kept"]} for one in json.loads(Path("a.json").read_text())]
+        records = [{**lines, **lines["kept"]} for lines in json.loads(Path("a.json").read_text())]
     else:
-        found = parquet.read_table("a.parquet").to_pylist()
-    targets = len(found) // N
+        records = parquet.read_table("a.parquet").to_pylist()
+    targets = len(records) // N
     assert targets > 1
-    assert [one["id"] for one in found] == [one for one in ids for _ in range(targets)]
-    is_number = given == "parquet" and kind != "csv"
-    assert [one["day"] for one in found] == [
+    assert [item["id"] for item in records] == [entry for entry in ids for _ in range(targets)]
+    is_number = value == "parquet" and kind != "csv"
+    assert [each["day"] for each in records] == [
         i % 28 if is_number else str(i % 28) for i in range(N) for _ in range(targets)
     ]
     refused = CliRunner().invoke(app, ["explain", "m", *words[:4], "--keep", "target"])
@@ -115,15 +115,15 @@ def test_columns_to_keep_are_written_beside(kind: str, given: str, monkeypatch: 
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_row_for_each_row_and_target(place: Path, kind: str) -> None:
     want = written([2, 0], standard_error=True).explain(X)
-    done = explain("--save", f"a.{kind}")
-    assert done.exit_code == 0, done.output
+    result = explain("--save", f"a.{kind}")
+    assert result.exit_code == 0, result.output
     table = TABLES[kind](place / f"a.{kind}")
     errors = [f"{name}_standard_error" for name in NAMES]
-    own = ["row", "target", "explained_value", "base_value", "completeness_gap"]
-    assert list(table) == [*own, *NAMES, *errors]
+    expected = ["row", "target", "explained_value", "base_value", "completeness_gap"]
+    assert list(table) == [*expected, *NAMES, *errors]
     assert table["row"] == [i for i in range(N) for _ in range(2)]
     assert [int(t) for t in table["target"]] == [2, 0] * N
-    for name in own[2:]:
+    for name in expected[2:]:
         np.testing.assert_allclose(table[name], want[name].reshape(-1), rtol=1e-5, atol=1e-6)
     for k, name in enumerate(NAMES):
         for column, tensor in ((name, "x_attributions"), (errors[k], "x_standard_error")):
@@ -139,16 +139,18 @@ def test_columns_of_players(place: Path, kind: str) -> None:
     compiled.write("model_repository", "m")
     x = {"a": rows(N, 3, seed=9), "b": rows(N, 4, seed=8)}
     np.savez("x.npz", **x)
-    done = CliRunner().invoke(app, ["explain", "m", "--input", "x.npz", "--save", f"a.{kind}", "--top", "6"])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(
+        app, ["explain", "m", "--input", "x.npz", "--save", f"a.{kind}", "--top", "6"]
+    )
+    assert result.exit_code == 0, result.output
     table, want = TABLES[kind](place / f"a.{kind}"), compiled.explain(x)
-    own = ["row", "target", "explained_value", "base_value", "completeness_gap"]
-    assert list(table) == [*own, "a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]
+    expected = ["row", "target", "explained_value", "base_value", "completeness_gap"]
+    assert list(table) == [*expected, "a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]
     np.testing.assert_allclose(table["ends"], want["group_attributions"][:, 0, 0], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(table["a[2]"], want["a_attributions"][:, 0, 2], rtol=1e-4, atol=1e-6)
-    told = dict(line.split()[::-1] for line in done.stdout.splitlines()[2:8])
-    assert told.keys() == {*list(table)[5:]}
-    assert float(told["ends"]) == pytest.approx(want["group_attributions"][0, 0, 0], rel=1e-4)
+    message = dict(line.split()[::-1] for line in result.stdout.splitlines()[2:8])
+    assert message.keys() == {*list(table)[5:]}
+    assert float(message["ends"]) == pytest.approx(want["group_attributions"][0, 0, 0], rel=1e-4)
 
 
 def test_every_tensor(place: Path) -> None:
@@ -164,11 +166,11 @@ def test_every_tensor(place: Path) -> None:
 def test_the_predicted_class_is_named_where_it_is_known(place: Path) -> None:
     """It is known of an output; of an inner tensor the answer holds the value alone."""
     want = written("predicted").explain(X)["y"].argmax(axis=1)
-    done = explain("--save", "a.csv", "--rows", "1")
+    result = explain("--save", "a.csv", "--rows", "1")
     assert [int(t) for t in read_csv(place / "a.csv")["target"]] == list(want)
-    assert f"row 0, target {want[0]} (predicted): " in done.stdout
+    assert f"Row 1, target {want[0]} (predicted): " in result.stdout
     compile_model(mlp(), DeepShap(REFERENCES), logits=True).write("model_repository", "m")
-    assert "row 0, target predicted: " in explain("--save", "a.csv").stdout
+    assert "Row 1, target predicted: " in explain("--save", "a.csv").stdout
     assert set(read_csv(place / "a.csv")["target"]) == {"predicted"}
     assert list(read_csv(place / "a.csv"))[-1] == "x[4]"
 
@@ -189,13 +191,13 @@ def test_features_of_several_inputs_stand_together(place: Path) -> None:
     )
     compiled.write("model_repository", "m")
     np.savez("x.npz", **x)
-    done = explain("--input", "x.npz", "--save", "a.csv", "--rows", "1", "--top", "2")
+    result = explain("--input", "x.npz", "--save", "a.csv", "--rows", "1", "--top", "2")
     table, want = read_csv(place / "a.csv"), compiled.explain(x)
     assert list(table)[5:] == ["p", "q", "r", "b[0]", "b[1]", "b[2]", "b[3]"]
     np.testing.assert_allclose(table["b[3]"], want["b_attributions"][:, 0, 3], rtol=1e-4, atol=1e-6)
-    both = np.concatenate([want["a_attributions"][0, 0], want["b_attributions"][0, 0]])
-    largest = [list(table)[5 + k] for k in np.argsort(-np.abs(both))[:2]]
-    assert [line.split()[1] for line in done.stdout.splitlines()[2:4]] == largest
+    joined = np.concatenate([want["a_attributions"][0, 0], want["b_attributions"][0, 0]])
+    largest = [list(table)[5 + k] for k in np.argsort(-np.abs(joined))[:2]]
+    assert [line.split()[1] for line in result.stdout.splitlines()[2:4]] == largest
 
 
 def test_outputs_of_text(place: Path) -> None:
@@ -227,9 +229,9 @@ def test_where_nothing_can_be_written(place: Path, name: str) -> None:
     written()
     (place / "folder.csv").mkdir()
     target, words = REFUSED[name]
-    done = explain("--save", target)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(words, done.stderr), done.stderr
+    result = explain("--save", target)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(words, result.stderr), result.stderr
     assert sorted(p.name for p in place.iterdir()) == ["folder.csv", "model_repository", "x.npy"]
 
 
@@ -237,8 +239,8 @@ def test_the_rows_are_not_written_over(place: Path) -> None:
     written()
     np.savez("x.npz", x=X)
     (place / "link.npz").symlink_to("x.npz")
-    done = explain("--input", "x.npz", "--save", "link.npz")
-    assert (done.exit_code, done.stderr) == (
+    result = explain("--input", "x.npz", "--save", "link.npz")
+    assert (result.exit_code, result.stderr) == (
         2,
         "error: link.npz: holds the rows to explain: save to another file.\n",
     )
@@ -247,8 +249,8 @@ def test_the_rows_are_not_written_over(place: Path) -> None:
 
 def test_an_ending_is_looked_at_first(place: Path) -> None:
     assert place.is_dir()
-    done = CliRunner().invoke(app, ["explain", "nobody", "--input", "nothing.csv", "--save", "a.txt"])
-    assert "must end in" in done.stderr
+    result = CliRunner().invoke(app, ["explain", "nobody", "--input", "nothing.csv", "--save", "a.txt"])
+    assert "must end in" in result.stderr
 
 
 def test_features_that_a_table_cannot_hold(place: Path) -> None:
@@ -275,11 +277,11 @@ def test_a_row_that_the_model_cannot_take_leaves_nothing(place: Path) -> None:
     ids = np.ones((N, 3), int)
     ids[130, 1] = 99
     np.save("x.npy", ids)
-    done = explain("--save", "a.csv")
-    assert done.exit_code == 2
+    result = explain("--save", "a.csv")
+    assert result.exit_code == 2
     assert (
         "error: rows 128 to 149: the model cannot take one of them (an id outside of its table?)"
-        in done.stderr
+        in result.stderr
     )
     assert sorted(p.name for p in place.iterdir()) == ["model_repository", "x.npy"]
 
@@ -323,8 +325,11 @@ def test_a_lack_of_memory_is_one_line(place: Path, monkeypatch: pytest.MonkeyPat
         raise MemoryError("8 GB")
 
     monkeypatch.setattr(Compiled, "run", full)
-    done = explain("--save", "a.csv")
-    assert (done.exit_code, done.stderr) == (2, "error: out of memory (8 GB): give fewer rows at a time.\n")
+    result = explain("--save", "a.csv")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: out of memory (8 GB): give fewer rows at a time.\n",
+    )
     assert not (place / "a.csv").exists()
 
 
@@ -335,32 +340,33 @@ def test_a_few_rows_are_told(place: Path) -> None:
     assert place.is_dir()
     written([1])
     lines = explain().stdout.splitlines()
-    assert [line.split(",")[0] for line in lines if line.startswith("row")] == [f"row {i}" for i in range(10)]
+    heads = [line.split(",")[0] for line in lines if line.startswith("Row")]
+    assert heads == [f"Row {i}" for i in range(1, 11)]
     assert lines[-1] == "140 more rows: see --rows and --save"
     assert explain("--rows", "2", "--save", "a.csv").stdout.splitlines()[-1] == "148 more rows in a.csv"
     every = explain("--rows", "all").stdout
-    assert every.count("row ") == N
+    assert every.count("Row ") == N
     assert "more rows" not in every
     assert explain("--rows", "200").stdout == every
     assert explain("--rows", "0").stdout == "150 more rows: see --rows and --save\n"
 
 
-@pytest.mark.parametrize("given", ["-1", "some", "1.5", ""])
-def test_how_many_is_a_number_or_all(place: Path, given: str) -> None:
+@pytest.mark.parametrize("value", ["-1", "some", "1.5", ""])
+def test_how_many_is_a_number_or_all(place: Path, value: str) -> None:
     assert place.is_dir()
-    done = explain("--rows", given)
-    assert done.exit_code == 2
-    assert f"--rows {given!r}: give a whole number, or all" in done.stderr
+    result = explain("--rows", value)
+    assert result.exit_code == 2
+    assert f"--rows {value!r}: give a whole number, or all" in result.stderr
 
 
 def test_the_largest_of_many_targets(place: Path) -> None:
     assert place.is_dir()
     compiled = compile_model(mlp((FEATURES, 7, 40)), DeepShap(REFERENCES), targets="all")
     compiled.write("model_repository", "m")
-    done = explain("--rows", "2", "--top", "1").stdout.splitlines()
+    result = explain("--rows", "2", "--top", "1").stdout.splitlines()
     best = np.argsort(-compiled.explain(X)["y"][0], kind="stable")[:TARGETS]
-    assert [line.split(":")[0] for line in done[: 2 * TARGETS : 2]] == [f"row 0, target {t}" for t in best]
-    assert done[2 * TARGETS] == "row 0: 30 more targets, of smaller value"
+    assert [line.split(":")[0] for line in result[: 2 * TARGETS : 2]] == [f"Row 1, target {t}" for t in best]
+    assert result[2 * TARGETS] == "Row 1: 30 more targets, of smaller value"
 
 
 def test_only_what_is_told_is_explained(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

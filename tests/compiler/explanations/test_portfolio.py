@@ -56,58 +56,62 @@ def explain(repository: Path, *arguments: object) -> Result:
 def test_batches_are_explained_as_their_rows_are(
     compiled: Compiled, repository: Path, threads: int | None
 ) -> None:
-    given = table()
-    found = pa.Table.from_batches(
+    source_table = table()
+    answer = pa.Table.from_batches(
         rationale.explain_batches(
-            repository / "m", given.to_batches(max_chunksize=1700), keep=["id"], threads=threads
+            repository / "m", source_table.to_batches(max_chunksize=1700), keep=["id"], threads=threads
         )
     )
-    due = compiled.explain(rows(N, FEATURES, seed=9))
+    expected = compiled.explain(rows(N, FEATURES, seed=9))
     (explained,) = compiled.manifest.attributed
-    assert found["id"].to_pylist() == given["id"].to_pylist()
-    assert found["row"].to_pylist() == list(range(N))
+    assert answer["id"].to_pylist() == source_table["id"].to_pylist()
+    assert answer["row"].to_pylist() == list(range(N))
     for j, name in enumerate(NAMES):
         np.testing.assert_allclose(
-            found[name], due[explained.attributions].reshape(N, -1)[:, j], rtol=1e-5, atol=1e-6
+            answer[name], expected[explained.attributions].reshape(N, -1)[:, j], rtol=1e-5, atol=1e-6
         )
-    assert found.schema.metadata[DIGEST].decode() == compiled.manifest.digests.explanation
+    assert answer.schema.metadata[DIGEST].decode() == compiled.manifest.digests.explanation
 
 
 def test_an_entry_that_was_compiled_again_answers(tmp_path: Path) -> None:
     """A process keeps entries open, by the name of their folder."""
-    found = []
+    actual = []
     for seed in (1, 2, 1):
-        made = compile_model(mlp(), DeepShap(rows(K, FEATURES, seed=seed)), targets=[1], feature_names=NAMES)
-        made.write(tmp_path, "m")
-        answer = pa.Table.from_batches(rationale.explain_batches(tmp_path / "m", table(20)))
-        found.append(np.array(answer[NAMES[0]]))
-        digest = answer.schema.metadata[DIGEST].decode()
-        assert digest == made.manifest.digests.explanation
-        np.testing.assert_allclose(
-            answer["base_value"], made.explain(rows(20, FEATURES, seed=9))["base_value"].ravel(), rtol=1e-5
+        combined = compile_model(
+            mlp(), DeepShap(rows(K, FEATURES, seed=seed)), targets=[1], feature_names=NAMES
         )
-    assert not np.allclose(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+        combined.write(tmp_path, "m")
+        answer = pa.Table.from_batches(rationale.explain_batches(tmp_path / "m", table(20)))
+        actual.append(np.array(answer[NAMES[0]]))
+        digest = answer.schema.metadata[DIGEST].decode()
+        assert digest == combined.manifest.digests.explanation
+        np.testing.assert_allclose(
+            answer["base_value"],
+            combined.explain(rows(20, FEATURES, seed=9))["base_value"].ravel(),
+            rtol=1e-5,
+        )
+    assert not np.allclose(actual[0], actual[1])
+    np.testing.assert_array_equal(actual[0], actual[2])
 
 
 def test_a_batch_is_run_in_parts(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, whole = table(100), run_rows(compiled)
-    (due,) = rationale.explain_batches(compiled, given)
+    source_table, whole = table(100), run_rows(compiled)
+    (expected,) = rationale.explain_batches(compiled, source_table)
     monkeypatch.setattr(arrow, "_CACHE_BYTES", 7 * compiled.manifest.memory.work)
     monkeypatch.setattr(arrow, "_FEWEST", 3)
     assert (run_rows(compiled), whole > 7) == (7, True)
-    (found,) = rationale.explain_batches(compiled, given)
-    assert found.schema == due.schema
-    for name in found.schema.names:
-        np.testing.assert_allclose(found.column(name), due.column(name), rtol=1e-5, atol=1e-6)
+    (answer,) = rationale.explain_batches(compiled, source_table)
+    assert answer.schema == expected.schema
+    for name in answer.schema.names:
+        np.testing.assert_allclose(answer.column(name), expected.column(name), rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_of_a_thread_takes_one_core(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the sessions of as many threads as there are cores would want all of them each."""
     loaded, threads = Compiled.loaded, list[int | None]()
 
-    def counted(self: Compiled, count: int | None = None, **given: int) -> Any:
-        threads.append(given.get("threads", count))
+    def counted(self: Compiled, count: int | None = None, **value: int) -> Any:
+        threads.append(value.get("threads", count))
         return loaded(self, threads=threads[-1])
 
     monkeypatch.setattr(Compiled, "loaded", counted)
@@ -118,18 +122,18 @@ def test_a_run_of_a_thread_takes_one_core(compiled: Compiled, monkeypatch: pytes
 
 def test_every_target_has_a_row(compiled: Compiled) -> None:
     several = compile_model(mlp(), DeepShap(rows(K, FEATURES)), targets="all", feature_names=NAMES)
-    given = table(5)
-    (found,) = rationale.explain_batches(several, given, keep=["id"])
-    assert found.column("target").to_pylist() == [0, 1, 2] * 5
-    assert found.column("id").to_pylist() == [f"loan-{i}" for i in range(5) for _ in range(3)]
-    assert found.schema == rationale.batches_schema(several, given.schema, ["id"])
+    source_table = table(5)
+    (answer,) = rationale.explain_batches(several, source_table, keep=["id"])
+    assert answer.column("target").to_pylist() == [0, 1, 2] * 5
+    assert answer.column("id").to_pylist() == [f"loan-{i}" for i in range(5) for _ in range(3)]
+    assert answer.schema == rationale.batches_schema(several, source_table.schema, ["id"])
     assert list(rationale.explain_batches(compiled, [])) == []
 
 
 def test_one_batch_is_taken(compiled: Compiled) -> None:
     (batch,) = table(5).to_batches()
-    (found,) = rationale.explain_batches(compiled, batch)
-    assert found.num_rows == 5
+    (answer,) = rationale.explain_batches(compiled, batch)
+    assert answer.num_rows == 5
 
 
 @pytest.mark.parametrize(
@@ -138,12 +142,12 @@ def test_one_batch_is_taken(compiled: Compiled) -> None:
     ids=["pandas", "polars", "duckdb", "reader"],
 )
 def test_tables_of_every_library_are_taken(compiled: Compiled, make: Callable[[pa.Table], Any]) -> None:
-    due, found = (
-        pa.Table.from_batches(rationale.explain_batches(compiled, given, keep=["id"]))
-        for given in (table(5), make(table(5)))
+    expected, answer = (
+        pa.Table.from_batches(rationale.explain_batches(compiled, source_table, keep=["id"]))
+        for source_table in (table(5), make(table(5)))
     )
-    assert found.select(NAMES).equals(due.select(NAMES))
-    assert found["id"].to_pylist() == due["id"].to_pylist()
+    assert answer.select(NAMES).equals(expected.select(NAMES))
+    assert answer["id"].to_pylist() == expected["id"].to_pylist()
 
 
 def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
@@ -176,9 +180,9 @@ FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "threads=0": (table(3), {"threads": 0}),
     "threads=1.5": (table(3), {"threads": 1.5}),
-    "a dict where Arrow record batches are due": ([{"age": [1.0]}], {}),
-    "a str where Arrow record batches are due": (["age"], {}),
-    "a NoneType where": (None, {}),
+    "a dict ": ([{"age": [1.0]}], {}),
+    "a str ": (["age"], {}),
+    "a NoneType ": (None, {}),
 }
 
 
@@ -202,15 +206,15 @@ def loans(tmp_path: Path) -> Path:
 
 def test_each_file_is_written_under_its_name(compiled: Compiled, repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
-    done = explain(repository, "--input", loans, "--save", to, "--keep", "id")
-    assert (done.exit_code, done.output) == (0, f"wrote 3 files with {3 * N + 3} rows to {to}\n")
+    result = explain(repository, "--input", loans, "--save", to, "--keep", "id")
+    assert (result.exit_code, result.output) == (0, f"wrote 3 files with {3 * N + 3} rows to {to}\n")
     assert sorted(path.name for path in (to / "2026").iterdir()) == [f"part-{i}.parquet" for i in range(3)]
-    found = parquet.read_table(to / "2026" / "part-2.parquet")
-    due = compiled.explain(rows(N + 2, FEATURES, seed=2))
+    answer = parquet.read_table(to / "2026" / "part-2.parquet")
+    expected = compiled.explain(rows(N + 2, FEATURES, seed=2))
     np.testing.assert_allclose(
-        found["explained_value"], due[compiled.manifest.explained_value][:, 0], rtol=1e-5, atol=1e-6
+        answer["explained_value"], expected[compiled.manifest.explained_value][:, 0], rtol=1e-5, atol=1e-6
     )
-    assert found["id"].to_pylist() == [f"loan-{i}" for i in range(N + 2)]
+    assert answer["id"].to_pylist() == [f"loan-{i}" for i in range(N + 2)]
 
 
 @pytest.mark.parametrize(
@@ -218,19 +222,19 @@ def test_each_file_is_written_under_its_name(compiled: Compiled, repository: Pat
     [("2026/*.parquet", 3), ("*/part-[12].parquet", 2), ("2026/part-?.parquet", 3), ("*.parquet", 0)],
 )
 def test_a_pattern_is_of_one_folder(repository: Path, loans: Path, pattern: str, count: int) -> None:
-    done = explain(repository, "--input", loans / pattern, "--save", loans.parent / "reasons")
-    assert (f"wrote {count} files" if count else "is a .parquet file that fits the pattern") in done.output
+    result = explain(repository, "--input", loans / pattern, "--save", loans.parent / "reasons")
+    assert (f"wrote {count} files" if count else "is a .parquet file that fits the pattern") in result.output
 
 
 def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
     pattern = loans / "2026" / "part-[01].parquet"
     assert "wrote 2 files" in explain(repository, "--input", pattern, "--save", to).output
-    kept = (to / "part-0.parquet").stat().st_mtime_ns
+    before = (to / "part-0.parquet").stat().st_mtime_ns
     parquet.write_table(table(40), loans / "2026" / "part-1.parquet")
-    again = explain(repository, "--input", loans / "2026", "--save", to).output
-    assert again == f"wrote 2 files with {N + 42} rows to {to}; 1 more are there already\n"
-    assert (to / "part-0.parquet").stat().st_mtime_ns == kept
+    result = explain(repository, "--input", loans / "2026", "--save", to).output
+    assert result == f"wrote 2 files with {N + 42} rows to {to}; 1 more are there already\n"
+    assert (to / "part-0.parquet").stat().st_mtime_ns == before
     assert (
         "wrote 3 files" in explain(repository, "--input", loans / "2026", "--save", to, "--keep", "id").output
     )
@@ -247,8 +251,8 @@ def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> No
 def test_other_columns_to_keep_are_another_answer(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
     for keep, written in (((), 3), (("--keep", "id"), 3), (("--keep", "id"), 0), ((), 3)):
-        done = explain(repository, "--input", loans, "--save", to, *keep)
-        assert f"wrote {written} files" in done.output
+        result = explain(repository, "--input", loans, "--save", to, *keep)
+        assert f"wrote {written} files" in result.output
         names = parquet.read_schema(next(to.rglob("*.parquet"))).names
         assert ("id" in names) is bool(keep)
 
@@ -256,14 +260,14 @@ def test_other_columns_to_keep_are_another_answer(repository: Path, loans: Path)
 def test_progress_is_told_over_all_files(repository: Path, loans: Path) -> None:
     seen: list[tuple[int, int]] = []
 
-    def progress(_: str, done: int, total: int) -> None:
-        seen.append((done, total))
+    def progress(_: str, explained: int, total: int) -> None:
+        seen.append((explained, total))
 
     portfolio.explain_portfolio(
         repository / "m", str(loans), str(loans.parent / "reasons"), progress=progress
     )
-    done = [one for one, _ in seen]
-    assert done == sorted(done)
+    counts = [count for count, _ in seen]
+    assert counts == sorted(counts)
     assert seen[-1] == (3 * N + 3, 3 * N + 3)
 
 
@@ -271,7 +275,7 @@ def test_a_file_of_the_same_size_is_explained_again(repository: Path, loans: Pat
     """Other rows under the same name: known by when the file was written."""
     file, to = loans / "2026" / "part-0.parquet", loans.parent / "reasons"
     flat = {"compression": "none", "use_dictionary": False}
-    sizes, found = set(), []
+    sizes, actual = set(), []
     for seed in (1, 2):
         parquet.write_table(table(40, seed=seed), file, **flat)
         sizes.add(file.stat().st_size)
@@ -279,19 +283,19 @@ def test_a_file_of_the_same_size_is_explained_again(repository: Path, loans: Pat
             "wrote 1 files with 40 rows"
             in explain(repository, "--input", file.parent / "*0.parquet", "--save", to).output
         )
-        found.append(parquet.read_table(to / "part-0.parquet")["explained_value"])
+        actual.append(parquet.read_table(to / "part-0.parquet")["explained_value"])
     assert len(sizes) == 1
-    assert not found[0].equals(found[1])
+    assert not actual[0].equals(actual[1])
 
 
 def test_a_longer_rest_of_a_killed_run_is_no_part_of_the_answer(repository: Path, loans: Path) -> None:
     to, whole = loans.parent / "reasons", loans.parent / "whole"
     assert explain(repository, "--input", loans, "--save", whole).exit_code == 0
     (to / "2026").mkdir(parents=True)
-    due = (whole / "2026" / "part-0.parquet").read_bytes()
-    (to / "2026" / "part-0.parquet.part").write_bytes(2 * due)
+    expected = (whole / "2026" / "part-0.parquet").read_bytes()
+    (to / "2026" / "part-0.parquet.part").write_bytes(2 * expected)
     assert explain(repository, "--input", loans, "--save", to).exit_code == 0
-    assert (to / "2026" / "part-0.parquet").read_bytes() == due
+    assert (to / "2026" / "part-0.parquet").read_bytes() == expected
     assert sorted(path.suffix for path in to.rglob("*.*")) == [".parquet"] * 3
 
 
@@ -321,20 +325,20 @@ def test_answers_and_what_engines_leave_behind_are_no_rows(repository: Path, loa
     for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet"):
         (loans / name).parent.mkdir(exist_ok=True)
         (loans / name).write_bytes(b"no parquet")
-    for said in ("wrote 3 files", "wrote 0 files with 0 rows"):
-        assert said in explain(repository, "--input", loans, "--save", loans / "reasons").output
+    for line in ("wrote 3 files", "wrote 0 files with 0 rows"):
+        assert line in explain(repository, "--input", loans, "--save", loans / "reasons").output
 
 
 def test_a_name_with_brackets_is_a_file(repository: Path, loans: Path) -> None:
     parquet.write_table(table(4).drop(["id"]), loans / "[1].parquet")
-    done = explain(repository, "--input", loans / "[1].parquet", "--save", loans / "one.parquet")
-    assert done.exit_code == 0, done.output
+    result = explain(repository, "--input", loans / "[1].parquet", "--save", loans / "one.parquet")
+    assert result.exit_code == 0, result.output
     assert parquet.read_table(loans / "one.parquet").num_rows == 4
 
 
 def test_two_runs_do_not_write_the_same_answer(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
-    whole = answered_files._published_here(to / "2026" / "part-0.parquet")
+    whole = answered_files._atomic_file_here(to / "2026" / "part-0.parquet")
     (to / "2026").mkdir(parents=True)
     with whole as out:
         out.write(b"the answer of a run that goes on")
@@ -350,7 +354,7 @@ def test_two_runs_do_not_write_the_same_answer(repository: Path, loans: Path) ->
 def test_two_runs_without_locks_share_no_file(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
     (to / "2026").mkdir(parents=True)
-    with answered_files._published(fs.LocalFileSystem(), str(to / "2026" / "part-0.parquet")) as out:
+    with answered_files._atomic_file(fs.LocalFileSystem(), str(to / "2026" / "part-0.parquet")) as out:
         out.write(b"the answer of a run that goes on")
         assert explain(repository, "--input", loans, "--save", to).exit_code == 0
         assert parquet.read_table(to / "2026" / "part-0.parquet").num_rows == N
@@ -367,9 +371,9 @@ def test_a_fault_leaves_nothing_half_written(
     parquet.write_table(broken, loans / "2026" / "part-1.parquet")
     monkeypatch.setattr(answered_files, "_GROUP", 10)
     to = loans.parent / "reasons"
-    done = explain(repository, "--input", loans, "--save", to)
-    assert done.exit_code == 2
-    assert "2026/part-1.parquet: rows 2000 to 2499: " in done.output
+    result = explain(repository, "--input", loans, "--save", to)
+    assert result.exit_code == 2
+    assert "2026/part-1.parquet: rows 2000 to 2499: " in result.output
     assert [path.name for path in to.rglob("*.*")] == ["part-0.parquet"]
 
 
@@ -377,10 +381,10 @@ def test_a_fault_leaves_nothing_half_written_in_a_store(tmp_path: Path) -> None:
     """Neither under the name, where the old answer stays, nor beside it."""
     file = tmp_path / "part-0.parquet"
     file.write_bytes(b"old")
-    stopped = pytest.raises(RuntimeError, match="the engine stops")
-    with stopped, answered_files._published_there(fs.LocalFileSystem(), str(file)) as out:
+    stopped = pytest.raises(RuntimeError, match="stopped")
+    with stopped, answered_files._atomic_file_in_store(fs.LocalFileSystem(), str(file)) as out:
         out.write(b"half")
-        raise RuntimeError("the engine stops")
+        raise RuntimeError("stopped")
     assert [path.name for path in tmp_path.iterdir()] == ["part-0.parquet"]
     assert file.read_bytes() == b"old"
 
@@ -413,31 +417,31 @@ def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSyst
         parquet.write_table(table(N, seed=i), f"loans/2026/part-{i}.parquet", filesystem=s3)
     command = [sys.executable, "-m", "rationale", "explain", "m", "--repository", str(repository)]
     command += ["--input", "s3://loans/2026/*.parquet", "--save", "s3://reasons/2026"]
-    for said in (f"wrote 2 files with {2 * N} rows", "wrote 0 files with 0 rows"):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"{said} to s3://reasons/2026")
-    found = parquet.read_table("reasons/2026/part-1.parquet", filesystem=s3)
-    due = compiled.explain(rows(N, FEATURES, seed=1))
+    for line in (f"wrote 2 files with {2 * N} rows", "wrote 0 files with 0 rows"):
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout.startswith(f"{line} to s3://reasons/2026")
+    answer = parquet.read_table("reasons/2026/part-1.parquet", filesystem=s3)
+    expected = compiled.explain(rows(N, FEATURES, seed=1))
     np.testing.assert_allclose(
-        found["explained_value"], due[compiled.manifest.explained_value][:, 0], rtol=1e-5, atol=1e-6
+        answer["explained_value"], expected[compiled.manifest.explained_value][:, 0], rtol=1e-5, atol=1e-6
     )
     listed = s3.get_file_info(fs.FileSelector("reasons", recursive=True))
-    assert sorted(one.base_name for one in listed if one.is_file) == ["part-0.parquet", "part-1.parquet"]
+    assert sorted(item.base_name for item in listed if item.is_file) == ["part-0.parquet", "part-1.parquet"]
 
 
 WRONG = {
     ("--input", "loans", "--save", "loans"): "holds the rows to answer",
-    ("--input", "loans", "--html", "a.html", "--save", "to"): "and no --html",
-    ("--input", "loans"): "many files want --save FOLDER",
+    ("--input", "loans", "--html", "a.html", "--save", "to"): "leave --html out",
+    ("--input", "loans"): "--save FOLDER",
     ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",
     ("--input", "loans/*.txt", "--save", "to"): "is a .parquet file that fits the pattern",
     ("--input", "gopher://loans/", "--save", "to"): "gopher",
     ("--input", "loans", "--save", "nonsense://there"): "nonsense",
     ("--input", "loans", "--save", "loans/2026/notes.txt"): "notes.txt",
-    ("--input", "x.csv", "--keep", "id"): "--keep: only with --save FILE",
+    ("--input", "x.csv", "--keep", "id"): "--keep needs --save FILE",
     ("--input", "x.csv", "--keep", "id", "--save", "a.npz"): "has no columns to keep: save .csv",
-    ("--input", "x.csv", "--threads", "2"): "only where --input is many files",
+    ("--input", "x.csv", "--threads", "2"): "--threads is for many files",
 }
 
 
@@ -446,10 +450,10 @@ def test_wrong_arguments(
     repository: Path, loans: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(loans.parent)
-    done = explain(repository, *arguments)
-    assert done.exit_code == 2, done.output
-    assert WRONG[arguments] in done.output
-    assert done.output.startswith("error: ")
+    result = explain(repository, *arguments)
+    assert result.exit_code == 2, result.output
+    assert WRONG[arguments] in result.output
+    assert result.output.startswith("error: ")
 
 
 def test_damaged_files_are_named(repository: Path, loans: Path) -> None:

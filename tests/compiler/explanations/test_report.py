@@ -57,41 +57,41 @@ def read() -> Page:
 
 
 def test_rows_one_by_one_and_an_overview_of_all(entries: Path) -> None:
-    done = call(entries, "table", "--input", "x.npy", "--rows", "4", "--top", "3")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("wrote r.html: 30 rows; the first 4 one by one\nrow 0, target 0: ")
-    found = read()
-    assert found.of("h1")[0].text == "Explanations by table"
-    assert [seen.text for seen in found.of("h2")] == [f"Row {i}" for i in range(1, 5)]
-    captions = [seen.text for seen in found.of("figcaption")]
+    result = call(entries, "table", "--input", "x.npy", "--rows", "4", "--top", "3")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("wrote r.html: 30 rows; the first 4 one by one\nRow 1, target 0: ")
+    actual = read()
+    assert actual.of("h1")[0].text == "Explanations by table"
+    assert [seen.text for seen in actual.of("h2")] == [f"Row {i}" for i in range(1, 5)]
+    captions = [seen.text for seen in actual.of("figcaption")]
     assert captions[0] == "y[0]: mean |attribution| over 30 rows"
     assert captions[1].startswith("y[0]: attributions a dot for each of 30 rows;")
     assert len(captions) == 2 + 4
-    assert found.of("td")[0].text == "30 of x.npy; the first 4 one by one"
-    assert [name for name, _ in found.rows()][3] == "2 others together"
-    assert not found.of("script")
+    assert actual.of("td")[0].text == "30 of x.npy; the first 4 one by one"
+    assert [name for name, _ in actual.rows()][3] == "2 others together"
+    assert not actual.of("script")
 
 
 def test_rows_have_their_ids_and_features_their_titles(entries: Path) -> None:
     applicants = pd.read_csv(CREDIT / "references.csv").head(2)
     applicants.assign(loan=["L 7", "<b>"]).to_csv("x.csv", index=False)
-    done = call(entries, "credit", "--input", "x.csv", "--keep", "loan")
-    assert done.exit_code == 0, done.output
-    found = read()
-    assert [seen.text for seen in found.of("h2")] == ["Row 1, loan L 7", "Row 2, loan <b>"]
-    captions = [seen.text for seen in found.of("figcaption")]
+    result = call(entries, "credit", "--input", "x.csv", "--keep", "loan")
+    assert result.exit_code == 0, result.output
+    actual = read()
+    assert [seen.text for seen in actual.of("h2")] == ["Row 1, loan L 7", "Row 2, loan <b>"]
+    captions = [seen.text for seen in actual.of("figcaption")]
     assert [text.partition(",")[0] for text in captions[-2:]] == ["row 1", "row 2"]
-    assert any(name.startswith("Late payments in two years = ") for name, _ in found.rows())
+    assert any(name.startswith("Late payments in two years = ") for name, _ in actual.rows())
 
 
 def test_the_overview_is_of_what_it_says(entries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MOST_SUMMED", 20)
     monkeypatch.setattr(report, "MOST_ROWS", 5)
-    done = call(entries, "table", "--input", "x.npy", "--rows", "all")
-    assert "30 rows; the first 5 one by one; the overview is of the first 20\n" in done.stdout
-    found = read()
-    assert len(found.of("h2")) == 5
-    assert found.of("figcaption")[0].text.endswith("over 20 rows")
+    result = call(entries, "table", "--input", "x.npy", "--rows", "all")
+    assert "30 rows; the first 5 one by one; the overview is of the first 20\n" in result.stdout
+    actual = read()
+    assert len(actual.of("h2")) == 5
+    assert actual.of("figcaption")[0].text.endswith("over 20 rows")
 
 
 def test_no_rows_one_by_one(entries: Path) -> None:
@@ -101,27 +101,27 @@ def test_no_rows_one_by_one(entries: Path) -> None:
 
 def test_it_is_the_same_file_again_and_a_page_by_itself(entries: Path) -> None:
     assert call(entries, "table", "--input", "x.npy").exit_code == 0
-    once = Path("r.html").read_bytes()
+    first_page = Path("r.html").read_bytes()
     assert call(entries, "table", "--input", "x.npy").exit_code == 0
-    assert Path("r.html").read_bytes() == once
-    found = read()
+    assert Path("r.html").read_bytes() == first_page
+    actual = read()
     (policy,) = (
         seen.attributes["content"]
-        for seen in found.of("meta")
+        for seen in actual.of("meta")
         if seen.attributes.get("http-equiv") == "Content-Security-Policy"
     )
-    (style,) = found.of("style")
+    (style,) = actual.of("style")
     digest = base64.b64encode(hashlib.sha256(style.text.encode()).digest()).decode()
     assert policy == (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
-    assert all("style" not in seen.attributes for seen in found.elements)
-    assert not re.search(rb"(src|href)=\"(?!data:)", once)
+    assert all("style" not in seen.attributes for seen in actual.elements)
+    assert not re.search(rb"(src|href)=\"(?!data:)", first_page)
 
 
 def test_tokens_are_words(entries: Path) -> None:
-    done = call(entries, "text", "--input", "ids.npy", "--tokenizer", "vocab.txt", "--rows", "2")
-    assert done.exit_code == 0, done.output
+    result = call(entries, "text", "--input", "ids.npy", "--tokenizer", "vocab.txt", "--rows", "2")
+    assert result.exit_code == 0, result.output
     words = [word for seen in read().of("p", "tokens") for word in seen.text.split()]
     assert words == [f"<w{i}>" for i in np.load("ids.npy")[:2].reshape(-1)]
 
@@ -130,12 +130,12 @@ def test_tokens_are_words(entries: Path) -> None:
 
 
 def test_a_decision_with_its_reasons_stands_over_its_row(entries: Path) -> None:
-    done = call(entries, "credit", "--input", str(CREDIT / "applicants.csv"))
-    assert done.exit_code == 0, done.output
-    found = read()
-    said = [seen.text for seen in found.of("div", "decision")]
-    assert [text.split(":")[0] for text in said] == ["Approve", "Decline", "Decline", "Refer"]
-    reasons = [seen.text for seen in found.of("li") if "ol" in seen.inside]
+    result = call(entries, "credit", "--input", str(CREDIT / "applicants.csv"))
+    assert result.exit_code == 0, result.output
+    actual = read()
+    message = [seen.text for seen in actual.of("div", "decision")]
+    assert [text.split(":")[0] for text in message] == ["Approve", "Decline", "Decline", "Refer"]
+    reasons = [seen.text for seen in actual.of("li") if "ol" in seen.inside]
     assert reasons[0] == "R05 Delinquent credit obligations"
     assert len(reasons) == 4 + 3 + 4
 
@@ -148,9 +148,9 @@ def test_what_needs_more_than_the_model_takes_is_not_decided(tmp_path: Path) -> 
     compiled = compile_model(CREDIT / "credit.onnx", DeepShap(near), decision=profile)
     compiled.write(tmp_path, "credit")
     assert call(tmp_path, "credit", "--input", str(CREDIT / "applicants.csv")).exit_code == 0
-    found = read()
-    assert not found.of("div", "decision")
-    assert any("needs age" in seen.text for seen in found.of("p", "note"))
+    actual = read()
+    assert not actual.of("div", "decision")
+    assert any("needs age" in seen.text for seen in actual.of("p", "note"))
 
 
 def test_what_the_profile_does_not_take_is_not_decided(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(repository: Path) -> Callable[[str], Path]:
     """Make an entry by its name, once, and its page."""
 
-    def made(name: str) -> Path:
+    def created(name: str) -> Path:
         page = repository / "pages" / f"{name}.html"
         if not page.exists():
             need("npm")  # fetches ONNX Runtime for browsers
@@ -32,7 +32,7 @@ def exported(repository: Path) -> Callable[[str], Path]:
             export_page(repository, name, page)
         return page
 
-    return made
+    return created
 
 
 @pytest.fixture(scope="package")
@@ -54,13 +54,13 @@ def opened(context: BrowserContext, exported: Callable[[str], Path]) -> Iterator
     """Open an entry's page, on which nothing may go wrong and from which nothing may be asked."""
     watched: list[Watched] = []
 
-    def one(name: str) -> Page:
+    def item(name: str) -> Page:
         url = exported(name).as_uri()
         watched.append(Watched(context.new_page(), url))
         watched[-1].page.goto(url)
         expect(watched[-1].page.locator("table.bars")).to_be_visible(timeout=MOST_MS)
         return watched[-1].page
 
-    yield one
+    yield item
     for each in watched:
         each.demand_whole()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
-from rationale.decisions.rows import ExplainedRow, logit, scores_in
-from rationale.export.page import FILES, modules
+from rationale.decisions.rows import ExplainedRow, decision_scores, logit
+from rationale.export.page import FILES, bundle_modules
 from rationale.pictures.browser import FILES as SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
@@ -63,24 +63,24 @@ KEYS = ("income", "debt", "late", "inquiries", "constructor", "flag", "housing")
 def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
     """Draw a row of few different numbers, so that it meets thresholds, ties and ends of ranges."""
 
-    def one(*of: Any) -> Any:
+    def item(*of: Any) -> Any:
         return of[random.integers(len(of))]
 
-    values = {name: one(None, 0.0, 1.0, 2.0, 5.0, 7.0) for name in ("income", "debt", "late", "own", "rent")}
+    values = {name: item(None, 0.0, 1.0, 2.0, 5.0, 7.0) for name in ("income", "debt", "late", "own", "rent")}
     values |= {
-        "inquiries": one(1.0, 9.0, 9.5),
-        "constructor": one("a", "a", "b", "c"),
-        "flag": one(0.0, 1.0, 2.0),
+        "inquiries": item(1.0, 9.0, 9.5),
+        "constructor": item("a", "a", "b", "c"),
+        "flag": item(0.0, 1.0, 2.0),
     }
     values |= {
-        "bankruptcies": one(None, 0, 0, 1),
-        "status": one(None, "y", "x"),
-        "flagged": one(None, False, True),
+        "bankruptcies": item(None, 0, 0, 1),
+        "status": item(None, "y", "x"),
+        "flagged": item(None, False, True),
     }
-    amounts = {key: float(one(-0.1, 0.0, 0.01, 0.02, 0.05, 0.05 * (1 + 1e-8), 0.3)) for key in KEYS}
+    amounts = {key: float(item(-0.1, 0.0, 0.01, 0.02, 0.05, 0.05 * (1 + 1e-8), 0.3)) for key in KEYS}
     score, gap = (
-        float(one(0.1, 0.15, 0.2, 0.21, 0.25, 0.9, np.nan)),
-        one(None, 0.0, 0.009, -0.009, 0.011, -0.011),
+        float(item(0.1, 0.15, 0.2, 0.21, 0.25, 0.9, np.nan)),
+        item(None, 0.0, 0.009, -0.009, 0.011, -0.011),
     )
     return ExplainedRow(score, score, 0.1, amounts, None, gap), values
 
@@ -105,19 +105,19 @@ def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None
     rows.append((ExplainedRow(0.9, 0.9, 0.1, quarter, None, 0.0), rows[0][1]))
     answers = in_node(decided, rows, tmp_path)
     seen = set()
-    for (row, values), found in zip(rows, answers, strict=True):
-        due = expected(decided, row, values)
-        told = {
-            "decision": found["decision"],
+    for (row, values), warnings in zip(rows, answers, strict=True):
+        reference = expected(decided, row, values)
+        sentences = {
+            "decision": warnings["decision"],
             "reasons": [
                 (r["code"], r["text"], tuple(r["keys"]), r.get("share"), r.get("attribution"))
-                for r in found["reasons"]
+                for r in warnings["reasons"]
             ],
-            "warned": bool(found["warnings"]),
-            "problem": bool(found["problem"]),
+            "warned": bool(warnings["warnings"]),
+            "problem": bool(warnings["problem"]),
         }
-        assert told == due, (row, values, found)
-        seen |= {code for code, *_ in told["reasons"]} | {told["decision"]}
+        assert sentences == reference, (row, values, warnings)
+        seen |= {code for code, *_ in sentences["reasons"]} | {sentences["decision"]}
     assert {"approve", "decline", "R1", "R4", "constructor"} <= seen
 
 
@@ -129,7 +129,7 @@ def in_node(
     for file in (FILES / "decide.js", SHARED / "outcome.js"):
         (folder / file.name).write_text(file.read_text())
     module = folder / "decide.js"
-    given = [
+    applicants = [
         {
             "row": {
                 "score": None if np.isnan(r.score) else r.score,
@@ -141,31 +141,33 @@ def in_node(
         for r, values in rows
     ]
     profile = decided.profile.model_dump(mode="json")
-    content = json.dumps({"decided": {"profile": profile, "tolerance": decided.tolerance}, "rows": given})
+    content = json.dumps(
+        {"decided": {"profile": profile, "tolerance": decided.tolerance}, "rows": applicants}
+    )
     command = [node, "--input-type=module", "-e", SCRIPT, str(module)]
-    done = subprocess.run(command, input=content, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    result = subprocess.run(command, input=content, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]) -> dict[str, Any]:
     """Return what the page has to say, where the gateway answers it or refuses."""
-    from rationale.decisions.domain import outside
+    from rationale.decisions.domain import domain_faults
 
     refused = {"decision": None, "reasons": [], "warned": False, "problem": True}
-    if decided.profile.outside == "refuse" and any(outside(decided.profile, values)):
+    if decided.profile.outside == "refuse" and any(domain_faults(decided.profile, values)):
         return refused  # by the gateway, before it decides
     if np.isnan(row.score):
         return refused
     try:
-        due = decide(decided, row, values)
+        reference = decide(decided, row, values)
     except NoReasonsError:  # the attributions do not add up
         return {
             **refused,
             "decision": decide(decided, ExplainedRow(**{**vars(row), "gap": None}), values).decision,
         }
     return {
-        "decision": due.decision,
+        "decision": reference.decision,
         "reasons": [
             (
                 r.code,
@@ -173,9 +175,9 @@ def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]
                 r.features,
                 *(None if x is None else pytest.approx(x) for x in (r.share, r.attribution)),
             )
-            for r in due.reasons
+            for r in reference.reasons
         ],
-        "warned": bool(due.warnings),
+        "warned": bool(reference.warnings),
         "problem": False,
     }
 
@@ -193,17 +195,17 @@ def test_a_margin_that_is_a_bound_s_scores_that_bound(tmp_path: Path) -> None:
     module = tmp_path / "margin.mjs"
     module.write_text((SHARED / "outcome.js").read_text())
     for dtype in (np.float32, np.float64):
-        own = [logit(bound).astype(dtype) for bound in profile.refer or ()]
-        margins = np.array([np.nextafter(m, m + by) for m in own for by in (-1, 0, 1)], dtype)
+        reference = [logit(bound).astype(dtype) for bound in profile.refer or ()]
+        margins = np.array([np.nextafter(m, m + by) for m in reference for by in (-1, 0, 1)], dtype)
         answered = 1 / (1 + np.exp(-margins.astype(float)))
         answered[-1] = 0.9  # a model that clips
-        due = scores_in(profile, answered, margins)
-        told = profile.model_dump(mode="json")
-        given = [margins.astype(float).tolist(), dtype == np.float32, told, answered.tolist()]
-        command = [need("Node.js"), "--input-type=module", "-e", script, str(module), json.dumps(given)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        np.testing.assert_allclose(json.loads(done.stdout), due, rtol=1e-14)
-        assert json.loads(done.stdout)[1::3] == [*(profile.refer or ())]
+        wanted_value = decision_scores(profile, answered, margins)
+        message = profile.model_dump(mode="json")
+        arguments = [margins.astype(float).tolist(), dtype == np.float32, message, answered.tolist()]
+        command = [need("Node.js"), "--input-type=module", "-e", script, str(module), json.dumps(arguments)]
+        result = subprocess.run(command, check=True, capture_output=True, text=True)
+        np.testing.assert_allclose(json.loads(result.stdout), wanted_value, rtol=1e-14)
+        assert json.loads(result.stdout)[1::3] == [*(profile.refer or ())]
 
 
 def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: Path) -> None:
@@ -228,10 +230,10 @@ def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: 
         ({"job": "", "code": 3, "home": None}, ["code"], []),
     ):
         command = [need("Node.js"), "--input-type=module", "-e", script, str(module)]
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, json.dumps([texts, values])], check=True, capture_output=True, text=True
         )
-        assert [[each.split("'")[1] for each in part] for part in json.loads(done.stdout)] == [
+        assert [[each.split("'")[1] for each in records] for records in json.loads(result.stdout)] == [
             refused,
             warned,
         ]
@@ -240,6 +242,6 @@ def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: 
 def test_all_modules_of_a_page_are_one_script(tmp_path: Path) -> None:
     """No two of them give a name at their top to different things."""
     script = tmp_path / "page.mjs"
-    script.write_text("\n".join(modules("main.js").values()))
-    done = subprocess.run([need("Node.js"), "--check", str(script)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    script.write_text("\n".join(bundle_modules("main.js").values()))
+    result = subprocess.run([need("Node.js"), "--check", str(script)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

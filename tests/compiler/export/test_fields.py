@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, compile_model
-from rationale.export.fields import Range, fields, hand_out, range_of
-from rationale.export.page import modules, page_of
+from rationale.export.fields import Range, fields, range_of, rounded_field
+from rationale.export.page import build_page, bundle_modules
 from rationale.export.web import WebRuntime
 from rationale.schema.form import FormField
 from rationale.schema.manifest import Category
@@ -20,7 +20,7 @@ from tests.needs import need
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "whole", "due"),
+    ("least", "most", "whole", "expected"),
     [
         (12000, 55130, True, Range(10000, 60000, 500)),
         (0, 4, True, Range(0, 4, 1)),
@@ -32,13 +32,13 @@ from tests.needs import need
         (1e-9, 3e-9, False, Range(1e-9, 3e-9, 1e-11)),
     ],
 )
-def test_round_numbers_beyond_the_references(least: float, most: float, whole: bool, due: Range) -> None:
-    assert range_of(least, most, FeatureRule(), whole=whole) == due
+def test_round_numbers_beyond_the_references(least: float, most: float, whole: bool, expected: Range) -> None:
+    assert range_of(least, most, FeatureRule(), whole=whole) == expected
 
 
 def test_the_profile_comes_first() -> None:
-    found = range_of(20, 70, FeatureRule(least=18, most=99), whole=True)
-    assert (found.least, found.most) == (18, 99)
+    actual = range_of(20, 70, FeatureRule(least=18, most=99), whole=True)
+    assert (actual.least, actual.most) == (18, 99)
 
 
 def test_of_each_kind() -> None:
@@ -74,8 +74,8 @@ def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
     references = rows(7, 5, seed=3) * np.float32(1.2345)
     compiled = compile_model(mlp(), DeepShap(references), feature_names=["a", "b", "c", "d", "e"])
     assert compiled.manifest.references is not None
-    known = compiled.manifest.references.spreads
-    for i, field in enumerate(fields(compiled.manifest, compiled.sample, known)):
+    reference = compiled.manifest.references.spreads
+    for i, field in enumerate(fields(compiled.manifest, compiled.sample, reference)):
         assert field["least"] < references[:, i].min()
         assert field["most"] > references[:, i].max()
         assert not set(references[:, i].tolist()) & {field["least"], field["most"], field["begin"]}
@@ -84,7 +84,7 @@ def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
 
 def test_no_text_ends_its_element() -> None:
     facts = {"name": "</title><script>", "output": "<!--</script>{{SCRIPT}}"}
-    page = page_of(facts, b"graph", WebRuntime("1.30.0", "const ort = {};", b"wasm")).decode()
+    page = build_page(facts, b"graph", WebRuntime("1.30.0", "const ort = {};", b"wasm")).decode()
     assert page.count("<script") == 4
     assert page.count("</script>") == 4
     assert page.count("const ort = {};") == 1
@@ -94,9 +94,9 @@ def test_no_text_ends_its_element() -> None:
 def test_the_modules_are_one_script(tmp_path: Path) -> None:
     """No two of them declare the same name, and none imports or exports."""
     script = tmp_path / "script.js"
-    script.write_text("\n".join(modules("main.js").values()))
-    done = subprocess.run([need("Node.js"), "--check", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    script.write_text("\n".join(bundle_modules("main.js").values()))
+    result = subprocess.run([need("Node.js"), "--check", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ def test_nothing_of_a_kind_tells_how_the_references_are_spread(
     known = (Category(value="1", share=0.25), Category(value="2", share=0.75))
     spread = {"quantiles": quantiles, "missing_share": 0.5, "categories": known}
     field = FormField.model_validate({"name": "x", "input": "x", "missing": True, **own, **spread})
-    told = hand_out(field, FeatureRule(), 1.0).model_dump(exclude_none=True)
+    told = rounded_field(field, FeatureRule(), 1.0).model_dump(exclude_none=True)
     assert not {*spread} & {*told}
     assert told["kind"] == own["kind"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from rationale import compile_model
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry
 from rationale.decisions.decide import decide
-from rationale.decisions.rows import explained_rows, keys_of, values_of
+from rationale.decisions.rows import attribution_keys, explained_rows, feature_values
 from rationale.export.page import export_page
 from rationale.schema.outputs import OUTPUT_KINDS
 from tests.compiler.export.conftest import MOST_MS
@@ -39,33 +39,44 @@ def facts_of(page: Page) -> dict[str, Any]:
 
 def fill(page: Page, values: Values) -> None:
     """Give each feature its value, as somebody types or chooses it; None leaves the box empty."""
-    for i, field in enumerate(facts_of(page)["fields"]):
-        box, value = page.locator(f"#field-{i}"), values[field["name"]]
+    for field in facts_of(page)["fields"]:
+        box, value = entry(page, field["name"]), values[field["name"]]
         if "choices" in field:
-            at = 0 if value is None else field["choices"].index(value) + field["missing"]
-            box.select_option(index=at)
+            position = 0 if value is None else field["choices"].index(value) + field["missing"]
+            box.select_option(index=position)
         else:
-            box.fill("" if value is None else str(value))
+            put(box, "" if value is None else str(value))
+
+
+def entry(page: Page, name: str, end: str = "") -> Locator:
+    """Return what a feature's value is written in, or its slider by the end "-slider"."""
+    names = [field["name"] for field in facts_of(page)["fields"]]
+    return page.locator(f"#field-{names.index(name)}{end}")
+
+
+def put(box: Locator, text: str) -> None:
+    box.fill(text)
+    box.press("Enter")
 
 
 def shown(page: Page) -> dict[str, list[str]]:
     """Return what the page has under "All digits", once it answers the last change."""
-    return {name: rest for name, *rest in page.evaluate(NUMBERS)}
+    return {name: remaining for name, *remaining in page.evaluate(NUMBERS)}
 
 
 def inputs_of(facts: Mapping[str, Any], values: Values) -> dict[str, np.ndarray]:
     dtypes = {"string": object, "bool": bool}
     rows = {}
     for spec in facts["inputs"]:
-        own = [values[f["name"]] for f in facts["fields"] if f.get("input") == spec["name"]]
-        cells = [np.nan if value is None else value for value in own]
+        expected = [values[f["name"]] for f in facts["fields"] if f.get("input") == spec["name"]]
+        cells = [np.nan if value is None else value for value in expected]
         rows[spec["name"]] = np.array(cells, dtypes.get(spec["type"], spec["type"])).reshape(spec["shape"])
     return rows
 
 
 def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0) -> Explanation:
     """Assert that the page shows what the entry answers here; return that answer."""
-    found = shown(page)
+    actual = shown(page)
     answer = compiled.explain(inputs_of(facts_of(page), values))
     manifest = compiled.manifest
 
@@ -73,17 +84,19 @@ def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0)
         return None if name is None else float(answer[name][0, target])
 
     flat = [answer[e.attributions][0, target].reshape(-1) for e in manifest.attributed]
-    keys = [key.replace("\u202e", "\\u202e") for key in keys_of(manifest)]  # which would turn a name round
-    due = dict(zip(keys, np.concatenate(flat).tolist(), strict=True))
-    due["explained value"] = number(manifest.explained_value)
-    due |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
-    due |= {"completeness gap": number(manifest.completeness_gap)} if manifest.completeness_gap else {}
-    assert set(found) == {*due, "score"}
-    for name, value in due.items():
-        assert float(found[name][1]) == pytest.approx(value, rel=1e-5, abs=1e-5), (name, values)
+    keys = [
+        key.replace("\u202e", "\\u202e") for key in attribution_keys(manifest)
+    ]  # which would turn a name round
+    expected = dict(zip(keys, np.concatenate(flat).tolist(), strict=True))
+    expected["explained value"] = number(manifest.explained_value)
+    expected |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
+    expected |= {"completeness gap": number(manifest.completeness_gap)} if manifest.completeness_gap else {}
+    assert set(actual) == {*expected, "score"}
+    for name, value in expected.items():
+        assert float(actual[name][1]) == pytest.approx(value, rel=1e-5, abs=1e-5), (name, values)
     errors = [answer[e.standard_error][0, target] for e in manifest.attributed if e.standard_error]
     for name, error in zip(keys, np.concatenate(errors or [np.empty(0)]), strict=bool(errors)):
-        assert float(found[name][2]) == pytest.approx(error, rel=1e-5, abs=1e-5)
+        assert float(actual[name][2]) == pytest.approx(error, rel=1e-5, abs=1e-5)
     return answer
 
 
@@ -149,9 +162,9 @@ def test_a_further_kind_of_output_is_shown(
     expect(digits).to_contain_text("largest", timeout=MOST_MS)
     assert digits.locator("thead th").all_text_contents() == ["Name", "Value", "Number", "square"]
     rows = digits.locator("tbody tr").all()
-    found = {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
+    actual = {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
     for name in ("x[0]", "x[1]", "x[2]"):
-        _, attribution, square = found[name]
+        _, attribution, square = actual[name]
         assert float(square) == pytest.approx(float(attribution) ** 2, rel=1e-5)
 
 
@@ -173,13 +186,13 @@ def test_classes_are_named_with_the_probability_of_each(opened: Open, repository
     page, compiled = opened("five"), open_entry(repository, "five")
     values = drawn(facts_of(page), np.random.default_rng(1))
     fill(page, values)
-    (due,) = demand_same(page, compiled, values)["probabilities"]
-    order = np.argsort(-due, kind="stable")
+    (expected,) = demand_same(page, compiled, values)["probabilities"]
+    order = np.argsort(-expected, kind="stable")
     lines = page.locator(".classes tbody tr")
     assert lines.locator("th").all_inner_texts() == [sorted(CLASSES)[i] for i in order]
     for share, i in zip(lines.locator(".number").all_inner_texts(), order, strict=True):
-        assert float(share.removesuffix("%")) == pytest.approx(100 * due[i], abs=0.0051)
-    page.get_by_label("Explained").select_option(f"probabilities_margin of class {sorted(CLASSES)[2]}")
+        assert float(share.removesuffix("%")) == pytest.approx(100 * expected[i], abs=0.0051)
+    page.get_by_label("Explained").select_option(sorted(CLASSES)[2])
     expect(page.locator(".classes .explained th")).to_have_text(sorted(CLASSES)[2])
 
 
@@ -199,16 +212,16 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
         shown(page)
         inputs = inputs_of(facts_of(page), values)
         answer = compiled.explain(inputs)
-        given = {k: v for k, v in values.items() if v is not None}
-        (told,) = values_of(compiled.manifest, inputs, [given])
-        due = decide(decided, explained_rows(compiled.manifest, answer)[0], told)
-        expect(page.locator(".outcome")).to_have_text(OUTCOMES[due.decision])
+        instance = {k: v for k, v in values.items() if v is not None}
+        (message,) = feature_values(compiled.manifest, inputs, [instance])
+        records = decide(decided, explained_rows(compiled.manifest, answer)[0], message)
+        expect(page.locator(".outcome")).to_have_text(OUTCOMES[records.decision])
         assert page.locator("#reasons li").evaluate_all(
             "items => items.map((each) => each.dataset.code)"
-        ) == [reason.code for reason in due.reasons]
+        ) == [reason.code for reason in records.reasons]
         texts = page.locator("#reasons li").all_text_contents()
-        assert all(text.startswith(r.text) for text, r in zip(texts, due.reasons, strict=True))
-        outcomes.add(due.decision)
+        assert all(text.startswith(r.text) for text, r in zip(texts, records.reasons, strict=True))
+        outcomes.add(records.decision)
         expect(page.locator(".sentence")).to_contain_text("the threshold")
         expect(page.locator(".axis .reached")).to_be_visible()
     assert len(outcomes) > 1
@@ -217,7 +230,7 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
 @pytest.mark.full
 def test_what_the_profile_does_not_take(opened: Open) -> None:
     page = opened("double")
-    page.get_by_label("Age years").last.fill("17")
+    put(entry(page, "age"), "17")
     expect(page.locator(".decision .problem")).to_have_text("Nothing is decided: Age is less than 18.")
     expect(page.locator(".outcome")).to_have_count(0)
 
@@ -244,14 +257,14 @@ def test_a_word_that_the_model_was_not_trained_on_is_warned_of(opened: Open) -> 
 def test_a_slider_by_the_keyboard(opened: Open, repository: Path) -> None:
     page = opened("credit")
     before = shown(page)["score"]
-    press_until(page, "[data-slider=utilisation]")
+    press_until(page, f"#{entry(page, 'utilisation', '-slider').get_attribute('id')}")
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    box = page.locator("[data-feature=utilisation]")
+    box = entry(page, "utilisation")
     assert float(box.input_value()) > 0.5
     assert shown(page)["score"] != before
     names = [field["name"] for field in facts_of(page)["fields"]]
-    values = {name: float(page.locator(f"[data-feature={name}]").input_value()) for name in names}
+    values = {name: float(entry(page, name).input_value()) for name in names}
     demand_same(page, open_entry(repository, "credit"), values)
     page.get_by_role("button", name="Begin again").click()
     assert shown(page)["score"] == before
@@ -261,7 +274,7 @@ def test_a_slider_by_the_keyboard(opened: Open, repository: Path) -> None:
 @pytest.mark.full
 def test_every_move_of_a_slider_is_answered_and_the_last_one_shown(opened: Open, repository: Path) -> None:
     page = opened("credit")
-    milliseconds = page.locator("[data-slider=income]").evaluate("""async (slider) => {
+    milliseconds = entry(page, "income", "-slider").evaluate("""async (slider) => {
         const frame = () => new Promise(requestAnimationFrame);
         const took = [];
         for (let i = 0; i < 100; i += 1) {
@@ -276,19 +289,21 @@ def test_every_move_of_a_slider_is_answered_and_the_last_one_shown(opened: Open,
     }""")
     print(f"from a slider's event to the frame that shows it: {milliseconds[50]:.0f} ms, median of 100")
     names = [field["name"] for field in facts_of(page)["fields"]]
-    values = {name: float(page.locator(f"[data-feature={name}]").input_value()) for name in names}
+    values = {name: float(entry(page, name).input_value()) for name in names}
     demand_same(page, open_entry(repository, "credit"), values)
 
 
 @pytest.mark.full
 def test_what_is_no_value(opened: Open) -> None:
     page = opened("credit")
-    box = page.locator("[data-feature=income]")
-    box.fill("")
-    expect(page.locator("#shown")).to_have_text("Income: a value is missing, which the model does not take")
+    box = entry(page, "income")
+    put(box, "")
+    told = "Income: a value is missing, which the model does not take"
+    expect(page.locator("#shown")).to_have_text(f"The row is not whole, so it has no score: {told}.")
+    expect(page.locator(".note").first).to_have_text(told)
     expect(box).to_have_attribute("aria-invalid", "true")
     demand_accessible(page)
-    box.fill("20000")
+    put(box, "20000")
     expect(page.locator("table.bars")).to_be_visible()
     expect(box).not_to_have_attribute("aria-invalid", "true")
 
@@ -296,8 +311,8 @@ def test_what_is_no_value(opened: Open) -> None:
 @pytest.mark.full
 def test_a_whole_number_is_needed(opened: Open) -> None:
     page = opened("integers")
-    page.locator("[data-feature=months]").fill("1.5")
-    expect(page.locator("#shown")).to_have_text("months: a whole number is needed")
+    put(entry(page, "months"), "1.5")
+    expect(page.locator("#shown")).to_contain_text("months: a whole number is needed")
 
 
 # --- the page ---------------------------------------------------------------------------------------------
@@ -308,7 +323,7 @@ def test_a_whole_number_is_needed(opened: Open) -> None:
 def test_readable_and_accessible(opened: Open, scheme: str) -> None:
     page = opened("credit")
     page.emulate_media(color_scheme=scheme)
-    page.locator("[data-feature=late_payments_2y]").fill("4")
+    put(entry(page, "late_payments_2y"), "4")
     expect(page.locator(".outcome")).to_have_text("Declined")
     page.locator("details summary").evaluate_all("all => all.forEach((each) => each.click())")
     for width in (1280, 360):
@@ -351,8 +366,8 @@ def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Ca
         await new Promise((done) => setTimeout(done, 300));
         return [window.ran ?? false, [...new Set(refused)].sort()];
     }""")
-    due = ["connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-elem"]
-    assert refused == [False, due]
+    expected = ["connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-elem"]
+    assert refused == [False, expected]
 
 
 PROBED = "credit"

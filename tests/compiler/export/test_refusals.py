@@ -126,7 +126,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 def test_own_operators() -> None:
     compiled = compile_model(mlp(), DeepShap(rows(4, 5)))
     compiled.model.graph.node[0].domain = "bank.example"
-    with pytest.raises(UnsupportedModelError, match=r"operators of bank\.example, which no browser has"):
+    with pytest.raises(UnsupportedModelError, match=r"\bbank\.example\b"):
         fit.check_fits("m", compiled.manifest, compiled.model, RUNTIME)
 
 
@@ -158,8 +158,8 @@ def test_what_is_typed_wrongly(place: Path, arguments: tuple[str, ...], words: s
 def test_ranges_of_other_rows(place: Path) -> None:
     written(compile_model(mlp(), DeepShap(rows(4, 5))))
     np.save("ranges.npy", np.linspace([100.0, 0, 0, 0, 0], [900.0, 1, 1, 1, 1], 9).astype(np.float32))
-    done = call("m", *FLAGS, "--ranges", "ranges.npy", "--onnxruntime-web", str(package(place / "web")))
-    assert done.exit_code == 0, done.output
+    result = call("m", *FLAGS, "--ranges", "ranges.npy", "--onnxruntime-web", str(package(place / "web")))
+    assert result.exit_code == 0, result.output
     page = Path("out/page.html").read_text()
     first, *_ = json.loads(page.partition('id="facts">')[2].partition("</script>")[0])["fields"]
     assert (first["least"], first["most"], first["begin"]) == (100, 900, 500)
@@ -169,21 +169,21 @@ def test_a_page_that_cannot_be_written(place: Path) -> None:
     written(compile_model(mlp(), DeepShap(rows(4, 5))))
     (place / "file").write_text("")
     web_folder = str(package(place / "web"))
-    done = call(
+    result = call(
         "m", "--repository", "repository", "--html", "file/page.html", "--onnxruntime-web", web_folder
     )
-    assert_refused(done, "--html file: cannot be written")
+    assert_refused(result, "--html file: cannot be written")
 
 
 # --- the runtime ------------------------------------------------------------------------------------------
 
 
 def test_a_folder_and_node_modules_here(place: Path) -> None:
-    given = web.find_runtime(package(place / "any"))
-    assert given.script.endswith("const ort = { InferenceSession: c, Tensor: b, env: a };")
-    assert "export" not in given.script
+    runtime = web.find_runtime(package(place / "any"))
+    assert runtime.script.endswith("const ort = { InferenceSession: c, Tensor: b, env: a };")
+    assert "export" not in runtime.script
     package(place / "project/node_modules" / web.PACKAGE)
-    assert web.find_runtime(place / "project") == given
+    assert web.find_runtime(place / "project") == runtime
     package(place / "node_modules" / web.PACKAGE, version="1.24.1")
     assert web.find_runtime(None).release == (1, 24)
 
@@ -213,9 +213,9 @@ def test_a_folder_and_node_modules_here(place: Path) -> None:
 def test_folders_that_are_something_else(place: Path, damage: Callable[[Path], object], words: str) -> None:
     written(compile_model(mlp(), DeepShap(rows(4, 5))))
     damage(package(place / "web"))
-    done = call("m", *FLAGS, "--onnxruntime-web", "web")
-    assert_refused(done, words)
-    assert "npm install onnxruntime-web@" in done.stderr
+    result = call("m", *FLAGS, "--onnxruntime-web", "web")
+    assert_refused(result, words)
+    assert "npm install onnxruntime-web@" in result.stderr
 
 
 def npm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +262,8 @@ def test_npm_is_asked_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch,
     )
     for _ in range(2):
-        done = call("m", *FLAGS)
-        assert done.exit_code == 0, done.output
-    (asked,) = (place / "asked").read_text().splitlines()
-    assert asked.startswith(f"pack onnxruntime-web@{web.VERSION} ")
-    assert "may be people's rows" in done.stdout
+        result = call("m", *FLAGS)
+        assert result.exit_code == 0, result.output
+    (arguments,) = (place / "asked").read_text().splitlines()
+    assert arguments.startswith(f"pack onnxruntime-web@{web.VERSION} ")
+    assert "may be people's rows" in result.stdout

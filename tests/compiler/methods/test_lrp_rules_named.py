@@ -10,7 +10,7 @@ from rationale import AttnLrp, DeepShap, Lrp, compile_model, load
 from rationale.methods.propagation.lrp import rules as lrp
 from rationale.methods.propagation.lrp.composites import COMPOSITES
 from rationale.methods.propagation.lrp.texts import parse_rule
-from rationale.terminal import facts
+from rationale.terminal import manifest_lines
 from tests.compiler.methods.lrp_models import network
 from tests.compiler.models import cnn, parsed
 from tests.compiler.pictures.pages import Page
@@ -99,7 +99,7 @@ def test_a_written_entry_and_the_reports_name_them_too(tmp_path: Path) -> None:
     compiled = compile_model(cnn(), Lrp(rules=[("first", lrp.ZBox(low, 4))]))
     compiled.write(tmp_path, "net")
     assert load(tmp_path, "net").rules() == compiled.rules()
-    line = dict(facts(compiled.manifest))["rules"]
+    line = dict(manifest_lines(compiled.manifest))["rules"]
     assert line.endswith(": 1 Conv; pass: 1 Relu; winner: 1 MaxPool; epsilon: 1 Gemm")
     assert len(line) < 150  # bounds of an image are not spelled out
     page = Page(compiled._repr_html_())
@@ -110,4 +110,4 @@ def test_a_written_entry_and_the_reports_name_them_too(tmp_path: Path) -> None:
 def test_methods_without_rules_name_none() -> None:
     compiled = compile_model(network("mlp")[0], DeepShap(np.zeros((1, 7))))
     assert compiled.rules() == ()
-    assert "rules" not in dict(facts(compiled.manifest))
+    assert "rules" not in dict(manifest_lines(compiled.manifest))

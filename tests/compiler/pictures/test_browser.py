@@ -71,10 +71,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (file,) = folder.glob(f"{name}.[nc]*")
         more = ["--tokenizer", str(folder / "words.txt")] if name == "text" else []
         arguments = ["explain", name, "--repository", str(folder / "entries"), "--input", str(file)]
-        done = CliRunner().invoke(
+        result = CliRunner().invoke(
             app, [*arguments, "--html", str(folder / f"{name}.html"), "--rows", "3", *more]
         )
-        assert done.exit_code == 0, done.output
+        assert result.exit_code == 0, result.output
     shown = decides._repr_html_() + decides.explain(near)._repr_html_() + table._repr_html_()
     front = f"<!doctype html><html lang=en><title>t</title><style>{JUPYTER}</style><main class=jp-Common>"
     (folder / "notebook.html").write_text(front + shown + "</main>", encoding="utf-8")
@@ -87,15 +87,15 @@ def opened(browser: Browser, file: Path, scheme: str, width: int) -> tuple[Page,
     context.set_default_timeout(120_000)
     page, faults = context.new_page(), list[str]()
 
-    def said(message: ConsoleMessage) -> None:
+    def sentence(message: ConsoleMessage) -> None:
         faults.append(f"the console: {message.text}")
 
-    def asked(request: Request) -> None:
+    def arguments(request: Request) -> None:
         if not request.url.startswith("data:") and request.url != file.as_uri():
             faults.append(f"a request: {request.url}")
 
-    page.on("console", said)
-    page.on("request", asked)
+    page.on("console", sentence)
+    page.on("request", arguments)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
     page.goto(file.as_uri())
@@ -112,8 +112,8 @@ def test_a_page_is_silent_and_can_be_used_by_everyone(
     assert page.locator("figure").count() >= 2
     for details in page.locator("summary").all():
         details.click()
-    found = Axe().run(page).response["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
+    actual = Axe().run(page).response["violations"]
+    serious = [v for v in actual if v["impact"] in ("serious", "critical")]
     assert not serious, json.dumps(serious, indent=1)[:4000]
     assert faults == []
     page.context.close()

@@ -17,15 +17,15 @@ from rationale.pictures.figures import figures
 from rationale.pictures.panels import (
     Bars,
     Estimate,
-    Flow,
     Heat,
+    LayerFlow,
     Panel,
-    Part,
+    TensorAttributions,
     Words,
     bars,
     panels,
     panels_of,
-    short,
+    shorten_name,
 )
 from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Word, read_vocabulary
@@ -43,11 +43,13 @@ def panels_drawn(model: onnx.ModelProto, method: Method, x: object, **options: o
     return [panel for i in range(count) for panel in panels_of(answer, i, i, 3, NUMBERS)]
 
 
-def part(
-    attributions: np.ndarray, values: np.ndarray | None = None, at: tuple[str, ...] | None = None
-) -> Part:
+def tensor_attributions(
+    attributions: np.ndarray, values: np.ndarray | None = None, position: tuple[str, ...] | None = None
+) -> TensorAttributions:
     spec = TensorSpec(name="x", datatype="FP32", shape=attributions.shape)
-    return Part(Attributed(tensor=spec, attributions="x_attributions", at=at), attributions, values, None)
+    return TensorAttributions(
+        Attributed(tensor=spec, attributions="x_attributions", at=position), attributions, values, None
+    )
 
 
 # -- panels --------------------------------------------------------------------------------------------
@@ -55,12 +57,12 @@ def part(
 
 def test_bars_are_sorted_and_add_up() -> None:
     values = np.array([0.1, -3.0, 0.0, 2.0, -0.4])
-    drawn = bars("t", [part(values, np.arange(5.0))], 2, Estimate(values + 1, np.ones(5)))
+    drawn = bars("t", [tensor_attributions(values, np.arange(5.0))], 2, Estimate(values + 1, np.ones(5)))
     assert drawn.labels == ("x[1] = 1", "x[3] = 3", "3 others")
     np.testing.assert_allclose(drawn.values, [-3, 2, -0.3])
     np.testing.assert_allclose(drawn.shapley.values, [-2, 3, 2.7])
     np.testing.assert_array_equal(drawn.shapley.errors, [1, 1, np.nan])
-    assert len(bars("t", [part(values)], 4).labels) == 5, "one other feature has its own bar"
+    assert len(bars("t", [tensor_attributions(values)], 4).labels) == 5, "one other feature has its own bar"
 
 
 def test_a_table_has_a_panel_for_each_row_and_target() -> None:
@@ -70,9 +72,9 @@ def test_a_table_has_a_panel_for_each_row_and_target() -> None:
     assert [re.sub(r"[\d.]+, base value [\d.]+$", "…", panel.title) for panel in drawn] == [
         f"row {i}, y[{target}]: …" for i in range(2) for target in (2, 0)
     ]
-    for panel, due in zip(drawn, answer["x_attributions"].reshape(4, -1), strict=True):
+    for panel, expected in zip(drawn, answer["x_attributions"].reshape(4, -1), strict=True):
         assert isinstance(panel, Bars)
-        assert panel.values.sum() == pytest.approx(due.sum(), abs=1e-6)
+        assert panel.values.sum() == pytest.approx(expected.sum(), abs=1e-6)
         assert np.isfinite(panel.errors[:3]).all()
 
 
@@ -132,30 +134,30 @@ def test_an_image_is_a_heatmap_of_its_channels_sum() -> None:
     ],
 )
 def test_where_the_channels_are(shape: tuple[int, ...], drawn: tuple[int, ...], has_picture: bool) -> None:
-    (found,) = panels("t", [part(rows(*shape), rows(*shape, seed=1))], 3)
-    assert isinstance(found, Heat)
-    assert found.values.shape == drawn
-    assert (found.picture is not None) == has_picture
-    if found.picture is not None:
-        assert (found.picture.min(), found.picture.max()) == (0, 1)
+    (actual,) = panels("t", [tensor_attributions(rows(*shape), rows(*shape, seed=1))], 3)
+    assert isinstance(actual, Heat)
+    assert actual.values.shape == drawn
+    assert (actual.picture is not None) == has_picture
+    if actual.picture is not None:
+        assert (actual.picture.min(), actual.picture.max()) == (0, 1)
 
 
 def test_layers_share_a_picture_of_how_attributions_flow() -> None:
     """Which adds up to explained − base at every layer of a chain."""
     x = rows(2, 2, 6, 8, seed=1)
     *_, flow = panels_drawn(cnn(), DeepShap(rows(4, 2, 6, 8)), x[:1], targets=["2-0"], layers=["c", "r", "y"])
-    assert isinstance(flow, Flow)
+    assert isinstance(flow, LayerFlow)
     assert flow.title.startswith("row 0, y[2-0]: ")
     assert flow.labels == ("x", "c", "r", "y")
     assert (flow.raising > 0).all()
     assert (flow.lowering < 0).all()
-    np.testing.assert_allclose(flow.raising + flow.lowering, np.full(4, flow.due), rtol=1e-4)
+    np.testing.assert_allclose(flow.raising + flow.lowering, np.full(4, flow.total), rtol=1e-4)
 
 
 def test_what_is_no_picture_has_bars() -> None:
-    (found,) = panels("t", [part(rows(2, 3, 4, 5))], 3)
-    assert isinstance(found, Bars)
-    assert re.fullmatch(r"x\[\d+\]", found.labels[0])
+    (actual,) = panels("t", [tensor_attributions(rows(2, 3, 4, 5))], 3)
+    assert isinstance(actual, Bars)
+    assert re.fullmatch(r"x\[\d+\]", actual.labels[0])
 
 
 def test_padding_is_left_out() -> None:
@@ -165,11 +167,11 @@ def test_padding_is_left_out() -> None:
         (np.array([1.0, 2, 0, 3, 0, 0, 1]), 7),
         (np.zeros(7), 4),
     ):
-        (found,) = panels("t", [part(values, ids, at=("e",))], 3)
-        assert isinstance(found, Words)
-        assert [word.text for word in found.words] == [str(i) for i in ids[:length]]
-    (found,) = panels("t", [part(np.zeros(3), np.zeros(3, int), at=("e",))], 3)
-    assert len(found.words) == 3
+        (actual,) = panels("t", [tensor_attributions(values, ids, position=("e",))], 3)
+        assert isinstance(actual, Words)
+        assert [word.text for word in actual.words] == [str(i) for i in ids[:length]]
+    (actual,) = panels("t", [tensor_attributions(np.zeros(3), np.zeros(3, int), position=("e",))], 3)
+    assert len(actual.words) == 3
 
 
 # -- words ---------------------------------------------------------------------------------------------
@@ -179,18 +181,18 @@ NEW = "the fil was unbeliev"
 
 
 def trained(kind: str) -> Tokenizer:
-    found = {"bytes": Tokenizer(models.BPE()), "pieces": Tokenizer(models.WordPiece(unk_token="?"))}[kind]  # noqa: S106
+    actual = {"bytes": Tokenizer(models.BPE()), "pieces": Tokenizer(models.WordPiece(unk_token="?"))}[kind]  # noqa: S106
     if kind == "bytes":
-        found.pre_tokenizer, found.decoder = (
+        actual.pre_tokenizer, actual.decoder = (
             pre_tokenizers.ByteLevel(add_prefix_space=False),
             decoders.ByteLevel(),
         )
         trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, special_tokens=["<s>"])
     else:
-        found.pre_tokenizer, found.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        actual.pre_tokenizer, actual.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
         trainer = trainers.WordPieceTrainer(vocab_size=45, show_progress=False, special_tokens=["?", "[CLS]"])
-    found.train_from_iterator(TEXT * 3, trainer)
-    return found
+    actual.train_from_iterator(TEXT * 3, trainer)
+    return actual
 
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
@@ -200,8 +202,8 @@ def test_words_of_a_tokenizer_are_the_text_again(tmp_path: Path, kind: str) -> N
     ids = tokenizer.encode(NEW).ids
     words = read_vocabulary(file).words(ids)
     assert len(words) == len(ids)
-    said = "".join(word.text if word.joined else f" {word.text}" for word in words).strip()
-    assert said.replace("␣", "").replace("  ", " ") == NEW
+    message = "".join(word.text if word.joined else f" {word.text}" for word in words).strip()
+    assert message.replace("␣", "").replace("  ", " ") == NEW
     assert any(word.joined for word in words)
     assert read_vocabulary(file).words([10**6, -1]) == [Word("[1000000]", False), Word("[-1]", False)]
 
@@ -256,13 +258,13 @@ def test_a_table_is_drawn_in_a_file(place: Path) -> None:
     """The same rows give the same file, with names, numbers and bars; hostile names are text."""
     np.save("one.npy", np.load("x.npy")[:1])
     for name in ("p.svg", "q.svg"):
-        done = call("table", "--input", "one.npy", "--save", name)
-        assert done.exit_code == 0, done.output
-        assert f"wrote {name}: 1 of 1 row\n" in done.stdout
+        result = call("table", "--input", "one.npy", "--save", name)
+        assert result.exit_code == 0, result.output
+        assert f"wrote {name}: 1 of 1 row\n" in result.stdout
     assert (place / "p.svg").read_bytes() == (place / "q.svg").read_bytes()
     root, texts = drawn_in(place / "p.svg")
     for name in HOSTILE:
-        assert sum(text.startswith(f"{short(name)} = ") for text in texts) == 3, "of three targets"
+        assert sum(text.startswith(f"{shorten_name(name)} = ") for text in texts) == 3, "of three targets"
     gaps = texts.count("not explained (completeness gap)")
     assert len(root.findall(f"{SVG}svg")) == 3 * (len(HOSTILE) + 2) + gaps, "base value and score, a bar each"
     tops = [float(row.get("y", 0)) for row in root.findall(f"{SVG}svg")]
@@ -271,9 +273,9 @@ def test_a_table_is_drawn_in_a_file(place: Path) -> None:
 
 
 def test_only_the_first_rows_are_drawn(place: Path) -> None:
-    done = call("table", "--input", "x.npy", "--save", "p.svg", "--rows", "2", "--top", "2")
-    assert done.exit_code == 0, done.output
-    assert "wrote p.svg: 2 of 9 rows\n" in done.stdout
+    result = call("table", "--input", "x.npy", "--save", "p.svg", "--rows", "2", "--top", "2")
+    assert result.exit_code == 0, result.output
+    assert "wrote p.svg: 2 of 9 rows\n" in result.stdout
     _, texts = drawn_in(place / "p.svg")
     assert [text for text in texts if text.startswith("row ")][::3] == [
         next(text for text in texts if text.startswith(f"row {i},")) for i in range(2)
@@ -287,8 +289,8 @@ def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> Non
         Path("long.txt").write_text(
             "\n".join(f"a_word_that_is_as_long_as_this_{i}" for i in range(VOCABULARY))
         )
-        done = call("text", "--input", "ids.npy", "--save", "p.svg", "--tokenizer", vocabulary)
-        assert done.exit_code == 0, done.output
+        result = call("text", "--input", "ids.npy", "--save", "p.svg", "--tokenizer", vocabulary)
+        assert result.exit_code == 0, result.output
         root, texts = drawn_in(place / "p.svg")
         ids = np.load("ids.npy").reshape(-1)
         names = Path(vocabulary).read_text().split("\n")
@@ -301,7 +303,7 @@ def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> Non
 def test_images_and_layers_are_drawn_in_a_file(tmp_path: Path, wide: int) -> None:
     drawn = [
         Heat("h", rows(8, wide), np.abs(rows(8, wide)) % 1),
-        Flow("f", ("x",), np.ones(1), np.zeros(1), 1.0),
+        LayerFlow("f", ("x",), np.ones(1), np.zeros(1), 1.0),
     ]
     (tmp_path / "p.svg").write_bytes(svg(figures(drawn)))
     root, texts = drawn_in(tmp_path / "p.svg")
@@ -315,7 +317,7 @@ def test_images_and_layers_are_drawn_in_a_file(tmp_path: Path, wide: int) -> Non
 REFUSED = {
     "another kind": (("--save", "p.png"), r"p\.png: .* must end in .* or \.svg"),
     "a picture as a page": (("--html", "p.svg"), r"--html p\.svg: give a name that ends in \.html"),
-    "columns in a picture": (("--save", "p.svg", "--keep", "a"), "--keep: only with --save FILE of rows"),
+    "columns in a picture": (("--save", "p.svg", "--keep", "a"), "--keep needs --save FILE"),
     "a page in a folder that is a file": (("--html", "x.npy/p.html"), r"--html x\.npy: cannot be written"),
     "a page without its tokenizer": (
         ("--html", "p.html", "--tokenizer", "no.txt"),
@@ -325,7 +327,7 @@ REFUSED = {
     "no tokenizer": (("--save", "p.svg", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),
     "a tokenizer that is no text": (("--save", "p.svg", "--tokenizer", "x.npy"), "not UTF-8 text"),
     "another json": (("--save", "p.svg", "--tokenizer", "other.json"), r"other\.json: no tokenizer\.json"),
-    "a tokenizer without a picture": (("--tokenizer", "vocab.txt"), "--tokenizer: only with --html FILE"),
+    "a tokenizer without a picture": (("--tokenizer", "vocab.txt"), "--tokenizer needs --html FILE"),
 }
 
 
@@ -334,11 +336,11 @@ def test_a_user_error(place: Path, name: str) -> None:
     arguments, words = REFUSED[name]
     (place / "other.json").write_text('{"model": 1}')
     before = sorted(place.rglob("*"))
-    done = call("text", "--input", "ids.npy", *arguments)
-    assert done.exit_code == 2, done.output
-    assert isinstance(done.exception, SystemExit)
-    assert re.search(words, " ".join(done.stderr.split())), done.stderr
-    assert done.stdout == ""
+    result = call("text", "--input", "ids.npy", *arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert re.search(words, " ".join(result.stderr.split())), result.stderr
+    assert result.stdout == ""
     assert sorted(place.rglob("*")) == before
 
 
@@ -346,6 +348,6 @@ def test_a_user_error(place: Path, name: str) -> None:
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     Path("t.json").write_text("{}")
-    done = call("text", "--input", "ids.npy", "--save", "p.svg", "--tokenizer", "t.json")
-    assert done.exit_code == 2
-    assert "pip install 'tokenizers<" in done.stderr
+    result = call("text", "--input", "ids.npy", "--save", "p.svg", "--tokenizer", "t.json")
+    assert result.exit_code == 2
+    assert "pip install 'tokenizers<" in result.stderr

@@ -13,7 +13,7 @@ from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
 from rationale.pictures.overview import Overview
-from rationale.pictures.panels import Bars, Estimate, Flow, Heat, Words, largest_targets
+from rationale.pictures.panels import Bars, Estimate, Heat, LayerFlow, Words, largest_targets
 from rationale.pictures.png import data_uri, heat_map, sized
 from rationale.pictures.words import Word
 from tests.compiler.export import models
@@ -26,9 +26,9 @@ def seen(*drawn: object) -> Page:
     return Page(fragment(figures(drawn)))
 
 
-def spans(found: Page) -> list[tuple[float, float]]:
+def spans(actual: Page) -> list[tuple[float, float]]:
     """Left and right ends of bars."""
-    bars = [seen.attributes for seen in found.of("rect")]
+    bars = [seen.attributes for seen in actual.of("rect")]
     return [(percent(b["x"]), percent(b["x"]) + percent(b["width"])) for b in bars]
 
 
@@ -36,27 +36,27 @@ def spans(found: Page) -> list[tuple[float, float]]:
 
 
 def test_a_waterfall_leads_from_the_base_value_to_the_score() -> None:
-    found = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=3.5))
-    assert found.rows() == [
+    drawn = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=3.5))
+    assert drawn.rows() == [
         ("base value", "1.00"),
         ("a", "+3.00"),
         ("b", "-1.00"),
         ("c", "+0.50"),
         ("score", "3.50"),
     ]
-    first, second, third = spans(found)
+    first, second, third = spans(drawn)
     np.testing.assert_allclose([first, second, third], [(2, 98), (66, 98), (66, 82)], atol=0.01)
-    start, end = (percent(seen.attributes["cx"]) for seen in found.of("circle"))
+    start, end = (percent(seen.attributes["cx"]) for seen in drawn.of("circle"))
     assert (start, end) == pytest.approx((2, 82), abs=0.01)
-    assert [seen.attributes["fill"] for seen in found.of("rect")] == [RAISES, LOWERS, RAISES]
+    assert [seen.attributes["fill"] for seen in drawn.of("rect")] == [RAISES, LOWERS, RAISES]
 
 
-@pytest.mark.parametrize(("score", "told"), [(3.5, None), (3.5001, None), (3.0, "-0.5"), (4.25, "+0.75")])
-def test_what_is_not_explained_has_a_bar(score: float, told: str | None) -> None:
-    found = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=score))
-    gap = [number for name, number in found.rows() if name.startswith("not explained")]
-    assert gap == ([] if told is None else [told])
-    assert len(found.of("rect")) == 3 + len(gap)
+@pytest.mark.parametrize(("score", "message"), [(3.5, None), (3.5001, None), (3.0, "-0.5"), (4.25, "+0.75")])
+def test_what_is_not_explained_has_a_bar(score: float, message: str | None) -> None:
+    drawn = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=score))
+    gap = [number for name, number in drawn.rows() if name.startswith("not explained")]
+    assert gap == ([] if message is None else [message])
+    assert len(drawn.of("rect")) == 3 + len(gap)
 
 
 def test_bars_that_add_up_to_nothing_start_from_zero() -> None:
@@ -67,36 +67,36 @@ def test_bars_that_add_up_to_nothing_start_from_zero() -> None:
         np.array([1.0, np.nan]),
         Estimate(np.array([3.0, np.nan]), np.ones(2)),
     )
-    found = seen(bars)
-    assert found.rows() == [("a", "+2.00 ± 1"), ("b", "-2.00")]
-    (zero, right), (left, also_zero) = spans(found)
+    drawn = seen(bars)
+    assert drawn.rows() == [("a", "+2.00 ± 1"), ("b", "-2.00")]
+    (zero, right), (start, also_zero) = spans(drawn)
     assert zero == also_zero
-    assert right - zero == pytest.approx(zero - left, abs=0.01)
-    assert [percent(seen.attributes["cx"]) for seen in found.of("circle")] == [98]
-    assert len([seen for seen in found.of("line") if seen.attributes["y1"] == seen.attributes["y2"]]) == 1
-    assert "standard error" in found.of("figcaption")[0].text
-    assert "Shapley" in found.of("figcaption")[0].text
+    assert right - zero == pytest.approx(zero - start, abs=0.01)
+    assert [percent(seen.attributes["cx"]) for seen in drawn.of("circle")] == [98]
+    assert len([seen for seen in drawn.of("line") if seen.attributes["y1"] == seen.attributes["y2"]]) == 1
+    assert "standard error" in drawn.of("figcaption")[0].text
+    assert "Shapley" in drawn.of("figcaption")[0].text
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, -1.0], [0.0, 0.0], [1e38, -1e38], [5e-324, 0.0]])
 def test_every_number_has_a_place(values: list[float]) -> None:
     for base in (None, 0.5):
-        found = seen(Bars("t", ("a", "b"), np.array(values), base=base, score=base))
-        for left, right in spans(found):
-            assert 0 <= left <= right <= 100.5
+        drawn = seen(Bars("t", ("a", "b"), np.array(values), base=base, score=base))
+        for start, right in spans(drawn):
+            assert 0 <= start <= right <= 100.5
 
 
 def test_a_flow_has_a_dot_at_its_sum() -> None:
-    found = seen(Flow("t", ("x", "h"), np.array([3.0, 1.0]), np.array([-1.0, 0.0]), 2.0))
-    assert [percent(seen.attributes["cx"]) for seen in found.of("circle")] == [74, 50]
-    assert found.rows() == [("x", "+3.00 -1.00"), ("h", "+1.00 0.00")]
+    drawn = seen(LayerFlow("t", ("x", "h"), np.array([3.0, 1.0]), np.array([-1.0, 0.0]), 2.0))
+    assert [percent(seen.attributes["cx"]) for seen in drawn.of("circle")] == [74, 50]
+    assert drawn.rows() == [("x", "+3.00 -1.00"), ("h", "+1.00 0.00")]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_text(name: str) -> None:
     drawn = (
         Bars(name, (name,), np.ones(1), base=0.0, score=1.0),
-        Flow(name, (name,), np.ones(1), np.zeros(1), 1.0),
+        LayerFlow(name, (name,), np.ones(1), np.zeros(1), 1.0),
         Heat(name, np.ones((2, 2)), None),
         Words(name, (Word(name, False),), np.ones(1)),
         Overview(name, 2, (name,), np.ones(1), 0, np.ones((1, 2)), np.ones((1, 2))),
@@ -104,48 +104,48 @@ def test_names_are_text(name: str) -> None:
     plain = re.sub("[\x00-\x08\x0b-\x1f]", "\ufffd", name).replace("\ud800", "?")
     markups = (fragment(figures(drawn)), page(name, figures(drawn)).decode())
     for markup in markups:
-        found = Page(markup)
-        assert {seen.tag for seen in found.elements} & {"script", "b"} == set()
-        assert [seen.text for seen in found.of("span", "name")].count(plain) >= 3
-        assert all(plain in seen.text for seen in found.of("figcaption"))
-        assert plain in found.of("img")[0].attributes["alt"]
-        assert found.of("style")[0].text.strip().endswith("}")
-    assert found.of("title")[0].text == plain
+        actual = Page(markup)
+        assert {seen.tag for seen in actual.elements} & {"script", "b"} == set()
+        assert [seen.text for seen in actual.of("span", "name")].count(plain) >= 3
+        assert all(plain in seen.text for seen in actual.of("figcaption"))
+        assert plain in actual.of("img")[0].attributes["alt"]
+        assert actual.of("style")[0].text.strip().endswith("}")
+    assert actual.of("title")[0].text == plain
 
 
 # -- many rows -----------------------------------------------------------------------------------------
 
 
-def overview(n: int, others: int = 0) -> Overview:
+def overview(n: int, remaining: int = 0) -> Overview:
     spread = np.linspace(-1, 1, n)
-    means = np.array([0.5, 0.25, *[0.125] * bool(others)])
+    means = np.array([0.5, 0.25, *[0.125] * bool(remaining)])
     values = np.stack([np.linspace(0, 1, n), np.full(n, np.nan)])
-    return Overview("y", 10 * n, ("a", "b"), means, others, np.stack([spread, spread / 2]), values)
+    return Overview("y", 10 * n, ("a", "b"), means, remaining, np.stack([spread, spread / 2]), values)
 
 
 def test_an_overview_has_bars_of_means_and_a_dot_for_each_row() -> None:
-    found = seen(overview(50, others=7))
-    assert found.rows() == [
+    drawn = seen(overview(50, remaining=7))
+    assert drawn.rows() == [
         ("a", "0.500"),
         ("b", "0.250"),
         ("7 others together", "0.125"),
         ("a", "-1 … +1"),
         ("b", "-0.5 … +0.5"),
     ]
-    widths = [right - left for left, right in spans(found)]
+    widths = [right - start for start, right in spans(drawn)]
     np.testing.assert_allclose(widths, [96, 48, 24], atol=0.02)
-    paths = [seen.attributes for seen in found.of("path")]
+    paths = [seen.attributes for seen in drawn.of("path")]
     dots = {p["stroke"]: re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", p["d"]) for p in paths}
     assert sum(map(len, dots.values())) == 100
     assert len(dots["#808080"]) == 50
     assert max(float(x) for x, _ in dots[LOW]) < min(float(x) for x, _ in dots[HIGH])
-    assert "50 of 500 rows" in found.of("figcaption")[1].text
+    assert "50 of 500 rows" in drawn.of("figcaption")[1].text
 
 
 def test_dots_of_many_equal_rows_stay_in_their_row() -> None:
     same = np.zeros((1, 300))
-    found = seen(Overview("y", 300, ("a",), np.zeros(1), 0, same, same))
-    heights = [float(y) for p in found.of("path") for y in re.findall(r" ([\d.]+)h0", p.attributes["d"])]
+    drawn = seen(Overview("y", 300, ("a",), np.zeros(1), 0, same, same))
+    heights = [float(y) for p in drawn.of("path") for y in re.findall(r" ([\d.]+)h0", p.attributes["d"])]
     assert len(heights) == 300
     assert len(set(heights)) > 200
     assert 0 < min(heights) < max(heights) < 46
@@ -188,9 +188,9 @@ def test_the_largest_attribution_is_told_beside_a_heatmap() -> None:
     [((8, 8), (240, 240)), ((1, 50), (60, 200)), ((2500, 30), (834, 10)), ((1024, 1000), (1024, 1000))],
 )
 def test_pictures_have_a_size_that_can_be_seen(shape: tuple[int, int], drawn: tuple[int, int]) -> None:
-    found = sized(np.full((*shape, 3), 77, np.uint8))
-    assert found.shape == (*drawn, 3)
-    assert (found == 77).all()
+    actual = sized(np.full((*shape, 3), 77, np.uint8))
+    assert actual.shape == (*drawn, 3)
+    assert (actual == 77).all()
 
 
 def test_large_pictures_are_means_of_their_pixels() -> None:
@@ -206,27 +206,27 @@ def test_a_heatmap_of_what_is_no_number(values: np.ndarray) -> None:
 
 def test_tokens_are_shaded_by_their_sign_and_size() -> None:
     words = (Word("un", False), Word("paid", True), Word("loan", False), Word("is", False))
-    found = seen(Words("t", words, np.array([0.5, -1.0, 0.0, 1e-9])))
-    tokens = [seen for seen in found.of("span") if "p" in seen.inside]
+    drawn = seen(Words("t", words, np.array([0.5, -1.0, 0.0, 1e-9])))
+    tokens = [seen for seen in drawn.of("span") if "p" in seen.inside]
     assert [t.attributes["class"] for t in tokens] == [f"r{SHADES // 2}", f"l{SHADES}", "r0", "r1"]
     assert [t.attributes["title"] for t in tokens] == ["+0.5", "-1", "0", "+1.0e-09"]
-    assert found.of("p", "tokens")[0].text == " unpaid loan is"
-    assert [seen.text for seen in found.of("td")][:3] == ["1", "paid", "-1.00"]
+    assert drawn.of("p", "tokens")[0].text == " unpaid loan is"
+    assert [seen.text for seen in drawn.of("td")][:3] == ["1", "paid", "-1.00"]
 
 
 def test_a_long_text_says_what_it_leaves_out() -> None:
-    found = seen(Words("t", (Word("w", False),) * 5000, np.ones(5000)))
-    assert "1,000 more tokens" in found.of("p", "tokens")[0].text
-    assert "largest 20 of 5000 tokens" in found.of("summary")[0].text
+    drawn = seen(Words("t", (Word("w", False),) * 5000, np.ones(5000)))
+    assert "1,000 more tokens" in drawn.of("p", "tokens")[0].text
+    assert "largest 20 of 5000 tokens" in drawn.of("summary")[0].text
 
 
 # -- pages ---------------------------------------------------------------------------------------------
 
 
 def test_text_goes_where_it_was_given() -> None:
-    made = element("p", "a", element("b", "c"), "d", "e", class_="x", data_y=1)
-    found = Page(fragment([made]))
-    (p,) = found.of("p", "x")
+    created = element("p", "a", element("b", "c"), "d", "e", class_="x", data_y=1)
+    drawn = Page(fragment([created]))
+    (p,) = drawn.of("p", "x")
     assert p.text == "acde"
     assert p.attributes["data-y"] == "1"
 
@@ -235,7 +235,7 @@ def test_text_goes_where_it_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "most", "due"),
+    ("values", "most", "expected"),
     [
         ([1.0, 3.0], 2, [0, 1]),
         ([1.0, 3.0, 2.0], 2, [1, 2]),
@@ -245,12 +245,12 @@ def test_text_goes_where_it_was_given() -> None:
         ([-1.0, -3.0], 1, [0]),
     ],
 )
-def test_the_targets_of_the_largest_value(values: list[float], most: int, due: list[int]) -> None:
+def test_the_targets_of_the_largest_value(values: list[float], most: int, expected: list[int]) -> None:
     class Answer(dict[str, np.ndarray]):
         manifest = SimpleNamespace(explained_value="explained_value")
 
     answer = Answer(explained_value=np.array([np.zeros_like(values), values]))
-    assert [*largest_targets(answer, 1, most)] == due
+    assert [*largest_targets(answer, 1, most)] == expected
 
 
 def test_bars_have_the_titles_of_the_profile() -> None:

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from rationale.pictures.numbers import number, signed, writer
+from rationale.pictures.numbers import feature_value, number, signed, writer
 
 
 @pytest.mark.parametrize(
-    ("effects", "values", "due"),
+    ("effects", "values", "expected"),
     [
         ([2_172_000, -29.7], [2_415_167.84], ["+2,172,000", "-30", "2,415,168"]),
         ([39610.11, 0.3023], [2346165.2], ["+39,610.1", "+0.3", "2,346,165.2"]),
@@ -21,13 +21,13 @@ from rationale.pictures.numbers import number, signed, writer
         ([3e-12], [1.0], ["+3.0e-12", "1.0e+00"]),
     ],
 )
-def test_numbers_that_stand_together(effects: list[float], values: list[float], due: list[str]) -> None:
+def test_numbers_that_stand_together(effects: list[float], values: list[float], expected: list[str]) -> None:
     write = writer(effects, values)
-    assert [*(signed(write, one) for one in effects), *map(write, values)] == due
+    assert [*(signed(write, item) for item in effects), *map(write, values)] == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "due"),
+    ("value", "expected"),
     [
         (0.19694, "0.1969"),
         (24500, "24,500"),
@@ -40,5 +40,12 @@ def test_numbers_that_stand_together(effects: list[float], values: list[float], 
         (math.nan, "nan"),
     ],
 )
-def test_a_number_alone(value: float, due: str) -> None:
-    assert number(value) == due
+def test_a_number_alone(value: float, expected: str) -> None:
+    assert number(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "due"), [(1956, "1956"), (-9999.5, "-9999.5"), (10_000, "10,000"), (0.125, "0.125")]
+)
+def test_a_value_of_a_feature_may_be_a_year(value: float, due: str) -> None:
+    assert feature_value(value) == due

@@ -21,57 +21,59 @@ def test_means_are_over_all_rows_and_dots_of_some(table: Compiled) -> None:
     x = rows(DOTS + 100, FEATURES, seed=9)
     (first, second) = overviews(parts(table, x, 37), len(x), 3)
     sizes = np.abs(table.explain(x)["x_attributions"].astype(np.float64)).mean(axis=0)
-    for found, due in zip((first, second), sizes, strict=True):
-        order = np.argsort(-due)
-        np.testing.assert_allclose(found.means, [*due[order[:3]], due[order[3:]].sum()], rtol=1e-5)
-        assert found.labels == tuple(f"x[{k}]" for k in order[:3])
-        assert (found.rows, found.others) == (len(x), FEATURES - 3)
-        assert found.attributions.shape == found.values.shape == (3, DOTS)
+    for actual, expected in zip((first, second), sizes, strict=True):
+        order = np.argsort(-expected)
+        np.testing.assert_allclose(actual.means, [*expected[order[:3]], expected[order[3:]].sum()], rtol=1e-5)
+        assert actual.labels == tuple(f"x[{k}]" for k in order[:3])
+        assert (actual.rows, actual.other_features) == (len(x), FEATURES - 3)
+        assert actual.attributions.shape == actual.values.shape == (3, DOTS)
     assert (first.title, second.title) == ("y[2]", "y[0]")
 
 
 def test_the_first_and_the_last_row_have_a_dot_of_the_colour_of_their_value(table: Compiled) -> None:
     x = rows(DOTS + 100, FEATURES, seed=9)
     x[0], x[-1] = -10, 10
-    found = overviews([table.explain(x)], len(x), FEATURES)[0]
-    assert (found.values[:, 0] == 0).all()
-    assert (found.values[:, -1] == 1).all()
-    due = table.explain(x[[0, -1]])["x_attributions"][:, 0]
-    order = [int(label[2:-1]) for label in found.labels]
-    np.testing.assert_allclose(found.attributions[:, [0, -1]].T, due[:, order], rtol=1e-4, atol=1e-6)
+    overview = overviews([table.explain(x)], len(x), FEATURES)[0]
+    assert (overview.values[:, 0] == 0).all()
+    assert (overview.values[:, -1] == 1).all()
+    expected = table.explain(x[[0, -1]])["x_attributions"][:, 0]
+    order = [int(label[2:-1]) for label in overview.labels]
+    np.testing.assert_allclose(overview.attributions[:, [0, -1]].T, expected[:, order], rtol=1e-4, atol=1e-6)
 
 
 def test_one_batch_or_many(table: Compiled) -> None:
     x = rows(20, FEATURES, seed=9)
-    one, many = (overviews(parts(table, x, size), len(x), 3)[0] for size in (20, 7))
-    np.testing.assert_allclose(one.attributions, many.attributions, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(one.values, many.values)
+    overview, many = (overviews(parts(table, x, size), len(x), 3)[0] for size in (20, 7))
+    np.testing.assert_allclose(overview.attributions, many.attributions, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(overview.values, many.values)
 
 
 def test_many_features_leave_few_dots(table: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rationale.pictures.overview._MOST_NUMBERS", 4 * 2 * FEATURES)
     x = rows(50, FEATURES, seed=9)
-    found = overviews(parts(table, x, 20), 50, 3)[0]
-    assert found.attributions.shape == (3, 4)
-    assert found.rows == 50
+    overview = overviews(parts(table, x, 20), 50, 3)[0]
+    assert overview.attributions.shape == (3, 4)
+    assert overview.rows == 50
 
 
 def test_the_tables_of_several_inputs_stand_together() -> None:
-    given = {"a": rows(6, 3), "b": rows(6, 4)}
-    answer = compile_model(two_inputs(), DeepShap(given), targets=[0]).explain(given)
-    (found,) = overviews([answer], 6, 9)
-    assert sorted(found.labels) == ["a[0]", "a[1]", "a[2]", "b[0]", "b[1]", "b[2]", "b[3]"]
+    inputs = {"a": rows(6, 3), "b": rows(6, 4)}
+    answer = compile_model(two_inputs(), DeepShap(inputs), targets=[0]).explain(inputs)
+    (overview,) = overviews([answer], 6, 9)
+    assert sorted(overview.labels) == ["a[0]", "a[1]", "a[2]", "b[0]", "b[1]", "b[2]", "b[3]"]
 
 
 def test_players_have_no_value() -> None:
-    given = {"a": rows(6, 3), "b": rows(6, 4)}
-    compiled = compile_model(two_inputs(), DeepShap(given), targets=[0], groups={"ends": ["b[0]", "b[3]"]})
-    (found,) = overviews([compiled.explain(given)], 6, 9)
-    known = {
-        label for label, values in zip(found.labels, found.values, strict=True) if np.isfinite(values).all()
+    inputs = {"a": rows(6, 3), "b": rows(6, 4)}
+    compiled = compile_model(two_inputs(), DeepShap(inputs), targets=[0], groups={"ends": ["b[0]", "b[3]"]})
+    (overview,) = overviews([compiled.explain(inputs)], 6, 9)
+    reference = {
+        label
+        for label, values in zip(overview.labels, overview.values, strict=True)
+        if np.isfinite(values).all()
     }
-    assert known == {"a[0]", "a[1]", "a[2]"}
-    assert "ends" in found.labels
+    assert reference == {"a[0]", "a[1]", "a[2]"}
+    assert "ends" in overview.labels
 
 
 def test_images_have_no_overview() -> None:

@@ -32,35 +32,35 @@ def titles(shown: Any) -> list[str]:
 
 
 def test_an_answer_shows_an_overview_and_its_first_rows(answer: Explanation) -> None:
-    found = Page(answer._repr_html_())
-    captions = [seen.text for seen in found.of("figcaption")]
+    page = Page(answer._repr_html_())
+    captions = [seen.text for seen in page.of("figcaption")]
     assert [caption.split(" over ")[0] for caption in captions[:6:2]] == [
         f"y[{t}]: mean |attribution|" for t in range(3)
     ]
     assert [caption.split(":")[0] for caption in captions[6:]] == [
         f"row {i}, y[{t}]" for i in range(ROWS) for t in range(TARGETS)
     ]
-    assert found.of("p", "note")[0].text.startswith("rows 0 to 2 of 40 are shown one by one")
-    cells = [seen.text for seen in found.of("td")]
+    assert page.of("p", "note")[0].text.startswith("rows 0 to 2 of 40 are shown one by one")
+    cells = [seen.text for seen in page.of("td")]
     assert "40, 3 targets each" in cells
     assert any("x_attributions [40, 3, 5]" in cell for cell in cells)
-    assert not found.of("script")
-    assert all("style" not in seen.attributes and "src" not in seen.attributes for seen in found.elements)
+    assert not page.of("script")
+    assert all("style" not in seen.attributes and "src" not in seen.attributes for seen in page.elements)
 
 
 def test_bars_are_the_answers_numbers(answer: Explanation) -> None:
-    found = Page(answer.plot(7, targets=1, top=2)._repr_html_()).rows()
+    page = Page(answer.plot(7, targets=1, top=2)._repr_html_()).rows()
     j = int(answer["explained_value"][7].argmax())
     values = answer["x_attributions"][7, j]
     order = np.argsort(-np.abs(values))
     shown = [*values[order[:2]], values[order[2:]].sum(dtype=np.float64)]
     write = writer(shown)
-    assert [number for _, number in found] == [
+    assert [number for _, number in page] == [
         write(answer["base_value"][7, j]),
         *(signed(write, each) for each in shown),
         write(answer["explained_value"][7, j]),
     ]
-    assert found[3][0] == "3 others"
+    assert page[3][0] == "3 others"
 
 
 def test_rows_are_chosen(answer: Explanation) -> None:
@@ -115,9 +115,9 @@ def test_many_targets_are_counted() -> None:
 
 def test_images_and_tokens() -> None:
     x = rows(3, 2, 6, 8)
-    found = Page(compile_model(cnn(), DeepShap(x), targets=[0]).explain(x)._repr_html_())
-    assert len(found.of("img")) == 3
-    assert all(seen.attributes["src"].startswith("data:image/png;base64,") for seen in found.of("img"))
+    page = Page(compile_model(cnn(), DeepShap(x), targets=[0]).explain(x)._repr_html_())
+    assert len(page.of("img")) == 3
+    assert all(seen.attributes["src"].startswith("data:image/png;base64,") for seen in page.of("img"))
     text = parsed(
         """g (int64[N, 4] ids) => (float[N, 2] y) { e = Gather (table, ids) h = Tanh (e)
           p = ReduceMean <keepdims = 0> (h, one) y = MatMul (p, w) }""",
@@ -155,13 +155,13 @@ def test_a_file_that_cannot_be_saved(answer: Explanation, tmp_path: Path, name: 
 
 
 def test_a_compiled_model_says_what_it_is(table: Compiled) -> None:
-    found = Page(table._repr_html_())
-    facts = dict(zip([s.text for s in found.of("th")], [s.text for s in found.of("td")], strict=True))
+    page = Page(table._repr_html_())
+    facts = dict(zip([s.text for s in page.of("th")], [s.text for s in page.of("td")], strict=True))
     assert facts["explains"] == "y (targets: 0, 1, 2) by x, deepshap"
     assert facts["explainer"] == table.manifest.digests.explanation[:12]
-    assert [name for name, _ in found.rows()] == ["y[0]", "y[1]", "y[2]"]
-    assert HOSTILE[0] in found.of("details")[0].text
-    assert not found.of("script")
+    assert [name for name, _ in page.rows()] == ["y[0]", "y[1]", "y[2]"]
+    assert HOSTILE[0] in page.of("details")[0].text
+    assert not page.of("script")
 
 
 def test_a_decision_has_its_thresholds() -> None:

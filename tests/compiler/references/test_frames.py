@@ -30,7 +30,7 @@ from rationale import (
 )
 from rationale.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
 from rationale.methods.engine import Method
-from rationale.tables.frames import as_texts, frame_of, in_order
+from rationale.tables.frames import as_texts, columns_in_order, frame_of
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)
@@ -74,9 +74,9 @@ def assert_same(answer: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
 def test_rows_are_matched_by_name(compiled: Compiled, library: str) -> None:
     make = LIBRARIES[library]
     for names in (NAMES, BACK, ["debt", "age", "cards", "years", "income"]):
-        given = make(table(X)[names])
-        assert_same(compiled.explain(given), compiled.explain(X))
-        assert_same(compiled.explain({"x": given}), compiled.explain(X))
+        frame_ = make(table(X)[names])
+        assert_same(compiled.explain(frame_), compiled.explain(X))
+        assert_same(compiled.explain({"x": frame_}), compiled.explain(X))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -92,7 +92,7 @@ def test_an_entry_that_was_written_knows_the_names(compiled: Compiled, tmp_path:
     compiled.write(tmp_path, "m")
     assert_same(load(tmp_path, "m").explain(table(X)[BACK]), compiled.explain(X))
     assert_same(load(str(tmp_path), "m").explain(X), compiled.explain(X))
-    with pytest.raises(RepositoryError, match="no such entry"):
+    with pytest.raises(RepositoryError, match="n_explain"):
         load(tmp_path, "n")
 
 
@@ -114,9 +114,9 @@ COLUMNS = {
 @pytest.mark.parametrize("case", COLUMNS)
 @pytest.mark.parametrize("library", ["pandas", "pyarrow"])
 def test_columns_that_are_no_features(compiled: Compiled, case: str, library: str) -> None:
-    given, words = COLUMNS[case]
+    frame_, words = COLUMNS[case]
     with pytest.raises(InvalidOptionError, match=words):
-        compiled.explain(LIBRARIES[library](given))
+        compiled.explain(LIBRARIES[library](frame_))
 
 
 def test_a_table_that_is_not_computed_yet(compiled: Compiled) -> None:
@@ -150,10 +150,10 @@ def test_a_query_is_run_once(compiled: Compiled) -> None:
 
 @pytest.mark.parametrize("library", ["duckdb", "record batch"])
 def test_what_needs_pyarrow_says_what_installs_it(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = LIBRARIES[library](table(X))
+    frame_ = LIBRARIES[library](table(X))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InvalidOptionError, match="pip install 'pyarrow"):
-        frame_of(given)
+        frame_of(frame_)
 
 
 PLAIN = """
@@ -168,15 +168,15 @@ sys.meta_path.insert(0, Nothing())
 import numpy as np, polars as pl
 from pathlib import Path
 from rationale.tables.files import read_rows
-from rationale.tables.frames import frame_of, in_order
+from rationale.tables.frames import frame_of, columns_in_order
 from rationale.tables.written import write_csv, write_npz
 
 write_csv(Path("a.csv"), ["b", "a"], [[1.5, 2], [3, 4]])
 write_npz(Path("a.npz"), [{"x": np.eye(2)}] * 2)
-assert read_rows(Path("a.csv"), ["a", "b"]).given.tolist() == [[2, 1.5], [4, 3]]
-assert read_rows(Path("a.npz")).given["x"].shape == (4, 2)
+assert read_rows(Path("a.csv"), ["a", "b"]).rows.tolist() == [[2, 1.5], [4, 3]]
+assert read_rows(Path("a.npz")).rows["x"].shape == (4, 2)
 frame = frame_of(pl.DataFrame({"b": [1.5, None], "a": [2, 4]}))
-assert in_order(frame, ["a", "b"], ValueError, missing=True)[0].tolist() == [2, 1.5]
+assert columns_in_order(frame, ["a", "b"], ValueError, missing=True)[0].tolist() == [2, 1.5]
 assert {"pandas", "pyarrow"}.isdisjoint(sys.modules)
 """
 
@@ -209,11 +209,11 @@ NUMBERS = {
 def test_columns_of_any_kind_of_numbers(compiled: Compiled, kind: str) -> None:
     expected = X.copy()
     expected[:, 1] = COLUMN
-    given = table(X)[BACK].assign(income=NUMBERS[kind])
-    assert_same(compiled.explain(given), compiled.explain(expected))
+    frame_ = table(X)[BACK].assign(income=NUMBERS[kind])
+    assert_same(compiled.explain(frame_), compiled.explain(expected))
 
 
-OTHERS = {
+OTHER_TABLES = {
     "words": (["1", "0", "1"], "column 'income' holds '1', not numbers"),
     "categories": (pd.Categorical(["a", "b", "a"]), "column 'income' holds 'a', not numbers"),
     "dates": (pd.to_datetime(["2020-01-01"] * 3), r"column 'income' holds datetime64\[\w+\], not numbers"),
@@ -227,9 +227,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", OTHER_TABLES)
 def test_columns_that_hold_no_numbers(compiled: Compiled, kind: str) -> None:
-    column, words = OTHERS[kind]
+    column, words = OTHER_TABLES[kind]
     with pytest.raises(InvalidOptionError, match=words):
         compiled.explain(table(X)[BACK].assign(income=column))
 
@@ -239,9 +239,9 @@ def test_words_go_to_an_input_of_words() -> None:
         y = Relu (x)
         t = Identity (s)
     }"""
-    done = compile_model(parsed(text), DeepShap(table(rows(4, 3), list("abc"))), targets="all")
+    combined = compile_model(parsed(text), DeepShap(table(rows(4, 3), list("abc"))), targets="all")
     words = pd.DataFrame({"city": ["Rome", "Oslo"], "code": pd.Categorical(["r", "o"])})
-    answer = done.explain({"x": table(rows(2, 3), list("abc"))[list("cab")], "s": words})
+    answer = combined.explain({"x": table(rows(2, 3), list("abc"))[list("cab")], "s": words})
     assert answer["t"].tolist() == [["Rome", "r"], ["Oslo", "o"]]
     np.testing.assert_array_equal(answer["y"], np.maximum(rows(2, 3), 0))
 
@@ -285,17 +285,17 @@ CELLS: dict[str, tuple[Any, list[Any], list[Any]]] = {  # type, what is given, w
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("library", HOLDERS)
 def test_cells_are_the_same_in_every_library(kind: str, library: str) -> None:
-    dtype, given, expected = CELLS[kind]
-    cells, others = pa.array(given, dtype), pa.array([7, 8, 9])
-    frame = frame_of(HOLDERS[library](pa.table({"other": others, "cells": cells, "last": others})))
+    dtype, frame_, expected = CELLS[kind]
+    cells, remaining = pa.array(frame_, dtype), pa.array([7, 8, 9])
+    frame = frame_of(HOLDERS[library](pa.table({"other": remaining, "cells": cells, "last": remaining})))
     assert frame is not None
     assert frame.shape == (3, 3)
     if not all(isinstance(cell, str) for cell in expected):
-        found = in_order(frame, ["last", "cells"], InvalidOptionError, missing=True)
-        np.testing.assert_array_equal(found, np.transpose([[7, 8, 9], expected]))
+        actual = columns_in_order(frame, ["last", "cells"], InvalidOptionError, missing=True)
+        np.testing.assert_array_equal(actual, np.transpose([[7, 8, 9], expected]))
         return
     with pytest.raises(InvalidOptionError, match=r"column 'cells' holds .*, not numbers"):
-        in_order(frame, ["cells"], InvalidOptionError, missing=True)
+        columns_in_order(frame, ["cells"], InvalidOptionError, missing=True)
     if expected:
         assert as_texts(frame["cells"]).tolist() == expected
 
@@ -320,20 +320,20 @@ def test_names_that_were_made_up_are_names_for_whoever_uses_them(unnamed: Compil
 
 @pytest.mark.parametrize("which", ["compiled", "unnamed"])
 def test_numbers_from_0_on_are_positions(which: str, request: pytest.FixtureRequest) -> None:
-    done = request.getfixturevalue(which)
+    combined = request.getfixturevalue(which)
     plain = pd.DataFrame(X)
-    assert_same(done.explain(plain), done.explain(X))
-    assert_same(done.explain(plain[[3, 0, 4, 1, 2]]), done.explain(X))
+    assert_same(combined.explain(plain), combined.explain(X))
+    assert_same(combined.explain(plain[[3, 0, 4, 1, 2]]), combined.explain(X))
 
 
 # -- references ----------------------------------------------------------------------------------------
 
 METHODS: dict[str, Callable[[Any], Method]] = {
     "DeepShap": DeepShap,
-    "by input": lambda given: DeepShap({"x": given}),
-    "ExpectedGradients": lambda given: ExpectedGradients(given, samples=7),
-    "IntegratedGradients": lambda given: IntegratedGradients(given, steps=3),
-    "OpenReferences": lambda given: DeepShap(OpenReferences(3, given)),
+    "by input": lambda value: DeepShap({"x": value}),
+    "ExpectedGradients": lambda rows_given: ExpectedGradients(rows_given, samples=7),
+    "IntegratedGradients": lambda frame_: IntegratedGradients(frame_, steps=3),
+    "OpenReferences": lambda inputs: DeepShap(OpenReferences(3, inputs)),
 }
 
 
@@ -341,15 +341,15 @@ METHODS: dict[str, Callable[[Any], Method]] = {
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_columns_of_references_are_feature_names(method: str, library: str) -> None:
     make = METHODS[method]
-    done = compile_model(mlp(), make(LIBRARIES[library](table(R))))
-    assert done.manifest.explained[0].feature_names == tuple(NAMES)
-    assert done.manifest.digests == compile_model(mlp(), make(R)).manifest.digests
+    combined = compile_model(mlp(), make(LIBRARIES[library](table(R))))
+    assert combined.manifest.explained[0].feature_names == tuple(NAMES)
+    assert combined.manifest.digests == compile_model(mlp(), make(R)).manifest.digests
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_references_are_matched_with_names_that_are_given(library: str) -> None:
-    given = LIBRARIES[library](table(R)[BACK])
-    manifest = compile_model(mlp(), DeepShap(given), feature_names=NAMES).manifest
+    frame_ = LIBRARIES[library](table(R)[BACK])
+    manifest = compile_model(mlp(), DeepShap(frame_), feature_names=NAMES).manifest
     assert manifest.digests == compile_model(mlp(), DeepShap(R)).manifest.digests
     assert manifest.explained[0].feature_names == tuple(NAMES)
     more = compile_model(mlp(), DeepShap(table(R).assign(id=1)), feature_names={"x": NAMES}).manifest
@@ -359,8 +359,8 @@ def test_references_are_matched_with_names_that_are_given(library: str) -> None:
 
 
 def test_numbered_columns_of_references_name_nothing() -> None:
-    for given in (pd.DataFrame(R), pd.DataFrame(R)[[3, 0, 4, 1, 2]]):
-        manifest = compile_model(mlp(), DeepShap(given)).manifest
+    for frame_ in (pd.DataFrame(R), pd.DataFrame(R)[[3, 0, 4, 1, 2]]):
+        manifest = compile_model(mlp(), DeepShap(frame_)).manifest
         assert manifest.explained[0].feature_names == tuple(f"x[{i}]" for i in range(FEATURES))
         assert manifest.digests == compile_model(mlp(), DeepShap(R)).manifest.digests
 
@@ -375,44 +375,44 @@ REFERENCES = {
 
 @pytest.mark.parametrize("case", REFERENCES)
 def test_references_that_do_not_fit(case: str) -> None:
-    given, words = REFERENCES[case]
+    frame_, words = REFERENCES[case]
     with pytest.raises(InvalidReferencesError, match=words):
-        compile_model(mlp(), DeepShap(given))
+        compile_model(mlp(), DeepShap(frame_))
 
 
 def test_references_of_an_inner_tensor_do_not_name_what_they_are_computed_from() -> None:
-    done = compile_model(mlp(), DeepShap(table(R)), inputs=["h1"])
-    assert done.manifest.digests == compile_model(mlp(), DeepShap(R), inputs=["h1"]).manifest.digests
-    assert done.manifest.explained[0].feature_names == tuple(f"h1[{i}]" for i in range(HIDDEN))
+    combined = compile_model(mlp(), DeepShap(table(R)), inputs=["h1"])
+    assert combined.manifest.digests == compile_model(mlp(), DeepShap(R), inputs=["h1"]).manifest.digests
+    assert combined.manifest.explained[0].feature_names == tuple(f"h1[{i}]" for i in range(HIDDEN))
     names = list("abcdefg")
-    own = table(rows(4, HIDDEN), names)[names[::-1]]
-    done = compile_model(mlp(), DeepShap(own), inputs=["h1"], feature_names=names)
+    reference = table(rows(4, HIDDEN), names)[names[::-1]]
+    combined = compile_model(mlp(), DeepShap(reference), inputs=["h1"], feature_names=names)
     expected = compile_model(mlp(), DeepShap(rows(4, HIDDEN)), inputs=["h1"])
-    assert done.manifest.digests == expected.manifest.digests
+    assert combined.manifest.digests == expected.manifest.digests
 
 
 # -- other options of methods --------------------------------------------------------------------------
 
 
 def test_bounds_and_deviations_are_matched_by_name() -> None:
-    given = table(R)
-    low, high = given.min() - 9, given[BACK].max() + 9
+    frame_ = table(R)
+    low, high = frame_.min() - 9, frame_[BACK].max() + 9
     lrp = compile_model(mlp(), Lrp(rules=[("first", ZBox())], low=low, high=high))
     expected = compile_model(mlp(), Lrp(rules=[("first", ZBox())], low=R.min(0) - 9, high=R.max(0) + 9))
     assert lrp.manifest.digests == expected.manifest.digests
     assert lrp.manifest.explained[0].feature_names == tuple(NAMES)
     assert_same(lrp.explain(table(X)[BACK]), expected.explain(X))
 
-    for sigma in (given[BACK].std(), given[BACK].std().to_frame().T):
+    for sigma in (frame_[BACK].std(), frame_[BACK].std().to_frame().T):
         noisy = compile_model(mlp(), SmoothGrad(5, {"x": sigma}), feature_names=NAMES)
-        assert noisy.manifest.method.options["sigma"] == {"x": given.std().tolist()}
+        assert noisy.manifest.method.options["sigma"] == {"x": frame_.std().tolist()}
     with pytest.raises(InvalidOptionError, match=r"sigma of 'x': columns \['age'\] are missing"):
-        compile_model(mlp(), SmoothGrad(5, given.std()[1:]), feature_names=NAMES)
+        compile_model(mlp(), SmoothGrad(5, frame_.std()[1:]), feature_names=NAMES)
 
 
 def test_bounds_of_a_layer_have_no_names() -> None:
     low, high = table(R).min(), table(R).max()
-    with pytest.raises(InvalidOptionError, match="ZBox: low and high have names of features"):
+    with pytest.raises(InvalidOptionError, match=r"ZBox.*low.*high"):
         ZBox(low, high)
     assert ZBox(pd.Series([1.0, 2.0]), pd.Series([2.0, 3.0])).low is not None
 
@@ -422,14 +422,14 @@ def test_bounds_of_a_layer_have_no_names() -> None:
 
 def test_a_table_for_each_input() -> None:
     a, b = list("pqr"), list("stuv")
-    given = {"a": table(rows(4, 3), a), "b": table(rows(4, 4), b)}
-    done = compile_model(two_inputs(), DeepShap(given))
-    assert [e.feature_names for e in done.manifest.explained] == [tuple(a), tuple(b)]
+    frame_ = {"a": table(rows(4, 3), a), "b": table(rows(4, 4), b)}
+    combined = compile_model(two_inputs(), DeepShap(frame_))
+    assert [e.feature_names for e in combined.manifest.explained] == [tuple(a), tuple(b)]
     x, y = rows(2, 3, seed=5), rows(2, 4, seed=6)
-    expected = done.explain({"a": x, "b": y})
-    assert_same(done.explain({"a": table(x, a)[a[::-1]], "b": table(y, b)[b[::-1]]}), expected)
-    both = table(np.hstack([y, x]), b + a)[list("vpsqtru")]
-    assert_same(done.explain(both), expected)
+    expected = combined.explain({"a": x, "b": y})
+    assert_same(combined.explain({"a": table(x, a)[a[::-1]], "b": table(y, b)[b[::-1]]}), expected)
+    joined = table(np.hstack([y, x]), b + a)[list("vpsqtru")]
+    assert_same(combined.explain(joined), expected)
 
 
 def columns_as_inputs() -> Any:
@@ -449,27 +449,25 @@ def test_one_table_for_inputs_of_one_column() -> None:
     references, x = table(rows(4, 3), names), table(rows(2, 3, seed=3), names).assign(id=[7, 8])
     by_input = {name: references[[name]].to_numpy() for name in names}
     expected = compile_model(columns_as_inputs(), DeepShap(by_input))
-    for given in (references[["debt", "age", "income"]], references.assign(id=1)):
-        done = compile_model(columns_as_inputs(), DeepShap(given))
-        assert [e.feature_names for e in done.manifest.explained] == [(name,) for name in names]
-        assert done.manifest.digests == expected.manifest.digests
-        answer = done.explain(x[["id", "debt", "income", "age"]])
+    for frame_ in (references[["debt", "age", "income"]], references.assign(id=1)):
+        combined = compile_model(columns_as_inputs(), DeepShap(frame_))
+        assert [e.feature_names for e in combined.manifest.explained] == [(name,) for name in names]
+        assert combined.manifest.digests == expected.manifest.digests
+        answer = combined.explain(x[["id", "debt", "income", "age"]])
         assert_same(answer, expected.explain({name: x[[name]].to_numpy() for name in x}))
     for bad, words in (
         (x.drop(columns="id"), r"the rows: columns \['id'\] are missing"),
         (x.assign(id=1.5), r"'id' holds 1\.5 at \[0, 0\], which cannot be explained as int64"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
-            done.explain(bad)
+            combined.explain(bad)
     with pytest.raises(InvalidReferencesError, match=r"references: columns \['debt'\] are missing"):
         compile_model(columns_as_inputs(), DeepShap(references.drop(columns="debt")))
 
 
 def test_one_table_for_inputs_whose_features_have_no_names() -> None:
-    with pytest.raises(
-        InvalidReferencesError, match=r"one table for 2 inputs, but the features of \['a', 'b'\]"
-    ):
+    with pytest.raises(InvalidReferencesError, match=r"\b2 inputs.*\['a', 'b'\]"):
         compile_model(two_inputs(), DeepShap(table(rows(4, 7), list("abcdefg"))))
-    done = compile_model(two_inputs(), Gradient())
-    with pytest.raises(InvalidOptionError, match="the rows: one table for 2 inputs"):
-        done.explain(table(rows(4, 7), list("abcdefg")))
+    combined = compile_model(two_inputs(), Gradient())
+    with pytest.raises(InvalidOptionError, match=r"the rows: .*\b2 inputs"):
+        combined.explain(table(rows(4, 7), list("abcdefg")))

@@ -22,7 +22,7 @@ def mixed(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 def distances(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """By the definition, two rows and a column at a time."""
     count = len(next(iter(arrays.values())))
-    found = np.zeros((count, count))
+    actual = np.zeros((count, count))
     for array in arrays.values():
         for column in array.T:
             words = column.dtype == object
@@ -30,12 +30,12 @@ def distances(arrays: dict[str, np.ndarray]) -> np.ndarray:
             for i, j in itertools.product(range(count), repeat=2):
                 a, b = column[i], column[j]
                 if words:
-                    found[i, j] += a != b
+                    actual[i, j] += a != b
                 elif math.isnan(a) or math.isnan(b):
-                    found[i, j] += math.isnan(a) != math.isnan(b)
+                    actual[i, j] += math.isnan(a) != math.isnan(b)
                 else:
-                    found[i, j] += abs(a - b) / spread
-    return found
+                    actual[i, j] += abs(a - b) / spread
+    return actual
 
 
 def cost(apart: np.ndarray, chosen: np.ndarray) -> float:

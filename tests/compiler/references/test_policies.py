@@ -22,8 +22,8 @@ from typer.testing import CliRunner, Result
 from rationale.cli.policies import column_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.lowering import lower
-from rationale.profiles.policies import Band, Scored, parse_band, population, systematic
-from rationale.profiles.scores import margin_on
+from rationale.profiles.policies import Band, ScoredRows, draw_systematic, parse_band, population
+from rationale.profiles.scores import deciding_margin
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile, as_profile
 from rationale.tables.files import Table, read_rows
@@ -41,10 +41,10 @@ def profile(**rules: Any) -> DecisionProfile:
     return DecisionProfile.model_validate({**RULES, **rules})
 
 
-def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> Scored:
+def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> ScoredRows:
     out = np.zeros(len(scores), bool)
     out[list(knocked_out)] = True
-    return Scored(scores, out)
+    return ScoredRows(scores, out)
 
 
 # -- whom the policy names -----------------------------------------------------------------------------
@@ -60,39 +60,39 @@ def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> Scor
     ],
 )
 def test_whom_a_policy_names(rules: dict[str, Any], approves: np.ndarray, passes: np.ndarray) -> None:
-    given, knocked_out = profile(**rules), [3, 4, 5]
-    others = ~np.isin(np.arange(len(SCORES)), knocked_out)
-    approved = population(given, "approved", scored(knocked_out=knocked_out), Band(part=0.1))
-    assert set(approved) == set(np.flatnonzero(approves & others))
+    rules_profile, knocked_out = profile(**rules), [3, 4, 5]
+    remaining = ~np.isin(np.arange(len(SCORES)), knocked_out)
+    approved = population(rules_profile, "approved", scored(knocked_out=knocked_out), Band(share=0.1))
+    assert set(approved) == set(np.flatnonzero(approves & remaining))
     assert (np.diff(SCORES[approved]) >= 0).all(), "in the order of the scores"
-    near = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(width=0.05))
-    assert set(near) == set(np.flatnonzero(passes & others & (np.abs(SCORES - 0.3) <= 0.05)))
-    part = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(part=0.1))
-    away, further = np.abs(SCORES[part] - 0.3), np.setdiff1d(np.flatnonzero(passes & others), part)
-    assert len(part) >= round(0.1 * (passes & others).sum())
+    near = population(rules_profile, "near_threshold", scored(knocked_out=knocked_out), Band(width=0.05))
+    assert set(near) == set(np.flatnonzero(passes & remaining & (np.abs(SCORES - 0.3) <= 0.05)))
+    nearest = population(rules_profile, "near_threshold", scored(knocked_out=knocked_out), Band(share=0.1))
+    away, further = np.abs(SCORES[nearest] - 0.3), np.setdiff1d(np.flatnonzero(passes & remaining), nearest)
+    assert len(nearest) >= round(0.1 * (passes & remaining).sum())
     assert away.max() < np.abs(SCORES[further] - 0.3).min(), "equal scores are near together"
-    everyone = population(given, "all_applicants", scored(knocked_out=knocked_out), Band(part=0.1))
+    everyone = population(rules_profile, "all_applicants", scored(knocked_out=knocked_out), Band(share=0.1))
     assert sorted(everyone) == list(range(len(SCORES)))
 
 
 def test_nobody_is_of_it() -> None:
-    with pytest.raises(InvalidReferencesError, match=r"no row is approved: .*at most 0\.3, .*0\.5 to 0\.9"):
-        population(profile(), "approved", scored(np.array([0.5, 0.9])), Band(part=0.1))
-    with pytest.raises(InvalidReferencesError, match=r"the nearest is 0\.2 away"):
+    with pytest.raises(InvalidReferencesError, match=r"approved.* 0\.3\b.* 0\.5 to 0\.9"):
+        population(profile(), "approved", scored(np.array([0.5, 0.9])), Band(share=0.1))
+    with pytest.raises(InvalidReferencesError, match=r"\b0\.2\b"):
         population(profile(), "near_threshold", scored(np.array([0.1, 0.9])), Band(width=0.05))
     with pytest.raises(InvalidOptionError, match="--policy"):
-        population(profile(), "custom", scored(), Band(part=0.1))
+        population(profile(), "custom", scored(), Band(share=0.1))
 
 
 @pytest.mark.parametrize(
     ("band", "near"),
     [
-        (Band(part=0.001), [0]),  # of five: none, and at least one is taken
-        (Band(part=0.29), [0]),
-        (Band(part=0.31), [0, 1, 2]),  # two, and who is as far away as the second
-        (Band(part=0.6), [0, 1, 2]),
-        (Band(part=0.8), [0, 1, 2, 3]),
-        (Band(part=1.0), [0, 1, 2, 3, 4]),
+        (Band(share=0.001), [0]),  # of five: none, and at least one is taken
+        (Band(share=0.29), [0]),
+        (Band(share=0.31), [0, 1, 2]),  # two, and who is as far away as the second
+        (Band(share=0.6), [0, 1, 2]),
+        (Band(share=0.8), [0, 1, 2, 3]),
+        (Band(share=1.0), [0, 1, 2, 3, 4]),
         (Band(width=0.0625), [0]),  # exactly as wide
         (Band(width=0.125), [0, 1, 2]),
         (Band(width=0.1249), [0]),
@@ -103,9 +103,9 @@ def test_nobody_is_of_it() -> None:
 def test_who_is_near_the_threshold(band: Band, near: list[int], adverse: str) -> None:
     away = np.array([0.0625, 0.125, 0.125, 0.25, 0.5])
     passed = 0.5 - away if adverse == "above" else 0.5 + away
-    given = profile(threshold=0.5, adverse=adverse)
+    rules_profile = profile(threshold=0.5, adverse=adverse)
     of_all = np.concatenate([passed, 1 - passed[:2]])  # who does not pass is not near
-    assert sorted(population(given, "near_threshold", scored(of_all), band)) == near
+    assert sorted(population(rules_profile, "near_threshold", scored(of_all), band)) == near
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "a", "0%", "101%", "nan", "1e400", "5 %"])
@@ -117,10 +117,10 @@ def test_no_band(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "band"),
     [
-        ("10%", Band(part=0.1)),
+        ("10%", Band(share=0.1)),
         (" .05 ", Band(width=0.05)),
-        ("100%", Band(part=1.0)),
-        ("0.5%", Band(part=0.005)),
+        ("100%", Band(share=1.0)),
+        ("0.5%", Band(share=0.005)),
         ("101", Band(width=101)),
     ],
 )
@@ -129,25 +129,25 @@ def test_bands(text: str, band: Band) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "count"), [(0.01, 1), (0.14, 1), (0.15, 2), (0.24, 2), (0.36, 4), (0.94, 9), (1.0, 10)]
+    ("share", "count"), [(0.01, 1), (0.14, 1), (0.15, 2), (0.24, 2), (0.36, 4), (0.94, 9), (1.0, 10)]
 )
-def test_a_part_of_those_who_pass_is_rounded(part: float, count: int) -> None:
+def test_a_part_of_those_who_pass_is_rounded(share: float, count: int) -> None:
     """The count is rounded to the nearest row, and is at least one."""
     passed = scored(np.arange(1, 11) / 64)
-    assert len(population(profile(), "near_threshold", passed, Band(part=part))) == count
+    assert len(population(profile(), "near_threshold", passed, Band(share=share))) == count
 
 
 @pytest.mark.parametrize("k", [1, 7, 50, 399, 400])
 def test_deciles_and_values_keep_their_shares(k: int) -> None:
     strata = ["f" if i % 3 else "m" for i in range(len(SCORES))]
-    given = np.argsort(SCORES, kind="stable")
+    order = np.argsort(SCORES, kind="stable")
     place = np.empty(len(SCORES), int)
-    place[given] = np.arange(len(SCORES))
-    drawn = systematic(given, k, seed=1)
+    place[order] = np.arange(len(SCORES))
+    drawn = draw_systematic(order, k, seed=1)
     assert len(set(drawn)) == k
     in_decile = np.bincount(place[drawn] * DECILES // len(SCORES), minlength=DECILES)
     assert np.abs(in_decile - k / DECILES).max() < 1 + 1e-9
-    by_value = systematic(given, k, seed=1, strata=strata)
+    by_value = draw_systematic(order, k, seed=1, strata=strata)
     men = sum(strata[i] == "m" for i in by_value)
     assert len(set(by_value)) == k
     assert abs(men - k * strata.count("m") / len(strata)) < 1 + 1e-9
@@ -157,19 +157,21 @@ def test_strata_of_any_kind_stand_together_as_their_texts() -> None:
     """Cells of a table may be numbers, texts, dates or missing."""
     kinds = [10, 9, 2.5, None, float("nan"), "a", True, np.datetime64("2026-01-01")]
     strata = [kinds[i * 5 % len(kinds)] for i in range(40)]
-    given = np.argsort(-np.arange(40))
-    drawn = systematic(given, 16, seed=2, strata=strata)
-    np.testing.assert_array_equal(drawn, systematic(given, 16, seed=2, strata=[str(one) for one in strata]))
+    order = np.argsort(-np.arange(40))
+    drawn = draw_systematic(order, 16, seed=2, strata=strata)
+    np.testing.assert_array_equal(
+        drawn, draw_systematic(order, 16, seed=2, strata=[str(item) for item in strata])
+    )
     assert sorted(str(strata[i]) for i in drawn) == sorted(str(kind) for kind in kinds * 2)
 
 
 def test_each_row_is_as_likely_and_a_seed_is_a_draw() -> None:
-    given = np.arange(23)
+    order = np.arange(23)
     counts = np.zeros(23)
     for seed in range(2000):
-        counts[systematic(given, 5, seed)] += 1
+        counts[draw_systematic(order, 5, seed)] += 1
     assert np.abs(counts / 2000 - 5 / 23).max() < 5 * np.sqrt(5 / 23 * 18 / 23 / 2000)  # standard errors
-    np.testing.assert_array_equal(systematic(given, 5, 3), systematic(given, 5, 3))
+    np.testing.assert_array_equal(draw_systematic(order, 5, 3), draw_systematic(order, 5, 3))
 
 
 # -- the command, on a pipeline of words and numbers ---------------------------------------------------
@@ -182,12 +184,12 @@ WORDS, NUMBERS = ["status", "purpose"], ["amount", "duration", "age"]
 def german() -> pd.DataFrame:
     """[1000, 6]: words, numbers with gaps, and sex, which the model does not read."""
     table = pd.read_csv(need_data(GERMAN), sep="\t", header=None)
-    found = table[[0, 3, 4, 1, 12, 8]].set_axis([*WORDS, *NUMBERS, "sex"], axis=1)
-    found["sex"] = np.where(found["sex"].isin(["A92", "A95"]), "female", "male")
-    found["bad"] = (table[20] == 2).astype(int)
-    found = found.astype(dict.fromkeys(NUMBERS, float))
-    found.loc[::17, "amount"] = np.nan
-    return found
+    actual = table[[0, 3, 4, 1, 12, 8]].set_axis([*WORDS, *NUMBERS, "sex"], axis=1)
+    actual["sex"] = np.where(actual["sex"].isin(["A92", "A95"]), "female", "male")
+    actual["bad"] = (table[20] == 2).astype(int)
+    actual = actual.astype(dict.fromkeys(NUMBERS, float))
+    actual.loc[::17, "amount"] = np.nan
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +211,8 @@ def place(tmp_path: Path, german: pd.DataFrame, pipeline: Pipeline) -> Path:
 
 
 def write_profile(place: Path, **rules: Any) -> None:
-    given = {**RULES, "output": "probabilities[1]", **rules}
-    (place / "decision.yaml").write_text(yaml.safe_dump(given))
+    members = {**RULES, "output": "probabilities[1]", **rules}
+    (place / "decision.yaml").write_text(yaml.safe_dump(members))
 
 
 def call(place: Path, *more: str, model: str = "m.joblib", rows: str = "rows.csv") -> Result:
@@ -221,17 +223,17 @@ def call(place: Path, *more: str, model: str = "m.joblib", rows: str = "rows.csv
 
 
 def compiled(place: Path, model: str = "m.joblib") -> tuple[Manifest, str]:
-    asked = [
+    arguments = [
         "--references",
         str(place / "r.npz"),
         "--decision",
         str(place / "decision.yaml"),
         "--allow-pickle",
     ]
-    asked += ["--method", "treeshap", "--name", "m", "--repository", str(place / "repository")]
-    done = CliRunner().invoke(app, ["compile", str(place / model), *asked])
-    assert done.exit_code == 0, done.output
-    return Manifest.read(place / "repository/m_explain/explanation.json"), done.stderr
+    arguments += ["--method", "treeshap", "--name", "m", "--repository", str(place / "repository")]
+    result = CliRunner().invoke(app, ["compile", str(place / model), *arguments])
+    assert result.exit_code == 0, result.output
+    return Manifest.read(place / "repository/m_explain/explanation.json"), result.stderr
 
 
 def as_frame(set_: Table) -> pd.DataFrame:
@@ -245,41 +247,41 @@ def test_what_is_drawn_is_what_is_compiled(
     place: Path, german: pd.DataFrame, pipeline: Pipeline, by: str
 ) -> None:
     """Words, missing numbers and weights go through the file, and the base value is their mean score."""
-    done = call(place, "--by", by, *([] if by == "whole" else ["--count", "25"]))
-    assert done.exit_code == 0, done.output
+    result = call(place, "--by", by, *([] if by == "whole" else ["--count", "25"]))
+    assert result.exit_code == 0, result.output
     drawn = read_rows(place / "r.npz")
     table = as_frame(drawn)
-    asked = german[WORDS + NUMBERS]
-    scores, own = pipeline.predict_proba(asked)[:, 1], pipeline.predict_proba(table)[:, 1]
+    arguments = german[WORDS + NUMBERS]
+    scores, expected = pipeline.predict_proba(arguments)[:, 1], pipeline.predict_proba(table)[:, 1]
     passed = np.sort(scores[scores <= 0.3])[::-1]
     tenth = passed[: round(0.1 * len(passed))]
-    assert tenth[-1] - PARITY_32 <= own.min() <= own.max() <= 0.3
+    assert tenth[-1] - PARITY_32 <= expected.min() <= expected.max() <= 0.3
     assert drawn.count == (25 if by != "whole" else (scores[scores <= 0.3] >= tenth[-1]).sum())
-    there = asked.drop_duplicates().merge(table.drop_duplicates(), how="inner")
+    there = arguments.drop_duplicates().merge(table.drop_duplicates(), how="inner")
     assert len(there) == len(table.drop_duplicates()), "all are rows of the file"
-    manifest, told = compiled(place)
+    manifest, message = compiled(place)
     assert manifest.references is not None
     assert manifest.references.base_value is not None
-    base = np.average(own, weights=drawn.weights)
+    base = np.average(expected, weights=drawn.weights)
     assert manifest.references.base_value[0] == pytest.approx(base, abs=PARITY_32)
     assert (drawn.weights is not None) == (by == "medoids")
     if by != "stratified":  # a draw's mean is near that of all
         assert base == pytest.approx(tenth.mean(), abs=1e-3)
-    assert "drawn as" not in told
-    assert "another model" not in told
+    assert "drawn as" not in message
+    assert "another model" not in message
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_compile_knows_of_another_policy(place: Path) -> None:
-    done = call(place, "--policy", "approved", "--count", "30", "--stratify", "sex")
-    assert done.exit_code == 0, done.output
-    assert "names near_threshold and all_applicants" in done.stderr
-    assert "the compile will warn" in done.stderr
-    _, told = compiled(place)
-    assert "drawn as approved at the threshold 0.3, and the decision profile says near_threshold" in told
+    result = call(place, "--policy", "approved", "--count", "30", "--stratify", "sex")
+    assert result.exit_code == 0, result.output
+    assert "names near_threshold and all_applicants" in result.stderr
+    assert "the compile will warn" in result.stderr
+    _, message = compiled(place)
+    assert "drawn as approved at the threshold 0.3, and the decision profile says near_threshold" in message
     write_profile(place, references={"policy": "approved"}, threshold=0.4)
-    _, told = compiled(place)
-    assert "approved at the threshold 0.3, and the decision profile says approved at 0.4" in told
+    _, message = compiled(place)
+    assert "approved at the threshold 0.3, and the decision profile says approved at 0.4" in message
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -309,23 +311,23 @@ def test_knock_outs_do_not_pass(place: Path, german: pd.DataFrame) -> None:
         {"feature": "bankruptcies", "above": 0, "reason": "R1"},
     ]
     write_profile(place, knock_outs=rules, reasons={"R1": "Knocked out"})
-    done = call(place, "--policy", "approved", "--by", "whole")
-    assert done.exit_code == 0, done.output
-    assert "no column 'bankruptcies'" in done.stderr
+    result = call(place, "--policy", "approved", "--by", "whole")
+    assert result.exit_code == 0, result.output
+    assert "no column 'bankruptcies'" in result.stderr
     assert as_frame(read_rows(place / "r.npz"))["age"].min() == 25
     out = (german["age"] < 25) | (german["sex"] == "female")
-    assert f"{out.sum()} decline" not in done.stdout, "the score declines others"
+    assert f"{out.sum()} decline" not in result.stdout, "the score declines others"
     write_profile(place, knock_outs=rules[:2], reasons={"R1": "Knocked out"}, threshold=1.0)
-    done = call(place, "--policy", "approved", "--by", "whole")
-    assert f"{(~out).sum()} approve, {out.sum()} decline" in done.stdout
+    result = call(place, "--policy", "approved", "--by", "whole")
+    assert f"{(~out).sum()} approve, {out.sum()} decline" in result.stdout
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_the_draw_moves(place: Path) -> None:
-    done = call(place, "--count", "20", "--policy", "all_applicants", "--measure", "treeshap")
-    assert done.exit_code == 0, done.output
-    assert "from 200 along the score" in done.stdout
-    lines = [line.split() for line in done.stdout[done.stdout.index("    K  base value") :].splitlines()]
+    result = call(place, "--count", "20", "--policy", "all_applicants", "--measure", "treeshap")
+    assert result.exit_code == 0, result.output
+    assert "from 200 along the score" in result.stdout
+    lines = [line.split() for line in result.stdout[result.stdout.index("    K  base value") :].splitlines()]
     assert [line[0] for line in lines[1:4]] == ["10", "20", "40"]
     moved = np.array([[float(cell[:-1]) for cell in line[4:8]] for line in lines[1:4]])
     assert (moved > 0).all()
@@ -357,9 +359,9 @@ def test_what_is_wrong_is_said(place: Path, more: list[str], fault: str) -> None
     (place / "r.npz").write_text("kept")
     if more[0] == "-o":
         more = ["-o", str(place / more[1])]
-    done = call(place, *more)
-    assert done.exit_code == 2, done.output
-    assert re.search(fault, done.stderr), done.stderr
+    result = call(place, *more)
+    assert result.exit_code == 2, result.output
+    assert re.search(fault, result.stderr), result.stderr
     assert (place / "r.npz").read_text() == "kept"
 
 
@@ -377,17 +379,17 @@ def network(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("output", ["y", "y[1]", "z2[0]"])
 def test_scores_are_of_the_output_an_inner_one_too(network: Path, output: str) -> None:
     write_profile(network, output=output, threshold=0.5)
-    done = call(network, "--by", "whole", "--policy", "approved", model="m.onnx")
-    assert done.exit_code == 0, done.output
-    found = read_rows(network / "r.npz")
+    result = call(network, "--by", "whole", "--policy", "approved", model="m.onnx")
+    assert result.exit_code == 0, result.output
+    table = read_rows(network / "r.npz")
     weights = {w.name: onnx.numpy_helper.to_array(w).astype(float) for w in mlp((5, 7, 2)).graph.initializer}
     x = rows(300, 5).astype(float)
     z = np.maximum(x @ weights["w1"] + weights["b1"], 0) @ weights["w2"] + weights["b2"]
-    due = z[:, 0] if output == "z2[0]" else 1 / (1 + np.exp(z[:, 0] - z[:, 1]))
-    assert found.columns == tuple("abcde")
-    assert found.count == (due <= 0.5).sum()
-    order = np.argsort(due[due <= 0.5])
-    np.testing.assert_allclose(found.arrays[None], x[due <= 0.5][order], rtol=1e-6)
+    expected = z[:, 0] if output == "z2[0]" else 1 / (1 + np.exp(z[:, 0] - z[:, 1]))
+    assert table.columns == tuple("abcde")
+    assert table.count == (expected <= 0.5).sum()
+    order = np.argsort(expected[expected <= 0.5])
+    np.testing.assert_allclose(table.arrays[None], x[expected <= 0.5][order], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -407,9 +409,9 @@ def test_what_does_not_fit(network: Path, rules: dict[str, Any], content: str | 
     write_profile(network, **{"output": "y", "threshold": 0.5, **rules})
     if content is not None:
         (network / "rows.csv").write_text(content)
-    done = call(network, model="m.onnx")
-    assert done.exit_code == 2, done.output
-    assert re.search(fault, done.stderr), done.stderr
+    result = call(network, model="m.onnx")
+    assert result.exit_code == 2, result.output
+    assert re.search(fault, result.stderr), result.stderr
     assert not (network / "r.npz").exists()
 
 
@@ -432,22 +434,22 @@ def taiwan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
 def test_thirty_thousand_clients(taiwan: tuple[Path, np.ndarray], by: str) -> None:
     place, scores = taiwan
     write_profile(place, references={"policy": "all_applicants"})
-    done = call(place, "--by", by, "--count", "60", model="m.json")
-    assert done.exit_code == 0, done.output
+    result = call(place, "--by", by, "--count", "60", model="m.json")
+    assert result.exit_code == 0, result.output
     drawn = read_rows(place / "r.npz")
     assert drawn.columns is not None
     model = xgboost.Booster(model_file=place / "m.json")
-    own = model.predict(xgboost.DMatrix(drawn.arrays[None], feature_names=list(drawn.columns)))
+    expected = model.predict(xgboost.DMatrix(drawn.arrays[None], feature_names=list(drawn.columns)))
     assert drawn.count == 60
     edges = np.quantile(scores, np.linspace(0, 1, DECILES + 1))
     if by == "stratified":
-        in_decile = np.histogram(own, edges)[0]
+        in_decile = np.histogram(expected, edges)[0]
         assert np.abs(in_decile - 6).max() <= 1
-        assert own.mean() == pytest.approx(scores.mean(), abs=0.01)
+        assert expected.mean() == pytest.approx(scores.mean(), abs=0.01)
     else:
         assert drawn.weights is not None
         assert drawn.weights.sum() == pytest.approx(1)
-        assert drawn.weights @ own == pytest.approx(scores.mean(), abs=PARITY_32)
+        assert drawn.weights @ expected == pytest.approx(scores.mean(), abs=PARITY_32)
 
 
 @pytest.mark.parametrize("rest", [False, True])
@@ -463,6 +465,6 @@ def test_a_margin_is_that_of_most_rows(clipped: int, known: bool, rest: bool) ->
     lowered = lower(parsed(text % ("Sub (one, c)" if rest else "Identity (c)")))
     profile = as_profile({"output": "p", "threshold": 1e-6, "adverse": "above"})
     x = np.array([[9.0]] * clipped + [[0.5], [-0.5], [0.1], [-0.1]], np.float32)[:4]
-    margin = margin_on(lowered, profile, {"x": x})
+    margin = deciding_margin(lowered, profile, {"x": x})
     assert (margin is not None) is known
     assert margin is None or margin.negated is rest

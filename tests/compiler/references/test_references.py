@@ -59,16 +59,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_references_that_do_not_fit(name: str) -> None:
-    given_, words = REFUSED[name]
+    references, words = REFUSED[name]
     with pytest.raises(InvalidReferencesError, match=words):
-        compile_model(mlp(), DeepShap(given_))
+        compile_model(mlp(), DeepShap(references))
 
 
 def test_references_of_two_inputs() -> None:
     a, b = rows(4, 3), rows(4, 4)
-    with pytest.raises(InvalidReferencesError, match=r"2 inputs are explained \(a, b\): give a mapping"):
+    with pytest.raises(InvalidReferencesError, match=r"\b2 inputs.*\(a, b\)"):
         compile_model(two_inputs(), DeepShap(a))
-    with pytest.raises(InvalidReferencesError, match=r"same number of references \(a: 4, b: 3\)"):
+    with pytest.raises(InvalidReferencesError, match=r"\(a: 4, b: 3\)"):
         compile_model(two_inputs(), DeepShap({"a": a, "b": b[:3]}))
     with pytest.raises(InvalidReferencesError, match=r"given for \['a'\], .* are \['a', 'b'\]"):
         compile_model(two_inputs(), DeepShap({"a": a}))
@@ -163,7 +163,7 @@ def test_equal_rows_of_two_inputs_merge_only_together() -> None:
     a, b = np.zeros((3, 2), np.float32), np.array([[1], [2], [1]], np.float32)
     spec = {"a": ((1, 2), np.dtype(np.float32)), "b": ((1, 1), np.dtype(np.float32))}
     prepared = prepare({"a": a, "b": b}, None, spec)
-    assert prepared.given == 3
+    assert prepared.given_rows == 3
     np.testing.assert_array_equal(prepared.arrays["b"], [[1], [2]])
     np.testing.assert_allclose(prepared.weights, [2 / 3, 1 / 3])
 
@@ -204,8 +204,8 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
 
 CSV = {
     "words": ("a,b\n1,2\n3,red\n", "line 3, column 'b': 'red' is not a number. .*--features"),
-    "ragged": ("a,b\n1,2\n3\n", "line 3 has 1 cells where 2 are due"),
-    "ragged after blank lines": ("1,2\n\n\n3\n", "line 4 has 1 cells where 2 are due"),
+    "ragged": ("a,b\n1,2\n3\n", "line 3 .*1 .*2"),
+    "ragged after blank lines": ("1,2\n\n\n3\n", "line 4 .*1 .*2"),
     "semicolons": ("a;b\n1;2\n", "line 2 is divided by ';': write the file with commas"),
     "tabs": ("a\tb\n1\t2\n", "divided by '\\\\t': write the file with commas"),
     "nothing": ("", "empty: at least one row"),
@@ -223,9 +223,9 @@ def test_a_csv_that_cannot_be_used(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("header", [" a ,b", "a,\tb ", "\ufeffa,b", '" a","b "'])
 def test_the_names_of_a_header_stand_without_spaces_around_them(tmp_path: Path, header: str) -> None:
-    found = read_rows(written(tmp_path / "r.csv", f"{header}\n1,2\n"), ["b", "a"])
-    assert found.columns == ("b", "a")
-    np.testing.assert_array_equal(found.arrays[None], [[2, 1]])
+    table = read_rows(written(tmp_path / "r.csv", f"{header}\n1,2\n"), ["b", "a"])
+    assert table.columns == ("b", "a")
+    np.testing.assert_array_equal(table.arrays[None], [[2, 1]])
 
 
 @pytest.mark.parametrize("text", ["a,b,c\n1,,3\n4,5, \n", "1,,3\n4,5, \n"], ids=["header", "none"])
@@ -242,14 +242,14 @@ class Huge(io.BytesIO):
 
 
 def test_a_file_that_no_memory_holds() -> None:
-    with pytest.raises(InvalidReferencesError, match=r"r\.npy: needs more memory than there is: give fewer"):
+    with pytest.raises(InvalidReferencesError, match=r"r\.npy: .*memory"):
         read_stream(Huge(), ".npy", "r.npy")
 
 
 def test_a_header_without_rows(tmp_path: Path) -> None:
-    with pytest.raises(InvalidReferencesError, match="a header and no rows: at least one is needed"):
+    with pytest.raises(InvalidReferencesError, match=r"r\.csv: a header"):
         read_rows(written(tmp_path / "r.csv", "a,b,c,d,e\n"))
-    with pytest.raises(InvalidReferencesError, match="empty: at least one row"):
+    with pytest.raises(InvalidReferencesError, match="'x' are empty"):
         compile_model(mlp(), DeepShap(np.zeros((0, 5))))
 
 
@@ -265,14 +265,12 @@ def test_columns_are_chosen_by_name_and_the_others_may_hold_anything(tmp_path: P
     np.testing.assert_array_equal(table.arrays[None], [[2, 1], [4, 3]])
     with pytest.raises(InvalidReferencesError, match=r"no column \['c'\]; it has \['id', 'b', 'note', 'a'\]"):
         read_rows(path, ["a", "c"])
-    with pytest.raises(InvalidReferencesError, match=r"more than one column is named \['a'\]: rename"):
+    with pytest.raises(InvalidReferencesError, match=r"twice\.csv: .*\['a'\]"):
         read_rows(written(tmp_path / "twice.csv", "a,a\n1,2\n"), ["a"])
 
 
 def test_columns_that_something_else_divides(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidReferencesError, match=r"r\.csv: the header is divided by ';': write the file with"
-    ):
+    with pytest.raises(InvalidReferencesError, match=r"r\.csv: .*';'"):
         read_rows(written(tmp_path / "r.csv", "a;b\n1;2\n"), ["a", "b"])
 
 
@@ -296,14 +294,14 @@ def test_nulls_of_a_parquet_file_are_refused_with_the_rows(tmp_path: Path, kind:
     columns = {name: [1.0] * 3 for name in "abcd"} | {"e": pa.array([True, None, False]).cast(kind)}
     parquet.write_table(pa.table(columns), tmp_path / "r.parquet")
     rows_ = read_rows(tmp_path / "r.parquet").arrays[None]
-    with pytest.raises(InvalidReferencesError, match=r"hold nan at \[1, 4\], a missing value"):
+    with pytest.raises(InvalidReferencesError, match=r"\bnan at \[1, 4\]"):
         compile_model(mlp(), DeepShap(rows_))
 
 
 def test_a_missing_category_of_a_parquet_file_is_missing(tmp_path: Path) -> None:
     categories = pa.array([2, None, 1, 3]).dictionary_encode()
     parquet.write_table(pa.table({"a": categories}), tmp_path / "r.parquet")
-    np.testing.assert_array_equal(read_rows(tmp_path / "r.parquet").given, [[2], [np.nan], [1], [3]])
+    np.testing.assert_array_equal(read_rows(tmp_path / "r.parquet").rows, [[2], [np.nan], [1], [3]])
 
 
 def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:
@@ -324,24 +322,22 @@ def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:
     paths = sorted(tmp_path.iterdir())
     assert len(paths) == 12
     for path in paths:
-        with pytest.raises(InvalidReferencesError, match=f"{path.name}: damaged, or not what its name says"):
+        with pytest.raises(InvalidReferencesError, match=f"{path.name}: damaged"):
             read_rows(path)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".csv", ".parquet"])
 def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(InvalidReferencesError, match=r"cannot be read: No such file"):
+    with pytest.raises(InvalidReferencesError, match=rf"none{suffix}: "):
         read_rows(tmp_path / f"none{suffix}")
     (tmp_path / f"folder{suffix}").mkdir()
-    with pytest.raises(InvalidReferencesError, match="cannot be read: it is a folder"):
+    with pytest.raises(InvalidReferencesError, match=rf"folder{suffix}: .*folder"):
         read_rows(tmp_path / f"folder{suffix}")
 
 
 @pytest.mark.parametrize("name", ["r.xlsx", "r", "r.csv.gz"])
 def test_an_unknown_suffix(name: str) -> None:
-    with pytest.raises(
-        InvalidReferencesError, match=r"unknown kind of file; use \.npz, \.npy, \.csv, \.parquet"
-    ):
+    with pytest.raises(InvalidReferencesError, match=r"\.npz, \.npy, \.csv, \.parquet"):
         read_rows(Path(name))
 
 

@@ -21,12 +21,12 @@ from rationale import (
 )
 from rationale.artifact.entry import check_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.references.request_time import WEIGHTS, for_rows
+from rationale.references.request_time import WEIGHTS, repeat_references
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.tolerances import COMPLETE_32, OPEN_32
 
-K, GIVEN, N = 7, 5, 3  # K rows are taken, fewer are given
+K, INPUTS, N = 7, 5, 3  # K rows are taken, fewer are given
 Model = Callable[[], onnx.ModelProto]
 
 MODELS: dict[str, tuple[Model, dict[str, tuple[int, ...]]]] = {
@@ -44,10 +44,10 @@ def some(shapes: dict[str, tuple[int, ...]], count: int, seed: int) -> dict[str,
     return {name: rows(count, *shape, seed=seed + i) for i, (name, shape) in enumerate(shapes.items())}
 
 
-def explained(made: Compiled, x: dict[str, np.ndarray], r: dict[str, np.ndarray], w: Any = None) -> Any:
-    opened = made.manifest.open_references
+def explained(created: Compiled, x: dict[str, np.ndarray], r: dict[str, np.ndarray], w: Any = None) -> Any:
+    opened = created.manifest.open_references
     assert opened is not None
-    return made.explain({**x, **for_rows(opened, r, w, len(next(iter(x.values()))))})
+    return created.explain({**x, **repeat_references(opened, r, w, len(next(iter(x.values()))))})
 
 
 def assert_alike(open_answer: Any, baked: Any, names: set[str]) -> None:
@@ -61,56 +61,56 @@ def assert_alike(open_answer: Any, baked: Any, names: set[str]) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_it_answers_as_the_baked_graph_does(model: str, method: str, targets: str) -> None:
     make, shapes = MODELS[model]
-    x, r = some(shapes, N, seed=1), some(shapes, GIVEN, seed=2)
+    x, r = some(shapes, N, seed=1), some(shapes, INPUTS, seed=2)
     baked = compile_model(make(), METHODS[method](r), targets=targets).explain(x)
-    made = compile_model(make(), METHODS[method](OpenReferences(K)), targets=targets)
-    assert_alike(explained(made, x, r), baked, set(baked))
+    compiled = compile_model(make(), METHODS[method](OpenReferences(K)), targets=targets)
+    assert_alike(explained(compiled, x, r), baked, set(baked))
 
 
 def test_weights_are_those_of_the_baked_graph() -> None:
-    x, r, w = rows(N, 5, seed=1), rows(GIVEN, 5, seed=2), np.asarray([3.0, 0, 1, 2, 0.5])
+    x, r, w = rows(N, 5, seed=1), rows(INPUTS, 5, seed=2), np.asarray([3.0, 0, 1, 2, 0.5])
     baked = compile_model(mlp(), DeepShap(r, w), targets="all").explain(x)
-    made = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
-    assert_alike(explained(made, {"x": x}, {"x": r}, w), baked, set(baked))
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
+    assert_alike(explained(compiled, {"x": x}, {"x": r}, w), baked, set(baked))
 
 
 def test_each_row_has_references_of_its_own() -> None:
-    made = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
     x, r = rows(N, 5, seed=1), rows(N, K, 5, seed=2)
     weights = np.random.default_rng(0).random((N, K)).astype(np.float32) + 0.1
-    together = made.explain({"x": x, "x_references": r, WEIGHTS: weights})
+    together = compiled.explain({"x": x, "x_references": r, WEIGHTS: weights})
     for i in range(N):
         baked = compile_model(mlp(), DeepShap(r[i], weights[i]), targets="all").explain(x[i : i + 1])
         assert_alike({name: a[i : i + 1] for name, a in together.items()}, baked, set(baked))
 
 
 def test_what_fills_up_changes_nothing() -> None:
-    made = compile_model(mlp(), DeepShap(OpenReferences(K)))
-    x, r = rows(N, 5, seed=1), rows(GIVEN, 5, seed=2)
-    opened = made.manifest.open_references
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(K)))
+    x, r = rows(N, 5, seed=1), rows(INPUTS, 5, seed=2)
+    opened = compiled.manifest.open_references
     assert opened is not None
-    fed = {name: array.copy() for name, array in for_rows(opened, {"x": r}, None, N).items()}
-    before = made.explain({"x": x, **fed})
-    fed["x_references"][:, GIVEN:] = 1e3
-    after = made.explain({"x": x, **fed})
+    fed = {name: array.copy() for name, array in repeat_references(opened, {"x": r}, None, N).items()}
+    before = compiled.explain({"x": x, **fed})
+    fed["x_references"][:, INPUTS:] = 1e3
+    after = compiled.explain({"x": x, **fed})
     np.testing.assert_array_equal(before["x_attributions"], after["x_attributions"])
 
 
 def test_it_adds_up_for_references_unlike_those_it_was_checked_on() -> None:
-    made = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
-    answer = explained(made, {"x": rows(N, 5, seed=1)}, {"x": 20 + 10 * rows(GIVEN, 5, seed=2)})
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
+    answer = explained(compiled, {"x": rows(N, 5, seed=1)}, {"x": 20 + 10 * rows(INPUTS, 5, seed=2)})
     moved = np.abs(answer["explained_value"] - answer["base_value"]).max()
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * moved
 
 
 def test_the_graph_and_the_manifest_hold_no_row_of_the_examples() -> None:
     examples = rows(4, 5, seed=2) + 100
-    made = compile_model(mlp(), DeepShap(OpenReferences(K, examples)))
-    held = [onnx.numpy_helper.to_array(t) for t in made.model.graph.initializer]
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(K, examples)))
+    held = [onnx.numpy_helper.to_array(t) for t in compiled.model.graph.initializer]
     assert not any(np.isin(examples, array).any() for array in held)
-    assert made.manifest.references is None
-    assert made.manifest.digests.references is None
-    assert not any(np.isin(examples, array).any() for array in made.sample.values())
+    assert compiled.manifest.references is None
+    assert compiled.manifest.digests.references is None
+    assert not any(np.isin(examples, array).any() for array in compiled.sample.values())
 
 
 def test_the_manifest_tells_the_inputs_apart() -> None:
@@ -140,14 +140,14 @@ def test_a_model_in_half_precision() -> None:
         {"w": rows(5, 3).astype(np.float16)},
     )
     x = {"x": rows(N, 5, seed=1).astype(np.float16)}
-    r = rows(GIVEN, 5, seed=2).astype(np.float16)
+    r = rows(INPUTS, 5, seed=2).astype(np.float16)
     baked = compile_model(model, DeepShap(r), targets="all").explain(x)
-    made = compile_model(model, DeepShap(OpenReferences(K)), targets="all")
-    assert_alike(explained(made, x, {"x": r}), baked, set(baked))
+    compiled = compile_model(model, DeepShap(OpenReferences(K)), targets="all")
+    assert_alike(explained(compiled, x, {"x": r}), baked, set(baked))
 
 
 @pytest.mark.parametrize(
-    ("method", "deployment", "told"),
+    ("method", "deployment", "message"),
     [
         (lambda o: ExpectedGradients(o), Deployment(), "draws from the references"),
         (lambda o: DeepShap(o, standard_error=True), Deployment(), "standard error"),
@@ -157,9 +157,9 @@ def test_a_model_in_half_precision() -> None:
     ],
 )
 def test_what_needs_the_references_beforehand_is_refused(
-    method: Callable[[OpenReferences], Any], deployment: Deployment, told: str
+    method: Callable[[OpenReferences], Any], deployment: Deployment, message: str
 ) -> None:
-    with pytest.raises(InvalidOptionError, match=told):
+    with pytest.raises(InvalidOptionError, match=message):
         compile_model(mlp(), method(OpenReferences(K)), deployment=deployment)
 
 
@@ -170,7 +170,7 @@ def test_k_is_a_sensible_number(count: Any) -> None:
 
 
 def test_inner_tensors_are_refused() -> None:
-    with pytest.raises(InvalidReferencesError, match="own float inputs"):
+    with pytest.raises(InvalidReferencesError, match="h1"):
         compile_model(mlp(), DeepShap(OpenReferences(K)), inputs=["h1"])
 
 
@@ -183,22 +183,22 @@ def test_names_that_the_model_has_are_refused() -> None:
 
 
 def test_the_entry_stands_beside_the_baked_one(tmp_path: Path) -> None:
-    compile_model(mlp(), DeepShap(rows(GIVEN, 5)), targets="all").write(tmp_path, "m")
-    made = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
-    assert made.write(tmp_path, "m") == tmp_path / "m_explain_open"
+    compile_model(mlp(), DeepShap(rows(INPUTS, 5)), targets="all").write(tmp_path, "m")
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(K)), targets="all")
+    assert compiled.write(tmp_path, "m") == tmp_path / "m_explain_open"
     assert {p.name for p in tmp_path.iterdir()} == {"m", "m_explain", "m_explain_open"}
     assert check_entry(tmp_path, "m_explain_open").measured.completeness_gap < COMPLETE_32
 
 
 def test_another_model_takes_the_place_of_all(tmp_path: Path) -> None:
     compile_model(mlp(), DeepShap(OpenReferences(K))).write(tmp_path, "m")
-    compile_model(mlp(seed=1), DeepShap(rows(GIVEN, 5))).write(tmp_path, "m")
+    compile_model(mlp(seed=1), DeepShap(rows(INPUTS, 5))).write(tmp_path, "m")
     assert {p.name for p in tmp_path.iterdir()} == {"m", "m_explain"}
 
 
 def test_the_command(tmp_path: Path) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")
-    np.save(tmp_path / "r.npy", rows(GIVEN, 5))
+    np.save(tmp_path / "r.npy", rows(INPUTS, 5))
     model, repository = str(tmp_path / "m.onnx"), str(tmp_path / "repository")
     common = ["compile", model, "--name", "m", "--repository", repository, "--open-references"]
     for more in (["6"], ["7", "--references", str(tmp_path / "r.npy")]):

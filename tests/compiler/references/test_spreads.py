@@ -17,8 +17,8 @@ def test_quantiles_are_values_of_the_rows_by_their_weights() -> None:
     (first, second) = spreads({"x": values}, {"x": ("a", "b")}, counts / counts.sum())
     whole = np.repeat(values, counts, axis=0)
     for spread, column in ((first, whole[:, 0]), (second, whole[:, 1])):
-        due = np.quantile(column, np.linspace(0, 1, 21), method="inverted_cdf")
-        np.testing.assert_allclose(spread.quantiles, due, rtol=1e-6)
+        expected = np.quantile(column, np.linspace(0, 1, 21), method="inverted_cdf")
+        np.testing.assert_allclose(spread.quantiles, expected, rtol=1e-6)
         assert not spread.whole
     assert [first.feature, second.feature] == ["a", "b"]
 
@@ -43,8 +43,8 @@ def test_missing_values_are_a_share_and_no_quantile() -> None:
 def test_words_are_categories_with_their_shares() -> None:
     words = np.array([["own"], ["rent"], ["own"], ["x" * 201]])
     (spread,) = spreads({"housing": words}, {"housing": ("housing",)}, np.array([0.1, 0.5, 0.2, 0.2]))
-    assert [one.value for one in spread.categories] == ["rent", "own"]  # a text of 201 is no category
-    np.testing.assert_allclose([one.share for one in spread.categories], [0.5, 0.3])
+    assert [item.value for item in spread.categories] == ["rent", "own"]  # a text of 201 is no category
+    np.testing.assert_allclose([entry.share for entry in spread.categories], [0.5, 0.3])
 
 
 def test_what_has_no_names_or_too_many_has_none() -> None:
@@ -57,15 +57,19 @@ def test_what_has_no_names_or_too_many_has_none() -> None:
 def test_the_manifest_has_them_after_a_compile(tmp_path: Path) -> None:
     table = pd.DataFrame(rows(7, 5, seed=2), columns=NAMES)
     compile_model(mlp((5, 8, 1)), DeepShap(table)).write(tmp_path, "net")
-    told = Manifest.read(tmp_path / "net_explain" / "explanation.json").references
-    assert [one.feature for one in told.spreads] == list(NAMES)
-    np.testing.assert_allclose([one.quantiles[0] for one in told.spreads], table.min(), rtol=1e-6)
+    message = Manifest.read(tmp_path / "net_explain" / "explanation.json").references
+    assert [item.feature for item in message.spreads] == list(NAMES)
+    np.testing.assert_allclose([entry.quantiles[0] for entry in message.spreads], table.min(), rtol=1e-6)
     words = pd.DataFrame({"age": AGE, "housing": HOUSING, "code": CODE})
-    told = compile_model(model(), TreeShap(words)).manifest.references
-    assert {one.feature: len(one.categories) for one in told.spreads} == {"age": 0, "housing": 4, "code": 3}
+    message = compile_model(model(), TreeShap(words)).manifest.references
+    assert {each.feature: len(each.categories) for each in message.spreads} == {
+        "age": 0,
+        "housing": 4,
+        "code": 3,
+    }
 
 
 def test_examples_of_open_references_are_not_kept() -> None:
-    made = compile_model(mlp((5, 8, 1)), DeepShap(OpenReferences(4, rows(7, 5))))
-    assert made.manifest.references is None
+    compiled = compile_model(mlp((5, 8, 1)), DeepShap(OpenReferences(4, rows(7, 5))))
+    assert compiled.manifest.references is None
     assert compile_model(mlp((5, 8, 1)), Lrp()).manifest.references is None

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from rationale import Manifest
-from rationale.extensions import RULES, Installed
+from rationale.extensions import RULES, InstalledExtension
 from rationale.rules import rule as rules
 from rationale.rules.rule import Kind, Rule, find_rule, package_of
 from rationale.schema.manifest import Extension
@@ -118,7 +118,7 @@ def declared_in(module: str) -> Rule:
 @pytest.mark.full
 def test_a_rule_belongs_to_the_package_that_is_nearest_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (
-        Installed(
+        InstalledExtension(
             EntryPoint(name, module, RULES),
             Extension(group=RULES, name=name, value=module, package=name, version="1"),
         )

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rationale import DeepShap, Gradient, Lrp, compile_model
 from rationale.cli.compile import app
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
-from rationale.pictures.panels import Flow
+from rationale.pictures.panels import LayerFlow
 from tests.compiler.models import FEATURES, HIDDEN, mlp, parsed, rows
 
 REFERENCES = rows(4, FEATURES)
@@ -127,11 +127,11 @@ def test_a_contrast_is_evaluated(tmp_path: Path) -> None:
     assert report.targets == 2
     assert report.randomised.stages
     assert any("y[2-0]" in panel.title for panel in report.panels)
-    flows = [panel for panel in report.panels if isinstance(panel, Flow)]
+    flows = [panel for panel in report.panels if isinstance(panel, LayerFlow)]
     assert flows
     for flow in flows:  # the bias of the last layer is kept there
         assert flow.labels == ("x", "z1", "y")
-        np.testing.assert_allclose(flow.raising[-1] + flow.lowering[-1], flow.due, rtol=1e-5)
+        np.testing.assert_allclose(flow.raising[-1] + flow.lowering[-1], flow.total, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "due"), [("float16", 0), ("float32", 1)])

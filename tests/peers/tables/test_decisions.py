@@ -25,7 +25,7 @@ from sklearn.preprocessing import OrdinalEncoder
 from rationale import DeepShap, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled
 from rationale.decisions.decide import Decision, decide
-from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.decisions.rows import explained_rows, feature_values, profile_of
 from rationale.errors import InvalidProfileError
 from rationale_service.app import create_app, create_backend
 from rationale_service.settings import Settings
@@ -253,7 +253,7 @@ def decisions(case: Case, rows: pd.DataFrame) -> Iterator[Decision]:
     manifest = case.compiled.manifest
     for start in range(0, len(rows), 1000):
         answer = case.compiled.explain(rows[start : start + 1000])
-        explained, values = explained_rows(manifest, answer), values_of(manifest, answer.inputs)
+        explained, values = explained_rows(manifest, answer), feature_values(manifest, answer.inputs)
         for row, value in zip(explained, values, strict=True):
             yield decide(profile_of(manifest), row, value)
 

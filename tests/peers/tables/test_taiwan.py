@@ -18,7 +18,7 @@ from torch import nn
 from rationale import DeepShap, Manifest, compile_model
 from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, evaluated_pairs
 from rationale.evaluate.shapley import compare
-from rationale.references.centroids import balanced, centroids, outputs_of
+from rationale.references.centroids import balance_weights, make_centroids, outputs_of
 from tests.needs import TAIWAN, need_data
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
@@ -152,10 +152,10 @@ def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
     weights that keep the mean output; attributions beside those by 1,500 clients."""
     model, clients = tmp_path / "credit.onnx", {None: credit.x[:TRAINED].astype(np.float64)}
     model.write_bytes(export(credit.case, "torchscript").SerializeToString())
-    centres = centroids(clients, 40)
+    centres = make_centroids(clients, 40)
     _, outputs = outputs_of(model, clients, centres)
     (probability,) = outputs
-    weighted = balanced(centres, clients, outputs)
+    weighted = balance_weights(centres, clients, outputs)
     by_size, by_weight = (centres.weights @ probability.centroids, weighted.weights @ probability.centroids)
     assert (round(float(by_size[0]), 2), round(float(probability.mean[0]), 2)) == (0.19, 0.23)
     assert by_weight == pytest.approx(probability.mean, rel=1e-5)

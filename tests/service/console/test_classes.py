@@ -10,21 +10,28 @@ NAMES = ["kept", "lost", "sent back"]
 
 
 @pytest.mark.parametrize(
-    ("size", "names", "target", "expected"),
+    ("size", "names", "target", "due", "in_list"),
     [
-        (1, [], 0, "y"),
-        (3, [], 0, "y [0]"),
-        (3, [], "2-0", "y [2-0]"),
-        (3, NAMES, 0, "y of class kept"),
-        (3, NAMES, "2-0", "y of class sent back against kept"),
-        (3, NAMES, None, "y"),
-        (3, NAMES, "predicted", "y"),
+        (1, [], 0, "y", "y"),
+        (1, NAMES[:2], 0, "y", "y"),
+        (3, [], 0, "y [0]", "y [0]"),
+        (3, [], "2-0", "y [2-0]", "y [2-0]"),
+        (3, NAMES, 0, "y of class kept", "kept"),
+        (3, NAMES, "2-0", "y of class sent back against kept", "sent back against kept"),
+        (3, NAMES, "predicted", "y", "y"),
     ],
 )
-def test_a_target_is_called_by_its_class(size: int, names: list[str], target: Any, expected: str) -> None:
-    arguments = {"own": {"output": "y", "size": size, "classNames": names}, "target": target}
-    body = "return own.elementName(given.own, given.target);"
-    assert in_node(["pictures/classes.js"], body, arguments) == expected
+def test_a_target_is_called_by_its_class(
+    size: int, names: list[str], target: Any, due: str, in_list: str
+) -> None:
+    given = {"own": {"output": "y", "size": size, "classNames": names}, "target": target}
+    body = "return [own.elementName(given.own, given.target), own.optionName(given.own, given.target)];"
+    assert in_node(["pictures/classes.js"], body, given) == [due, in_list]
+
+
+def test_a_target_of_no_class_is_called_by_its_output() -> None:
+    given = {"output": "y", "size": 3, "classNames": NAMES}
+    assert in_node(["pictures/classes.js"], "return own.elementName(given, null);", given) == "y"
 
 
 def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> dict[str, Any]:

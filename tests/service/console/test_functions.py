@@ -10,14 +10,25 @@ import pytest
 from tests.needs import need
 from tests.service.console.node import modules
 
-MODULES = ("address", "format", "parse", "rows", "score", "values")
+MODULES = (
+    "address",
+    "dom",
+    "format",
+    "parse",
+    "pictures/canvas",
+    "portfolio/words",
+    "rows",
+    "score",
+    "values",
+)
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const [folder, ...names] = process.argv.slice(1);
 const loaded = await Promise.all(names.map((name) => import(`${folder}/${name}.js`)));
+const called = names.map((name) => name.split("/").at(-1));
 const evaluated = (expression) => {
   try {
-    return { value: new Function(...names, `return ${expression}`)(...loaded) ?? null };
+    return { value: new Function(...called, `return ${expression}`)(...loaded) ?? null };
   } catch (error) {
     return { error: error.message };
   }
@@ -172,6 +183,9 @@ def test_a_number_alone(demand: Demand) -> None:
     demand(
         [
             ("format.formatted(-4.980097e-5)", "−4.980e−5"),
+            ("format.formatted(1956)", "1956"),  # may be a year
+            ("format.formatted(-9999.5)", "−9999.5"),
+            ("format.formatted(10000)", "10,000"),
             ("format.formatted(null)", "missing"),
             ("format.formatted(undefined)", "not given"),
             ("format.percent(0.97331)", "97.33%"),
@@ -298,6 +312,7 @@ def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
             (parsed("text", " own  home "), " own  home "),  # as it is: the model may know it so
             (parsed("text", "NA"), "NA"),
             (parsed("text", ""), ""),
+            (parsed("text", "").replace("false", "true"), None),
             (parsed("flag", "YES"), True),
             (parsed("flag", "0"), False),
             (parsed("flag", "2"), Error("own: '2' is neither true nor false")),
@@ -325,6 +340,23 @@ def test_a_row_of_a_file_by_the_names_of_its_columns(demand: Demand) -> None:
             ),
             (row(names, ["no", "0", "9", "b", ""]), Error("x: a value is missing")),
             (row(names[2:], ["9", "b", "1"]), Error("the file has no column own, __proto__")),
+        ]
+    )
+
+
+def test_a_line_may_break_after_underscores(demand: Demand) -> None:
+    parts = {"debt_to_income": ["debt_", "to_", "income"], "__proto__": ["__", "proto__"], "": [""]}
+    demand([(f"dom.breakable({json.dumps(text)})", due) for text, due in parts.items()])
+
+
+def test_a_row_is_changed_whatever_a_feature_is_called(demand: Demand) -> None:
+    fields = '[{name: "a", begin: 2}, {name: "b"}]'
+    demand(
+        [
+            (f"values.typical({fields})", {"a": 2, "b": None}),
+            ("values.changed({a: 1, b: 2}, 'a', 3)", {"a": 3, "b": 2}),
+            ("values.changed({a: 1, b: 2}, 'a', undefined)", {"b": 2}),
+            ("Object.keys(values.changed({a: 1}, '__proto__', 2))", ["a", "__proto__"]),
         ]
     )
 
@@ -375,3 +407,10 @@ def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> N
             ("score.isShare({}, 'p')", False),
         ]
     )
+
+
+def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
+    texts = {"0.25": "0.25", "-2500": "−2,500", "100000": "100K", "-1250000": "−1.25M", "2e9": "2B"}
+    figures = {"0.0061234": "0.00612", "595139.4": "595,139", "1272868.75": "1,272,869", "-0.5": "−0.5"}
+    demand([(f"canvas.tickText({value})", due) for value, due in texts.items()])
+    demand([(f"words.figure({value})", due) for value, due in figures.items()])

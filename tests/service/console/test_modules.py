@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, Route
 from rationale.export.page import FILES as PAGE
 from rationale.pictures.browser import FILES as SHARED
 from rationale_service.console.page import FILES as CONSOLE
+from tests.service.console.node import in_node
 
 ORIGIN = "http://localhost"  # nothing is asked there: the files are handed out below
 FOLDERS = {"console": (CONSOLE, SHARED), "page": (PAGE, SHARED)}
@@ -246,14 +247,16 @@ def test_what_fits_a_field(call: Call, change: dict[str, Any], value: Any, expec
 
 
 @pytest.mark.parametrize("name", ["a", "__proto__", "constructor", "toString"])
-def test_a_row_holds_a_name_of_any_kind(call: Call, name: str) -> None:
+def test_a_row_holds_a_name_of_any_kind(name: str) -> None:
     """What is set, read from an address and written again."""
-    script = """({changed, read, written}, field) => {
-      const own = written(changed({b: 1}, field.name, 2));
-      return [own, written(read([field], own)), written(read([field], "")), Object.prototype.a === undefined];
-    }"""
-    own_name, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "begin": 7})
-    assert own_name == f'{{"b":1,"{name}":2}}'
+    body = """
+      const text = own.written(own.changed({b: 1}, given.name, 2));
+      const [read, typical] = [text, ""].map((each) => own.written(own.read([given], each)));
+      return [text, read, typical, Object.prototype.a === undefined];
+    """
+    given = {**NUMBER, "name": name, "begin": 7}
+    own, read, other, is_clean = in_node(["values.js", "rows.js"], body, given)
+    assert own == f'{{"b":1,"{name}":2}}'
     assert read == f'{{"{name}":2}}'
     assert other == f'{{"{name}":7}}'
     assert is_clean

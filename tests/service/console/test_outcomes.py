@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from rationale.decisions.decide import outcome_of
 from rationale.decisions.rows import shortest, sigmoid
-from rationale.profiles.scores import near_ends
+from rationale.profiles.scores import bounds_near_ends
 from rationale.schema.profile import as_profile
 from tests.service.console.node import in_node
 
@@ -156,7 +156,7 @@ def test_which_thresholds_are_near_the_ends(threshold: float, refer: Any, expect
     rule = {"threshold": float(threshold), "refer": refer}
     assert in_node(["outcome.js"], "return own.isNearEnds(given);", rule) is expected
     profile = as_profile({"output": "p", "adverse": "above", **rule})
-    assert bool(near_ends(profile)) is expected
+    assert bool(bounds_near_ends(profile)) is expected
 
 
 def test_each_target_has_its_own_numbers() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rationale import DeepShap, IntegratedGradients, compile_model
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.drift import stability
+from rationale.decisions.drift import stability_index
 from rationale.decisions.rows import explained_rows, profile_of
 from rationale_service.decisions import decider
 from rationale_service.decisions.decider import LEAST, WINDOW, Drift
@@ -107,7 +107,7 @@ def test_a_window_of_the_last_decisions(model: Compiled) -> None:
     attributed = [answer["attributions"]["debt"] for answer in answers(model, last)]
     counts = np.bincount(np.searchsorted(classes.bounds, attributed), minlength=10)
     assert moved["rationale_attribution_psi{feature=debt,model=model}"] == pytest.approx(
-        stability(classes, counts)
+        stability_index(classes, counts)
     )
 
 
@@ -162,7 +162,7 @@ def test_a_value_at_a_bound_counts_below_it(model: Compiled) -> None:
         Drift(metrics).observe(manifest, [answer] * LEAST)
         counts = np.bincount([k], minlength=10) * LEAST
         actual = figures(metrics)["rationale_attribution_psi{feature=debt,model=model}"]
-        assert actual == pytest.approx(stability(classes, counts)), k
+        assert actual == pytest.approx(stability_index(classes, counts)), k
 
 
 @pytest.mark.usefixtures("at_once")

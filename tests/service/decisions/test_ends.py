@@ -9,7 +9,7 @@ import pytest
 
 from rationale import Compiled, DeepShap, compile_model, decide_batches, load
 from rationale.evaluate.decisions.moved import scorer
-from rationale.profiles.scores import scores_of
+from rationale.profiles.scores import score_rows
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
@@ -107,7 +107,7 @@ def test_references_and_moved_reasons_have_the_scores_of_decisions(decided: Deci
     inputs = entry.fit(pa.Table.from_pylist(rows(name)))
     assert [*scorer(entry, inputs)(inputs)[1]] == expected
     assert entry.manifest.decision is not None
-    actual = scores_of(entry.source, {None: inputs["x"]}, entry.manifest.decision.profile)
+    actual = score_rows(entry.source, {None: inputs["x"]}, entry.manifest.decision.profile)
     assert [*actual.scores] == expected
 
 

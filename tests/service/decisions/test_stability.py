@@ -12,7 +12,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from rationale import Comparisons, DeepShap, compile_model
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale.schema.manifest import FILE_NAME
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.decider import Decider, Drift
@@ -83,7 +83,7 @@ def decide(url: str, instances: list[Any], model: str = "m", **members: Any) -> 
 
 def test_which_reasons_stay(url: str, trail: MemoryTrail) -> None:
     decisions = decide(url, INSTANCES, stability=True).json()["decisions"]
-    drawn = draws(NEAR, None, DRAWS, SEED)
+    drawn = bootstrap_samples(NEAR, None, DRAWS, SEED)
     for i in ADVERSE:
         by_draw = [codes(X[i], references) for references in drawn]
         survival_by_code = {reason["code"]: reason["survival"] for reason in decisions[i]["reasons"]}

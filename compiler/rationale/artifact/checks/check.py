@@ -37,7 +37,7 @@ from rationale.methods.engine import Gap, Selection
 from rationale.methods.outputs import ERRORS, attributions_name, layers_of
 from rationale.methods.references import PreparedReferences
 from rationale.references.reference_set import Baseline
-from rationale.schema.manifest import Measured, Memory
+from rationale.schema.manifest import Measurements, Memory
 from rationale.schema.probes import Probes
 
 GAP_WARNING = 1e-4  # relative to the largest explained − base
@@ -80,7 +80,7 @@ class CheckResult:
         layers: the gap of each explained layer, in the graph's order; None if the method guarantees none.
     """
 
-    measured: Measured
+    measured: Measurements
     answers: Mapping[str, np.ndarray]
     memory: Memory
     sample: Mapping[str, np.ndarray]
@@ -162,7 +162,7 @@ def _near(
     return rows
 
 
-def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
+def demand(measured: Measurements, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
     """Return warnings for the user.
 
     Args:
@@ -205,13 +205,13 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     return (*messages, *_JUDGES[gap](measured, measured.completeness_gap))
 
 
-def adds_up(measured: Measured, gap: Gap | None) -> bool:
+def adds_up(measured: Measurements, gap: Gap | None) -> bool:
     """Tell whether attributions that must add up do so on the rows of the check."""
     size = measured.completeness_gap
     return gap is Gap.ROUNDING and size is not None and size <= GAP_WARNING
 
 
-def _judge_outputs(measured: Measured) -> tuple[str, ...]:
+def _judge_outputs(measured: Measurements) -> tuple[str, ...]:
     error = measured.outputs_error
     if error <= max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding):
         return ()
@@ -236,7 +236,7 @@ def _judge_outputs(measured: Measured) -> tuple[str, ...]:
     )
 
 
-def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
+def _judge_rounding(measured: Measurements, gap: float) -> tuple[str, ...]:
     if gap > max(GAP_LIMIT, OUTPUT_ROUNDINGS * measured.gap_rounding):
         raise CheckFailedError(
             f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
@@ -261,7 +261,7 @@ def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
     return ()
 
 
-def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
+def _judge_quadrature(_: Measurements, gap: float) -> tuple[str, ...]:
     if gap > AVERAGE_WARNING:
         return (
             f"attributions add up to the output's difference within {gap:.1e} of it only: raise the steps. "
@@ -270,7 +270,7 @@ def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
     return ()
 
 
-def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
+def _judge_sampling(measured: Measurements, gap: float) -> tuple[str, ...]:
     """Warn of a large sampling gap.
 
     A large gap means too few draws; a gap of many standard errors is no accident.
@@ -290,7 +290,7 @@ def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
     return ()
 
 
-def _judge_absorbed(measured: Measured, gap: float) -> tuple[str, ...]:
+def _judge_absorbed(measured: Measurements, gap: float) -> tuple[str, ...]:
     """Warn if more is absorbed than there is to explain, by a row's own output; some is by definition."""
     absorbed = max(gap, measured.gap_of_a_row or 0.0)
     if absorbed > ABSORBED_WARNING:
@@ -302,7 +302,7 @@ def _judge_absorbed(measured: Measured, gap: float) -> tuple[str, ...]:
     return ()
 
 
-_JUDGES: dict[Gap, Callable[[Measured, float], tuple[str, ...]]] = {
+_JUDGES: dict[Gap, Callable[[Measurements, float], tuple[str, ...]]] = {
     Gap.ROUNDING: _judge_rounding,
     Gap.QUADRATURE: _judge_quadrature,
     Gap.SAMPLING: _judge_sampling,

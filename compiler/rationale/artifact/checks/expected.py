@@ -13,7 +13,7 @@ from rationale.errors import CheckFailedError, InvalidModelError
 from rationale.graph.runtime.session import Run, Runner, SerializedGraph, model_bytes, outline, with_open_gate
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from rationale.schema.machine import processor
-from rationale.schema.manifest import DATATYPES, Measured, is_float
+from rationale.schema.manifest import DATATYPES, Measurements, is_float
 from rationale.schema.probes import (
     MOST_ELEMENTS,
     WARNED,
@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 FittedAnswers = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
-def probe_count(measured: Measured, most: int) -> int:
+def probe_count(measured: Measurements, most: int) -> int:
     """Return the number of probe rows: more than one only if each is short."""
     return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
 

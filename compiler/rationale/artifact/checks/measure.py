@@ -24,7 +24,7 @@ from rationale.graph.runtime.session import (
 from rationale.lowering.precision import on_cpu
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from rationale.schema.machine import MAX_BATCH
-from rationale.schema.manifest import Measured, is_float
+from rationale.schema.manifest import Measurements, is_float
 
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT = 1e-2  # relative to the largest explained − base
@@ -50,7 +50,7 @@ class Measurement:
         original: the loaded model, which takes its own inputs alone.
     """
 
-    measured: Measured
+    measured: Measurements
     answers: dict[str, np.ndarray]
     run: Run
     original: Run
@@ -96,7 +96,7 @@ def measure(
             _own_rounding(comparable, inputs, unfused),
             _outputs_error(outputs, unfused),
         )
-    measured = Measured(
+    measured = Measurements(
         rows=rows,
         outputs_error=outputs_error,
         rounding=halves.rounding,

@@ -9,7 +9,7 @@ import onnxruntime as ort
 from rationale.errors import CheckFailedError, DriftWarning, RepositoryError
 from rationale.graph.runtime.session import Run
 from rationale.schema.machine import processor
-from rationale.schema.probes import ALLOW, Difference, Probes
+from rationale.schema.probes import ALLOW, ProbeDifference, Probes
 
 
 def read_proven(version: Path, *, promised: bool) -> Probes | None:
@@ -32,7 +32,7 @@ def read_proven(version: Path, *, promised: bool) -> Probes | None:
     return probes
 
 
-def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> Difference:
+def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> ProbeDifference:
     """Run the probe rows, and return the difference of the answers from the expected ones.
 
     Args:

@@ -18,7 +18,7 @@ from rationale.conversion.boosters.trees import BoostedTrees, Leaf, Lookup, Spli
 from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from rationale.tables.frames import shown
+from rationale.tables.frames import quoted
 
 _LINKS = {
     **dict.fromkeys("Logloss CrossEntropy MultiClassOneVsAll".split(), "LOGISTIC"),
@@ -231,8 +231,8 @@ class _CatBoostReader:
         if prod(len(axis) + 1 for axis in axes) > MOST_COMBINATIONS:
             names = [self.table.column_name(feature) for feature, *_ in digits]
             raise UnsupportedModelError(
-                f"CatBoost combines {shown(names)}, with more than {MOST_COMBINATIONS} combinations of their "
-                "categories: train with max_ctr_complexity=1."
+                f"CatBoost combines {quoted(names)}, with more than {MOST_COMBINATIONS} combinations of "
+                "their categories: train with max_ctr_complexity=1."
             )
         hashes = reduce(_hashed, np.ix_(*axes), np.zeros((), np.uint64))
         stored = self.dump["ctr_data"][ctr["identifier"]]

@@ -23,7 +23,7 @@ from rationale.conversion.boosters.trees import (
 from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features
 from rationale.errors import UnsupportedModelError
-from rationale.tables.frames import shown
+from rationale.tables.frames import quoted
 
 _PLAIN = "regression regression_l1 huber fair quantile mape lambdarank rank_xendcg custom"
 _LINKS = {
@@ -136,7 +136,7 @@ def read_table(model: Any) -> BoosterTable:
         if len(coded) != len(pandas_categories):
             raise UnsupportedModelError(
                 f"LightGBM keeps {len(pandas_categories)} pandas types of categories, and not which of "
-                f"{shown(names)} have them: fit it with categorical_feature='auto' and without ordered "
+                f"{quoted(names)} have them: fit it with categorical_feature='auto' and without ordered "
                 "categories."
             )
         for i, values in zip(coded, pandas_categories, strict=True):

@@ -16,12 +16,12 @@ from rationale.decisions.decide import (
     NoReasonsError,
     Outcome,
     decide,
-    fits,
+    meets_condition,
     outcome_of,
 )
 from rationale.decisions.decided import refusals
-from rationale.decisions.rows import ExplainedRow, explained_rows, values_of
-from rationale.decisions.stability import Codes, codes_of, judged_by
+from rationale.decisions.rows import ExplainedRow, explained_rows, feature_values
+from rationale.decisions.stability import Codes, reason_codes, with_profile
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.explained_model import slices
 from rationale.schema.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
@@ -114,7 +114,7 @@ def decide_file(
     inputs, further, knock_outs = read_applicants(compiled, file, columns)
     values = [
         {**{column: further[column][i] for column in knock_outs}, **cells}
-        for i, cells in enumerate(values_of(manifest, inputs))
+        for i, cells in enumerate(feature_values(manifest, inputs))
     ]
     _check_domain(compiled.manifest, inputs, values)
     explained = _explain_rows(compiled, inputs, "deciding", progress)
@@ -123,7 +123,7 @@ def decide_file(
         try:
             decision = decide(embedded, row, cells)
         except NoReasonsError as error:
-            hit = any(fits(rule, cells.get(rule.feature)) for rule in embedded.profile.knock_outs)
+            hit = any(meets_condition(rule, cells.get(rule.feature)) for rule in embedded.profile.knock_outs)
             outcome = "decline" if hit else outcome_of(embedded.profile, row.score)
             rows.append(DecidedRow(row, outcome, None, str(error)))
         else:
@@ -134,7 +134,7 @@ def decide_file(
         names = [comparison.name for comparison in embedded.comparisons]
         for number, (name, other) in enumerate(zip(names, comparisons, strict=True), start=1):
             stage = f"{name} ({number} of {len(comparisons)})"
-            other = replace(other, manifest=judged_by(other.manifest, embedded))
+            other = replace(other, manifest=with_profile(other.manifest, embedded))
             for i, row in zip(by_score, _explain_rows(other, declined, stage, progress), strict=True):
                 codes = (*rows[i].comparison_codes, _codes(embedded, row, name))
                 rows[i] = replace(rows[i], comparison_codes=codes)
@@ -149,7 +149,7 @@ def _check_domain(
     if faults:
         rows, (first, fault) = len({i for i, _ in faults}), faults[0]
         raise InvalidOptionError(
-            f"{rows} of {len(values)} rows of the file would get no decision: in row {first} {fault}. "
+            f"{rows} of {len(values)} rows of the file would get no decision: in row {first + 1} {fault}. "
             "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
         )
 
@@ -162,7 +162,7 @@ def _is_of_score(row: DecidedRow) -> bool:
 def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
     """Return the codes of a comparison's reasons; empty if it cannot give reasons."""
     try:
-        return codes_of(embedded, row, name)
+        return reason_codes(embedded, row, name)
     except NoReasonsError:
         return ()
 
@@ -194,8 +194,8 @@ def _explain_rows(
     not_finite = next((i for i, row in enumerate(explained) if not math.isfinite(row.score)), None)
     if not_finite is not None:
         raise InvalidOptionError(
-            f"row {not_finite} of the file has the score {explained[not_finite].score}. Leave out the rows "
-            "that the model cannot answer."
+            f"row {not_finite + 1} of the file has the score {explained[not_finite].score}. Leave out the "
+            "rows that the model cannot answer."
         )
     return explained
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rationale.decisions.decide import Outcome
 from rationale.decisions.rows import profile_of
-from rationale.decisions.stability import DRAWS, survival
+from rationale.decisions.stability import DRAWS, reason_survival
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain_cell
 from rationale.evaluate.decisions.moved import ScoreMovement, measure_movement
@@ -217,7 +217,7 @@ def _reasons(file: DecidedFile) -> list[ReasonCount]:
             continue
         compared = list(zip(file.comparisons, row.comparison_codes, strict=False))
         for rank, reason in enumerate(row.decision.reasons):
-            stays = {name: float(share) for name, share in survival(reason.code, compared).items()}
+            stays = {name: float(share) for name, share in reason_survival(reason.code, compared).items()}
             occurrences.setdefault(reason.code, []).append((rank, reason.share, stays))
             of_code = profile.reasons.get(reason.code)
             texts[reason.code] = profile.title(reason.feature) if of_code is None else of_code.text

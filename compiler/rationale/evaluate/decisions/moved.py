@@ -8,12 +8,12 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled
 from rationale.decisions.decide import outcome_of
-from rationale.decisions.rows import margin_at, profile_of
+from rationale.decisions.rows import margin_output, profile_of
 from rationale.evaluate.decisions.decided import DecidedFile
 from rationale.evaluate.explained_model import GivenReferences
 from rationale.graph.runtime.session import kernels_of
 from rationale.lowering import lower
-from rationale.profiles.scores import Scorer, margin_on
+from rationale.profiles.scores import Scorer, deciding_margin
 from rationale.schema.manifest import names_of
 from rationale.schema.request import Progress
 
@@ -130,5 +130,5 @@ def scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:
     profile = profile_of(manifest).profile
     with kernels_of(compiled.custom_ops):
         lowered = lower(compiled.source, references={name: array.shape for name, array in rows.items()})
-        margin = margin_on(lowered, profile, rows) if margin_at(manifest) else None
+        margin = deciding_margin(lowered, profile, rows) if margin_output(manifest) else None
         return Scorer(lowered, profile, margin)

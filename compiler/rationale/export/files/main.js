@@ -2,14 +2,14 @@
 
 import { fill, h } from "./dom.js";
 import { number, percent, rest, writers } from "./format.js";
-import { makeFields } from "./fields.js";
+import { Form } from "./form.js";
 import { bars, scaleOf, shortened } from "./pictures/bars.js";
-import { classTable, elementName } from "./pictures/classes.js";
+import { classTable, elementName, optionName } from "./pictures/classes.js";
 import { summaryOf } from "./pictures/summary.js";
 import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
 import { prove } from "./proof.js";
-import { shownOf, titleOf } from "./values.js";
+import { shownOf, titleOf, typical } from "./values.js";
 
 const OUTCOMES = { approve: "Approved", refer: "A person decides", decline: "Declined" };
 const QUIET_MS = 600; // after which a screen reader is told
@@ -29,6 +29,7 @@ async function start() {
   const isScoreShare = isShare(scored === explained ? facts.output : scored);
   const figure = (score) => (isScoreShare ? percent(score) : number(score));
   let [target, isRunning, isDue, timer, scale] = [0, false, false, 0, null];
+  const form = new Form(facts.fields, typical(facts.fields), () => changed());
 
   const changed = async () => {
     isDue = true;
@@ -42,25 +43,24 @@ async function start() {
   };
 
   async function once() {
-    const { values, faults } = fields.read();
+    if (form.trouble) return refuse(form.trouble);
+    const values = Object.assign(Object.create(null), form.row); // a feature may be called constructor
     for (const input of facts.inputs) { // a rule may say either name
       const [only, ...others] = facts.fields.filter((field) => field.input === input.name);
       if (only && !others.length && !(input.name in values)) values[input.name] = values[only.name];
     }
     const [refused, unknown] = unknownOf(facts.texts, values);
-    faults.push(...refused);
-    if (faults.length) return show(faults.join("; "), [h("p", { class: "problem" }, faults.join("; "))]);
+    if (refused.length) return refuse(refused.join("; "));
     const rows = await answer(session, facts, values).catch((error) => error);
-    if (rows instanceof Error) {
-      const text = `The model cannot take these values: ${rows.message}`;
-      return show(text, [h("p", { class: "problem" }, text)]);
-    }
+    if (rows instanceof Error) return refuse(`The model cannot take these values: ${rows.message}`);
     const row = rows[target];
     const decision = facts.decided ? decide(facts.decided, row, values) : null;
     const warned = unknown.map((text) => h("p", { class: "warning" }, `${text[0].toUpperCase()}${text.slice(1)}.`));
     const said = decision?.decision ? `, ${OUTCOMES[decision.decision]}` : "";
     return show(`Score ${figure(row.score)}${said}`, [scoreOf(row), warned, decision && decisionOf(decision), picture(row, values)]);
   }
+
+  const refuse = (text) => show(text, [h("p", { class: "problem" }, text)]);
 
   function show(text, parts) {
     fill(place("shown"), parts);
@@ -79,8 +79,8 @@ async function start() {
   }
 
   function decisionOf({ decision, reasons, warnings, problem }) {
-    return h("div", { class: `decision ${decision ?? "none"}` },
-      decision ? h("p", { class: "outcome" }, OUTCOMES[decision]) : null,
+    return h("div", { class: "decision" },
+      decision ? h("p", {}, h("span", { class: `outcome ${decision}` }, OUTCOMES[decision])) : null,
       problem ? h("p", { class: "problem" }, problem) : null,
       reasons.length ? [h("h3", {}, "Principal reasons"), h("ol", { id: "reasons" }, reasons.map((reason) =>
         h("li", { "data-code": reason.code }, reason.text,
@@ -90,7 +90,7 @@ async function start() {
 
   function picture(row, values) {
     const items = Object.entries(row.attributions).map(([key, amount]) => ({
-      key, name: ruleOf(profile, key).title ?? key, shown: membersOf(facts, key, values), amount,
+      key, name: ruleOf(profile, key).title ?? key, ...membersOf(facts, key, values), amount,
     }));
     const isScore = Math.abs(row.explained - row.score) <= 1e-6 * Math.max(1, Math.abs(row.score));
     const threshold = profile && isScore ? profile.threshold : null;
@@ -113,7 +113,7 @@ async function start() {
     const kinds = Object.keys(row.byFeature), inWords = (kind) => kind.replaceAll("_", " ");
     const ends = [["score", row.score], ["explained value", row.explained], ["base value", row.base], ["completeness gap", row.gap], ...Object.entries(row.others).map(([kind, value]) => [inWords(kind), value])];
     const numbers = [...ends.filter(([, value]) => value !== null).map(([name, value]) => [name, "", value]),
-      ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, ...(hasErrors ? [own(row.errors, key)] : []), ...kinds.map((kind) => own(row.byFeature[kind], key))])];
+      ...items.map(({ key, shown, members, amount }) => [key, key in values ? String(values[key] ?? "missing") : members ?? shown, amount, ...(hasErrors ? [own(row.errors, key)] : []), ...kinds.map((kind) => own(row.byFeature[kind], key))])];
     const titles = ["Name", "Value", "Number", ...(hasErrors ? ["Standard error"] : []), ...kinds.map(inWords)];
     const isOpen = place("digits")?.open ?? false;
     return h("details", { id: "digits", open: isOpen }, h("summary", {}, "All digits"), h("table", {},
@@ -124,12 +124,11 @@ async function start() {
 
   const chooser = facts.targets.length < 2 ? null : h("label", { class: "chooser" }, "Explained ",
     h("select", { onchange: (event) => { [target, scale] = [Number(event.target.value), null]; changed(); } },
-      facts.targets.map((each, i) => h("option", { value: i }, nameOf(facts, each)))));
+      facts.targets.map((each, i) => h("option", { value: i }, optionName(explainedOf(facts), each)))));
   if (chooser) place("answer").prepend(chooser);
-  const fields = makeFields(facts.fields, changed);
-  const reset = () => { fields.reset(); changed(); };
-  fill(place("form"), h("h2", {}, "Features"), fields.elements,
-    h("button", { type: "button", onclick: reset }, "Begin again"));
+  const reset = () => { form.set(typical(facts.fields)); changed(); };
+  fill(place("form"), h("h2", {}, "Features"), form.element,
+    h("p", { class: "row" }, h("button", { type: "button", onclick: reset }, "Begin again")));
   place("form").addEventListener("submit", (event) => event.preventDefault());
   fill(place("facts-shown"), about(facts, proof).map((text) => h("p", {}, text)));
   if (proof && proof.difference > facts.probes.warned) {
@@ -159,16 +158,19 @@ function about(facts, proof) {
   ];
 }
 
-const nameOf = (facts, target) => elementName({ output: facts.output, size: facts.elements, classNames: facts.class_names }, target);
+const explainedOf = (facts) => ({ output: facts.output, size: facts.elements, classNames: facts.class_names });
+
+const nameOf = (facts, target) => elementName(explainedOf(facts), target);
 
 function membersOf(facts, key, values) {
   const members = own(facts.groups, key) ?? [key];
-  return members.map((name) => {
+  const text = members.map((name) => {
     const field = facts.fields.find((each) => each.name === name);
     if (!field) return null;
-    const text = shownOf(field, values[name]);
-    return members.length > 1 ? `${titleOf(field)}: ${text}` : text;
+    const value = shownOf(field, values[name]);
+    return members.length > 1 ? `${titleOf(field)}: ${value}` : value;
   }).filter(Boolean).join("; ");
+  return members.length > 1 ? { members: text } : { shown: text };
 }
 
-start().catch((error) => fail(`This page cannot compute here: ${error.message ?? error}. It needs a browser of 2023 or later.`));
+start().catch((error) => fail(`This page cannot compute here: ${error.message ?? error}. It needs a browser of mid-2024 or later.`));

@@ -15,7 +15,7 @@ from rationale.graph.nodes import constant_nodes, frontier, nodes_behind, values
 from rationale.graph.runtime.session import MAPPED_BYTES
 from rationale.graph.shapes import Spec, infer_graph
 from rationale.graph.tensor import DOMAIN, Axis, Chunks
-from rationale.schema.machine import MAX_BATCH, in_words
+from rationale.schema.machine import MAX_BATCH, format_bytes
 from rationale.schema.manifest import Memory
 
 
@@ -369,8 +369,9 @@ def check_budget(need: Need, budget: int) -> None:
     """Raise InvalidOptionError if not even the smallest chunks fit."""
     if need.total > budget:
         raise InvalidOptionError(
-            f"the memory budget of {in_words(budget)} is too small: one row and one reference at a time take "
-            f"{in_words(need.total)} ({in_words(need.weights)} of it weights). Raise --memory-budget."
+            f"the memory budget of {format_bytes(budget)} is too small: one row and one reference at a time "
+            f"take {format_bytes(need.total)} ({format_bytes(need.weights)} of it weights). "
+            "Raise --memory-budget."
         )
 
 
@@ -386,6 +387,6 @@ def budget_warnings(memory: Memory) -> tuple[str, ...]:
     if memory.needed <= memory.budget:
         return ()
     return (
-        f"the graph takes about {in_words(memory.needed)} for one row, above its memory budget of "
-        f"{in_words(memory.budget)}, and walks no references that could be taken in chunks",
+        f"the graph takes about {format_bytes(memory.needed)} for one row, above its memory budget of "
+        f"{format_bytes(memory.budget)}, and walks no references that could be taken in chunks",
     )

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from rationale.errors import UnsupportedModelError
 from rationale.lowering.bodies import all_node_lists
 from rationale.lowering.sizes import LARGEST
-from rationale.schema.machine import in_words
+from rationale.schema.machine import format_bytes
 
 
 def without_sparse(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -57,8 +57,8 @@ def _demand_room(tensors: Sequence[onnx.SparseTensorProto]) -> None:
     if size > LARGEST:
         names = ", ".join(t.values.name for t in tensors)
         raise UnsupportedModelError(
-            f"the sparse tensors ({names}) take {in_words(size)} as dense ones, and {in_words(LARGEST)} is "
-            "the limit. Export the model with smaller ones."
+            f"the sparse tensors ({names}) take {format_bytes(size)} as dense ones, and "
+            f"{format_bytes(LARGEST)} is the limit. Export the model with smaller ones."
         )
 
 

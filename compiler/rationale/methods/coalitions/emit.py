@@ -23,8 +23,8 @@ from rationale.methods.outputs import STANDARD_ERROR, Seed, make_seed, players_b
 from rationale.methods.players import CoalitionGame
 from rationale.methods.target import Target, computes, reach_backward
 from rationale.references.reference_set import ReferenceSet
-from rationale.schema.machine import Deployment, in_words
-from rationale.schema.manifest import ends_of
+from rationale.schema.machine import Deployment, format_bytes
+from rationale.schema.manifest import contrast_ends
 
 MOST_MIXED = 50_000_000  # model rows per explained row: hours for a small network
 AT_ONCE = 1024  # mixed rows per call: larger calls are slower, since they do not fit the caches
@@ -86,8 +86,8 @@ def _rows_at_once(model: ir.Model, target: Target, mixed_rows: int, deployment: 
     room = deployment.memory_budget // SHARE
     if each > room:
         raise InvalidOptionError(
-            f"the memory budget of {in_words(deployment.memory_budget)} is too small: the model takes "
-            f"{in_words(each)} for a row. Raise --memory-budget."
+            f"the memory budget of {format_bytes(deployment.memory_budget)} is too small: the model takes "
+            f"{format_bytes(each)} for a row. Raise --memory-budget."
         )
     return int(min(room // each, AT_ONCE, mixed_rows))
 
@@ -315,7 +315,7 @@ class _MixedRowsBody(_BodyBuilder):
         op, target = self.nodes, self.plan.target
         if winner is not None:
             return op.Gather(y, winner, axis=1)
-        ends = [ends_of(t) if isinstance(t, str) else (t, None) for t in target.elements]
+        ends = [contrast_ends(t) if isinstance(t, str) else (t, None) for t in target.elements]
         first = op.Gather(y, [i for i, _ in ends], axis=1)
         if all(i is None for _, i in ends):
             return first

@@ -1,4 +1,4 @@
-"""Modules of JavaScript that all pages share: elements, numbers in words, bars."""
+"""What all pages share: the style, and modules of elements, forms, numbers in words and bars."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 // Rows of a model's features: what a form begins with, what an address or a file brings.
 
-import { parsed } from "./values.js";
+import { parsed, put, typical } from "./values.js";
 
 /** The fields of an instance. */
 export const fields = (model) => model.features;
@@ -8,16 +8,10 @@ export const fields = (model) => model.features;
 /** Those of `:decide`: what only knock-outs look at comes too, and may be unknown. */
 export const decisionFields = (model) => [...fields(model), ...model.decision.decision_only_features];
 
-/** Whether only a knock-out looks at a feature. */
-export const isDecisionOnly = (field) => field.input === undefined;
-
 /** Inputs that no form can fill in: arrays. */
 export const arrays = (model) => model.inputs.filter((input) => !input.features && !isOne(input));
 
 const isOne = (input) => input.shape.every((size) => size === 1);
-
-/** A typical row of these fields: the references' medians and most frequent words. */
-export const typical = (fields) => Object.fromEntries(fields.map((field) => [field.name, field.begin ?? null]));
 
 /**
  * The row of an address: a typical one where it has none. Of a row that is there, nothing is made up: a value that is
@@ -43,19 +37,6 @@ export function read(fields, text) {
 export const lacking = (fields, row) => fields.filter(({ name }) => !Object.hasOwn(row, name));
 
 export const written = (row) => JSON.stringify(row);
-
-/** Set a member, whatever it is called: "__proto__" is a name like any other. */
-export function put(row, name, value) {
-  Object.defineProperty(row, name, { value, writable: true, enumerable: true, configurable: true });
-  return row;
-}
-
-/** The row with another value; undefined takes it away. */
-export function changed(row, name, value) {
-  const others = Object.entries(row).filter(([each]) => each !== name || value !== undefined);
-  const next = Object.fromEntries(others);
-  return value === undefined ? next : put(next, name, value);
-}
 
 export function fits(field, value) {
   if (value === null) return field.missing;

@@ -1,7 +1,7 @@
 // What is held against a threshold, and what is explained, in the answers of v1.
 
 import { decidedScore, outcomeOf } from "./outcome.js";
-import { elementName } from "./pictures/classes.js";
+import { elementName, optionName } from "./pictures/classes.js";
 
 /** The flattened row of an output in one of v1's `predictions`; null where the model does not answer it. */
 export function output(model, prediction, name) {
@@ -29,8 +29,11 @@ export const isShare = (model, name) => (model.probabilities ?? []).includes(nam
 /** How many elements a row of the explained output has. */
 export const elements = (model) => model.output_shape.reduce((product, each) => product * Math.abs(each), 1);
 
-/** How a target is called. */
-export const targetName = (model, target) => elementName({ output: model.output, size: elements(model), classNames: model.class_names }, target);
+const explained = (model) => ({ output: model.output, size: elements(model), classNames: model.class_names });
+
+/** How a target is called, and how in a list of them. */
+export const targetName = (model, target) => elementName(explained(model), target);
+export const targetOption = (model, target) => optionName(explained(model), target);
 
 /** Every class's score in a prediction, as {values, isShare}; null if the model has no classes, or does not answer them. */
 export function classScores(model, prediction) {

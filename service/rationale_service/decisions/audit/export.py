@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rationale.artifact.folder import atomic_file
-from rationale.tables.written import check_kind, grouped, write_csv, write_json_lines, write_parquet
+from rationale.tables.written import batched, check_kind, write_csv, write_json_lines, write_parquet
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
@@ -61,7 +61,7 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     kinds = dict.fromkeys(_COLUMNS, pa.string())
     kinds |= {"latency_ms": pa.float64(), "score": pa.float64(), "codes": pa.list_(pa.string())}
     schema = pa.schema(kinds)
-    groups = (list(map(_with_json, group)) for group in grouped(rows, _AT_ONCE))
+    groups = (list(map(_with_json, group)) for group in batched(rows, _AT_ONCE))
     write_parquet(path, (pa.Table.from_pylist(group, schema) for group in groups), schema)
 
 

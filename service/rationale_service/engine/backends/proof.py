@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rationale.errors import RepositoryError
-from rationale.schema.probes import ALLOW, Difference, Probes
+from rationale.schema.probes import ALLOW, ProbeDifference, Probes
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Array, Tensors
 
@@ -51,7 +51,7 @@ class ProbeCheck:
             RepositoryError: if the distance exceeds the tolerance, and the settings do not allow that.
         """
         joined = {name: np.concatenate([answer[name] for answer in answers]) for name in self.outputs}
-        difference: Difference = self.probes.compare(joined)
+        difference: ProbeDifference = self.probes.compare(joined)
         text = f"{self.entry.name}: {difference.describe(runtime, self.probes.runtime)}"
         if difference.is_broken and not self.is_allowed:
             raise RepositoryError(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from cachetools import LRUCache
 
-from rationale.references.request_time import WEIGHTS, for_rows, references_name
+from rationale.references.request_time import WEIGHTS, references_name, repeat_references
 from rationale.schema.manifest import OPEN_SUFFIX, Manifest
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
@@ -190,7 +190,7 @@ class ReferenceResolver:
                 f"{count} rows with {open_references.count} references each are more than {self._most_bytes} "
                 "bytes: send fewer rows at once, or upload the references as a set"
             )
-        fed = for_rows(open_references, rows.arrays, rows.weights, count)
+        fed = repeat_references(open_references, rows.arrays, rows.weights, count)
         return inputs | {name: np.ascontiguousarray(array) for name, array in fed.items()}
 
 

@@ -98,7 +98,7 @@ class ReferenceSetService:
             manifest = self._default_manifest(reference_set.model)
         except UnknownModelError:  # the model was removed since
             manifest = None
-        return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
+        return {} if manifest is None else manifest.feature_names
 
     async def _bake(self, reference_set: StoredReferenceSet) -> None:
         """Begin to make the model's default explainer with this set, since requests will name it."""

@@ -208,7 +208,7 @@ def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
 
 
 def _inputs(manifest: Manifest) -> list[InputItem]:
-    named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    named = manifest.feature_names
     outputs = {item.tensor.name: item.attributions for item in manifest.explained}
     return [
         InputItem(

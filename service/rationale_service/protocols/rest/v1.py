@@ -10,7 +10,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from rationale.schema.manifest import Manifest, unshared
+from rationale.schema.manifest import Manifest, unique_names
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale_service.decisions.decider import DECIDE
 from rationale_service.engine.checks import Faults
@@ -118,7 +118,7 @@ async def status(request: Request, model: str) -> ModelStatus:
     entry = plane.repository.entry(model)
     explainer = plane.repository.default_explainer(entry)
     manifest = None if explainer is None else explainer.manifest
-    names = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+    names = manifest.feature_names if manifest else {}
     targets: list[int | str] | str | None = None
     if manifest is not None:
         targets = manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets)
@@ -266,7 +266,7 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
     """Yield per row one explanation, or {"targets": […]} if T > 1, for orjson."""
     rows = len(tensors[manifest.explained_value])
     targets = _targets(manifest, tensors, rows)
-    named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
+    named = unique_names({item.tensor.name: item.feature_names for item in manifest.attributed})
     layout = [(item.outputs, item.tensor.name, named.get(item.tensor.name)) for item in manifest.attributed]
     values = manifest.values
     for i in range(rows):

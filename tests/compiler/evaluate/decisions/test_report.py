@@ -26,7 +26,7 @@ from rationale.evaluate.decisions.measures import (
 )
 from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.decisions.report import tables
-from rationale.references.draws import draws
+from rationale.references.draws import bootstrap_samples
 from rationale_service.cli.main import app
 from tests.compiler.decisions.linear import (
     BANKRUPT,
@@ -103,7 +103,7 @@ def test_outcomes(statistics: DecisionReport) -> None:
 
 
 def test_how_often_each_reason_comes_and_stays(statistics: DecisionReport) -> None:
-    drawn = draws(NEAR, None, DRAWS, SEED)
+    drawn = bootstrap_samples(NEAR, None, DRAWS, SEED)
     codes_of = {i: codes(X[i], NEAR) for i in BY_SCORE}
     other_codes = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
     reasons = {reason.code: reason for reason in statistics.reasons}
@@ -351,7 +351,7 @@ def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: P
 def test_a_row_that_the_model_has_no_answer_to(tmp_path: Path) -> None:
     write(tmp_path, profile=PROFILE | {"knock_outs": []})
     np.savez(tmp_path / "huge.npz", x=np.array([X[0], [3e38, 0, 0, 3e38, 0]]))
-    with pytest.raises(InvalidOptionError, match=r"row 1 .*\b(inf|nan)\b"):
+    with pytest.raises(InvalidOptionError, match=r"row 2 .*\b(inf|nan)\b"):
         decide_file(tmp_path / "model_repository", "m", tmp_path / "huge.npz", (), lambda *_: None)
 
 
@@ -360,7 +360,7 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     beyond = np.flatnonzero(X[:, 0] > 1)
     write(tmp_path, profile=profile)
     message = (
-        f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is more than .* 1: "
+        f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0] + 1} feature 'age' is more than .* 1: "
     )
     with pytest.raises(InvalidOptionError, match=message):
         report(tmp_path / "model_repository", "m", tmp_path / "data.csv")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from rationale.errors import ExtensionError, InvalidOptionError
-from rationale.extensions import LRP_RULES, Installed, installed
+from rationale.extensions import LRP_RULES, InstalledExtension, installed
 from rationale.methods.propagation.lrp.rules import NAME, RULES, Group, RelevanceRule, is_built_in
 from rationale.schema.manifest import Extension
 
@@ -34,7 +34,7 @@ def find_rule_class(name: str) -> type[RelevanceRule]:
     return _load(matches[0])
 
 
-def _load(extension: Installed) -> type[RelevanceRule]:
+def _load(extension: InstalledExtension) -> type[RelevanceRule]:
     cls = extension.load()
     if not isinstance(cls, type) or not issubclass(cls, RelevanceRule):
         raise ExtensionError(f"{extension}: {cls!r} is no class derived from rationale.RelevanceRule.")

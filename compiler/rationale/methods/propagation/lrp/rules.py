@@ -23,7 +23,7 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.tables.frames import are_positions, elements_of, frame_of
+from rationale.tables.frames import are_default_labels, frame_of, row_labels
 
 STABILISER = 1e-6  # as in zennit; RelevancePropagation.jl has 1e-9 for all rules but ε
 Bound = npt.ArrayLike | None
@@ -337,8 +337,8 @@ class ZBox(RelevanceRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bounds("ZBox", self.low, self.high)
-        bounds = [(elements_of(bound), frame_of(bound)) for bound in (self.low, self.high)]
-        if not all(are_positions(labels or (frame.labels if frame else ())) for labels, frame in bounds):
+        bounds = [(row_labels(bound), frame_of(bound)) for bound in (self.low, self.high)]
+        if not all(are_default_labels(labels or (frame.labels if frame else ())) for labels, frame in bounds):
             raise InvalidOptionError(
                 "ZBox: low and high have names of features, but a layer may read other values. Give arrays, "
                 "or the bounds of the model's input to Lrp(low=…, high=…)."

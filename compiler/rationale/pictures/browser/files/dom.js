@@ -14,13 +14,13 @@ export function svg(tag, attributes = {}, ...children) {
 
 /** Put these in the place of all that an element holds. */
 export function fill(element, ...children) {
-  element.replaceChildren(...nodes(children));
+  element.replaceChildren(...nodes(children, element));
   return element;
 }
 
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) set(element, name, value);
-  element.append(...nodes(children));
+  element.append(...nodes(children, element));
   return element;
 }
 
@@ -41,12 +41,17 @@ function set(element, name, value) {
   }
 }
 
-function* nodes(children) {
+function* nodes(children, element) {
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false) continue;
-    yield child instanceof Node ? child : document.createTextNode(visible(String(child)));
+    if (child instanceof Node) yield child;
+    else if (element.namespaceURI === SVG || element.tagName === "OPTION") yield visible(String(child));
+    else yield* breakable(visible(String(child))).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
   }
 }
+
+/** The parts of a text between which a line may break: names are long, and their words are not to be cut. */
+export const breakable = (text) => text.split(/(?<=_)(?=[^_])/);
 
 // Characters that are not seen, or turn the ones behind them round, so that a name reads as another one.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;

@@ -1,4 +1,5 @@
-// Values of a feature, by its field of a form (compiler/rationale/schema/form.py): how they are chosen, called and read.
+// Values of a feature, by its field of a form (compiler/rationale/schema/form.py): how they are chosen, called and read;
+// and rows of such values, by the features' names.
 
 import { formatted } from "./format.js";
 import { parseNumber } from "./parse.js";
@@ -24,7 +25,7 @@ export const shownOf = (field, value) => `${labelOf(field, value)}${field.unit &
 /** The value that a text stands for; `unseen`: nobody sees how it was read. Throws an Error that names the feature. */
 export function parsed(field, text, unseen = false) {
   const word = String(text).trim();
-  if (field.kind === "text") return String(text);
+  if (field.kind === "text") return field.missing && text === "" ? null : String(text);
   if (MISSING.has(word.toLowerCase())) {
     if (field.missing) return null;
     throw new Error(`${titleOf(field)}: a value is missing, which the model does not take`);
@@ -52,4 +53,20 @@ export function tidy(value, field, range) {
   if (step) return Math.round(value / step) * step;
   const digits = Math.max(0, 2 - Math.floor(Math.log10(range || 1)));
   return Number(value.toFixed(Math.min(digits, 12)));
+}
+
+/** A typical row of these fields: the references' medians and most frequent words. */
+export const typical = (fields) => Object.fromEntries(fields.map((field) => [field.name, field.begin ?? null]));
+
+/** Set a member, whatever it is called: "__proto__" is a name like any other. */
+export function put(row, name, value) {
+  Object.defineProperty(row, name, { value, writable: true, enumerable: true, configurable: true });
+  return row;
+}
+
+/** The row with another value; undefined takes it away. */
+export function changed(row, name, value) {
+  const others = Object.entries(row).filter(([each]) => each !== name || value !== undefined);
+  const next = Object.fromEntries(others);
+  return value === undefined ? next : put(next, name, value);
 }

@@ -2,8 +2,7 @@
 
 import * as api from "../api.js";
 import { isNearEnds } from "../outcome.js";
-import { changed } from "../rows.js";
-import { choicesOf, tidy } from "../values.js";
+import { changed, choicesOf, tidy } from "../values.js";
 
 const POINTS = 21;
 const FINER = 8; // parts that an interval in which the score turns is cut into, in each round

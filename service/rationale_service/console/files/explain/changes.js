@@ -2,8 +2,7 @@
 
 import { h } from "../dom.js";
 import { signed } from "../format.js";
-import { changed } from "../rows.js";
-import { labelOf, shownOf, titleOf } from "../values.js";
+import { changed, labelOf, shownOf, titleOf } from "../values.js";
 
 /**
  * `found` from `along`, `several` from `together`; `form` says how far sliders go;
@@ -14,7 +13,7 @@ export function changes({ found: { present, result }, several, rule, row, form, 
     const how = "Set a threshold above, and this says which one feature would carry the score across it.";
     return [h("h2", {}, "What would have to change"), h("p", { class: "quiet" }, how)];
   }
-  const aim = rule.passes(present) ? `not ${rule.good}` : rule.good;
+  const aim = rule.passes(present) ? `anything but ${rule.good}` : rule.good;
   const flips = [...result.values()].flatMap(({ field, flips }) => flips.map((flip) => ({ field, ...flip })));
   flips.sort((a, b) => size(form, row, a) - size(form, row, b));
   const caption =
@@ -40,7 +39,7 @@ function size(form, row, { field, value }) {
 }
 
 function table(lines) {
-  const head = ["Feature", "now", "would be", "score then"].map((name) => h("th", { scope: "col" }, name));
+  const head = ["Feature", "now", "would be", "score then"].map((name, i) => h("th", { scope: "col", class: i > 2 ? "number" : null }, name));
   const last = h("th", { scope: "col" }, h("span", { class: "unseen" }, "Try it"));
   return h(
     "div",
@@ -58,9 +57,9 @@ function line({ flip: { field, value, score }, rule, row, form, take, figure }) 
     "tr",
     {},
     h("th", { scope: "row" }, title),
-    h("td", {}, shownOf(field, present)),
-    h("td", {}, h("strong", {}, shownOf(field, value)), isStep && h("small", {}, ` (${signed(value - present)})`)),
-    h("td", { class: "number" }, figure(score), " ", h("span", { class: "quiet" }, rule.judge(score))),
+    h("td", { "data-name": "now" }, shownOf(field, present)),
+    h("td", { "data-name": "would be" }, h("strong", {}, shownOf(field, value)), isStep && h("small", {}, ` (${signed(value - present)})`)),
+    h("td", { class: "number", "data-name": "score then" }, figure(score), " ", h("span", { class: "quiet" }, rule.judge(score))),
     h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${title} ${shownOf(field, value)}` }, "Try")),
   );
 }

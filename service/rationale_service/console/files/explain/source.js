@@ -2,7 +2,8 @@
 
 import { readRows } from "../csv.js";
 import { fill, h } from "../dom.js";
-import { fields, ofTable, read, typical } from "../rows.js";
+import { fields, ofTable, read } from "../rows.js";
+import { typical } from "../values.js";
 
 const KEPT = "rationale.rows"; // of this tab alone, as its key: rows may be people's
 

@@ -1,8 +1,7 @@
 // A beeswarm: a line for each feature, a dot for each row at its attribution, coloured by its value.
 
 import { visible } from "../dom.js";
-import { number } from "../format.js";
-import { Dots, colours, dotSide, ramp, sized, ticks } from "./canvas.js";
+import { Dots, colours, dotSide, ramp, sized, tickText, ticks } from "./canvas.js";
 
 const LINE = 34; // CSS pixels of a feature
 const AXIS = 30;
@@ -37,7 +36,7 @@ export function drawBeeswarm(canvas, width, players, n, chosen = []) {
   for (const tick of ticks(low, high, isNarrow ? 4 : 8)) {
     const x = Math.round(toX(tick)) + 0.5;
     line(context, x, 0, x, height - AXIS + 4);
-    context.fillText(number(tick, 3), x, height - AXIS + 19);
+    context.fillText(tickText(tick), x, height - AXIS + 19);
   }
   players.forEach((_, j) => line(context, left, (j + 0.5) * LINE, right, (j + 0.5) * LINE));
   context.strokeStyle = theme.quiet;

@@ -1,5 +1,7 @@
 // A canvas that fits its place and is sharp, and dots by the hundred thousand: written as pixels.
 
+import { number } from "../format.js";
+
 /** The colours of the page as they are now, light or dark. */
 export function colours(canvas) {
   const of = (name) => {
@@ -83,7 +85,7 @@ export class Dots {
 
 /** Return how wide dots are, in device pixels, so that `count` of them stay apart as far as they can. */
 export function dotSide(count, scale) {
-  const side = count < 1500 ? 5 : count < 8000 ? 4 : count < 30_000 ? 3 : 2;
+  const side = count < 500 ? 8 : count < 1500 ? 6 : count < 8000 ? 4 : count < 30_000 ? 3 : 2;
   return Math.max(Math.round((side * scale) / 1.5), 2);
 }
 
@@ -97,6 +99,12 @@ export function ticks(low, high, most = 6) {
   const found = [];
   for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++) found.push(Number((i * step).toPrecision(12)));
   return found;
+}
+
+/** A number on an axis, where little room is: from a hundred thousand on "500K", "1.2M". */
+export function tickText(value) {
+  if (Math.abs(value) < 1e5) return number(value, 3);
+  return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 }).replace("-", "−");
 }
 
 /** Call `draw` when an element's width changes, and when light turns to dark, until `signal` says so. */

@@ -1,8 +1,7 @@
 // A cloud of dots on two axes: a feature's value and its attribution, or a map of rows.
 
 import { visible } from "../dom.js";
-import { number } from "../format.js";
-import { Dots, colours, dotSide, ramp, sized, ticks } from "./canvas.js";
+import { Dots, colours, dotSide, ramp, sized, tickText, ticks } from "./canvas.js";
 
 const EDGE = 12;
 const AXIS = 40;
@@ -59,7 +58,7 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   for (const tick of ticks(under, over, UP)) {
     const y = Math.round(toY(tick)) + 0.5;
     line(context, left, y, right, y);
-    context.fillText(number(tick, 3), left - 6, y);
+    context.fillText(tickText(tick), left - 6, y);
   }
   if (under < 0 && over > 0) {
     context.strokeStyle = theme.quiet;
@@ -71,7 +70,7 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   const each = words ? Math.max(1, Math.ceil(40 / room)) : 1;
   const marks = words ? words.map((_, i) => i).filter((i) => i % each === 0) : ticks(low, high, (right - left) / 90);
   for (const tick of marks) {
-    const text = words ? cut(words[tick], Math.max(3, Math.floor((room * each) / 8))) : number(tick, 3);
+    const text = words ? cut(words[tick], Math.max(3, Math.floor((room * each) / 8))) : tickText(tick);
     const half = context.measureText(text).width / 2;
     context.fillText(text, Math.min(toX(tick), right + EDGE - half - 2), bottom + 16);
   }
@@ -86,7 +85,7 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
 
 /** The room that the numbers of the axis at the left take, and its name beside them. */
 function axisWidth(context, marks) {
-  return Math.max(56, ...marks.map((mark) => context.measureText(number(mark, 3)).width + 28));
+  return Math.max(56, ...marks.map((mark) => context.measureText(tickText(mark)).width + 28));
 }
 
 function cut(name, most) {

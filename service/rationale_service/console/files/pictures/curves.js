@@ -1,8 +1,7 @@
 // Many curves along a feature, thin, and their mean.
 
 import { svg, visible } from "../dom.js";
-import { number } from "../format.js";
-import { ticks } from "./canvas.js";
+import { tickText, ticks } from "./canvas.js";
 
 const [LEAST, MOST] = [240, 960];
 const [RIGHT, TOP, BOTTOM] = [12, 10, 224];
@@ -20,7 +19,7 @@ export function drawCurves({ width, values, words = null, curves, mean, threshol
   const all = [...curves.flat(), ...(threshold === null ? [] : [threshold])];
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const marks = ticks(low, high, UP);
-  const left = Math.max(LEAST_AXIS, ...marks.map((mark) => number(mark, 3).length * LETTER + 12));
+  const left = Math.max(LEAST_AXIS, ...marks.map((mark) => tickText(mark).length * LETTER + 12));
   const inset = words ? (right - left - RIGHT) / (2 * words.length) : 0; // each word has as much room
   const x = (value) => left + inset + ((value - values[0]) / (values.at(-1) - values[0] || 1)) * (right - left - RIGHT - 2 * inset);
   const y = (score) => BOTTOM - ((score - low) / (high - low || 1)) * (BOTTOM - TOP);
@@ -34,11 +33,11 @@ export function drawCurves({ width, values, words = null, curves, mean, threshol
     { viewBox: `0 0 ${right} ${height}`, width: right, height, class: "rates curves", role: "img", "aria-label": label },
     marks.map((tick) => [
       svg("line", { class: "grid", x1: left, x2: right - RIGHT, y1: y(tick), y2: y(tick) }),
-      svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 3)),
+      svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick)),
     ]),
     texts
       ? texts.map((text, i) => named(x(values[i]), text, isSlanted))
-      : ticks(values[0], values.at(-1), right / 110).map((tick) => named(x(tick), number(tick, 3), false)),
+      : ticks(values[0], values.at(-1), right / 110).map((tick) => named(x(tick), tickText(tick), false)),
     curves.map((scores) => line(scores, "one")),
     threshold !== null && svg("line", { class: "diagonal", x1: left, x2: right - RIGHT, y1: y(threshold), y2: y(threshold) }),
     line(mean, "mean"),

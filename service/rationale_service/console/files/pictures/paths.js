@@ -1,13 +1,12 @@
 // The way of each row from the base value, below, to what is explained, above: a decision plot.
 
 import { svg, visible } from "../dom.js";
-import { number } from "../format.js";
-import { ticks } from "./canvas.js";
+import { tickText, ticks } from "./canvas.js";
 
 const LINE = 24;
 const [TOP, AXIS, RIGHT] = [10, 30, 14];
-const NAMES = 0.36;
-const LETTER = 8; // pixels of a wide one
+const NAMES = 0.42; // of the width, at most
+const LETTER = 7; // pixels, of most
 
 /**
  * `width`: of its place; `names`: of features, the first one above; `paths` [[value before any, …, value after the first]]
@@ -21,7 +20,7 @@ export function drawPaths({ width, names, paths, threshold, label }) {
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const x = (value) => left + 8 + ((value - low) / (high - low || 1)) * (width - left - 8 - RIGHT);
   const y = (step) => bottom - step * LINE;
-  const room = Math.max(...[low, high].map((end) => number(end, 3).length)) * LETTER + 16; // of a number below
+  const room = Math.max(...[low, high].map((end) => tickText(end).length)) * LETTER + 16; // of a number below
   const letters = Math.max(3, Math.floor((left - 12) / LETTER));
   const path = (values) =>
     svg("polyline", {
@@ -35,7 +34,7 @@ export function drawPaths({ width, names, paths, threshold, label }) {
       svg("line", { class: "grid", x1: left, x2: width - RIGHT, y1: TOP + (j + 1) * LINE, y2: TOP + (j + 1) * LINE }),
       svg("text", { x: left - 6, y: TOP + (j + 0.5) * LINE + 4, "text-anchor": "end" }, svg("title", {}, name), cut(visible(name), letters)),
     ]),
-    ticks(low, high, (width - left) / room).map((tick) => svg("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, number(tick, 3))),
+    ticks(low, high, (width - left) / room).map((tick) => svg("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, tickText(tick))),
     paths.map(path),
     threshold !== null && svg("line", { class: "diagonal", x1: x(threshold), x2: x(threshold), y1: TOP, y2: bottom }),
   );

@@ -1,8 +1,7 @@
 // Rates along a threshold: approval and default of all rows, with the threshold of now.
 
 import { svg } from "../dom.js";
-import { number } from "../format.js";
-import { ticks } from "./canvas.js";
+import { tickText, ticks } from "./canvas.js";
 
 const [LEAST, MOST] = [240, 760];
 const HEIGHT = 200;
@@ -27,7 +26,7 @@ export function drawRates(width, thresholds, rates, now) {
       svg("line", { class: "grid", x1: LEFT, x2: right - 12, y1: y(share), y2: y(share) }),
       text([LEFT - 6, y(share) + 4], `${share * 100}%`, "end"),
     ]),
-    ticks(low, high, right / 100).map((tick) => text([x(tick), HEIGHT - 10], number(tick, 3))),
+    ticks(low, high, right / 100).map((tick) => text([x(tick), HEIGHT - 10], tickText(tick))),
     svg("polyline", { class: "lowers", points: path((each) => each.approval.share) }),
     svg("polyline", { class: "raises", points: path((each) => each.defaulted.share) }),
     svg("line", { class: "now", x1: x(now), x2: x(now), y1: TOP, y2: BOTTOM }),

@@ -1,13 +1,13 @@
 // A heatmap of rows: a column for each row, a line for each feature, and above them where each row ends.
 
 import { svg, visible } from "../dom.js";
-import { number } from "../format.js";
+import { tickText } from "./canvas.js";
 
 const LINE = 20;
 const STRIP = 44; // of the line above
 const PALEST = 0.04; // what is paler is not drawn
-const NAMES = 0.36; // of the width, at most
-const LETTER = 8; // pixels of a wide one
+const NAMES = 0.42; // of the width, at most
+const LETTER = 7; // pixels, of most
 
 /**
  * `width`: of its place; `features` [{name, values: [one for each row]}]; `ends` [explained value, …]; `most`: what has the
@@ -16,7 +16,7 @@ const LETTER = 8; // pixels of a wide one
 export function drawRowMap({ width, features, ends, most, label }) {
   const [low, high] = [Math.min(...ends), Math.max(...ends)];
   const needed = (texts) => Math.max(...texts.map((text) => text.length)) * LETTER + 12;
-  const numbers = needed([low, high].map((end) => number(end, 3)));
+  const numbers = needed([low, high].map((end) => tickText(end)));
   const left = Math.round(Math.max(numbers, Math.min(needed(features.map(({ name }) => name)), width * NAMES)));
   const side = (width - left) / ends.length;
   const height = STRIP + features.length * LINE;
@@ -34,8 +34,8 @@ export function drawRowMap({ width, features, ends, most, label }) {
   const element = svg(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, width, height, class: "rates rowmap", role: "img", "aria-label": label },
-    svg("text", { x: left - 6, y: y(high) + 4, "text-anchor": "end" }, number(high, 3)),
-    svg("text", { x: left - 6, y: y(low) + 4, "text-anchor": "end" }, number(low, 3)),
+    svg("text", { x: left - 6, y: y(high) + 4, "text-anchor": "end" }, tickText(high)),
+    svg("text", { x: left - 6, y: y(low) + 4, "text-anchor": "end" }, tickText(low)),
     svg("polyline", { class: "ends", points: ends.map((end, i) => `${(left + (i + 0.5) * side).toFixed(1)},${y(end).toFixed(1)}`).join(" ") }),
     features.map(({ name }, j) => named(name, STRIP + (j + 0.5) * LINE + 4)),
     cells,

@@ -1,7 +1,7 @@
 // How a feature is spread over references, with the row in it: numbers as a histogram, words as shares.
 
 import { h, svg } from "../dom.js";
-import { number, percent, formatted } from "../format.js";
+import { formatted, writers } from "../format.js";
 
 const WIDTH = 280;
 const HEIGHT = 96;
@@ -9,16 +9,17 @@ const BASE = 76;
 const EDGE = 8;
 const BINS = 28;
 const MOST_WORDS = 8;
+const percent = writers([0.1], [], true).value;
 
 /** spreads: one or two of the same feature ({quantiles} or {categories}); value: the row's, or undefined. */
-export function drawSpread(name, spreads, value) {
+export function drawSpread(name, spreads, value, write = formatted) {
   const known = spreads.filter((each) => each !== undefined);
-  if (known.some((each) => each.quantiles?.length)) return drawNumbers(name, spreads, value);
+  if (known.some((each) => each.quantiles?.length)) return drawNumbers(name, spreads, value, write);
   if (known.some((each) => each.categories?.length)) return drawWords(spreads, value);
   return h("p", { class: "quiet" }, "No values are known.");
 }
 
-function drawNumbers(name, spreads, value) {
+function drawNumbers(name, spreads, value, write) {
   const there = spreads.filter((each) => each?.quantiles?.length);
   const hasRow = typeof value === "number";
   const ends = there.flatMap((each) => [each.quantiles[0], each.quantiles.at(-1)]);
@@ -38,18 +39,18 @@ function drawNumbers(name, spreads, value) {
     }),
   );
   const isRight = x(value) > WIDTH / 2;
-  const words = there.map((each) => `median ${number(each.quantiles[10])}, from ${number(each.quantiles[0])} to ${number(each.quantiles[20])}`);
-  const label = `${name}: ${words.join("; the second set: ")}${hasRow ? `; the row has ${number(value, 6)}` : ""}`;
+  const words = there.map((each) => `median ${write(each.quantiles[10])}, from ${write(each.quantiles[0])} to ${write(each.quantiles[20])}`);
+  const label = `${name}: ${words.join("; the second set: ")}${hasRow ? `; the row has ${write(value)}` : ""}`;
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "spread", role: "img", "aria-label": label },
     bars,
     svg("line", { class: "grid", x1: EDGE, x2: WIDTH - EDGE, y1: BASE, y2: BASE }),
-    svg("text", { x: EDGE, y: HEIGHT - 4 }, number(low)),
-    svg("text", { x: WIDTH - EDGE, y: HEIGHT - 4, "text-anchor": "end" }, number(high)),
+    svg("text", { x: EDGE, y: HEIGHT - 4 }, write(low)),
+    svg("text", { x: WIDTH - EDGE, y: HEIGHT - 4, "text-anchor": "end" }, write(high)),
     hasRow && [
       svg("line", { class: "now", x1: x(value), x2: x(value), y1: 2, y2: BASE + 3 }),
-      svg("text", { class: "now", x: x(value) + (isRight ? -5 : 5), y: 10, "text-anchor": isRight ? "end" : "start" }, number(value, 6)),
+      svg("text", { class: "now", x: x(value) + (isRight ? -5 : 5), y: 10, "text-anchor": isRight ? "end" : "start" }, write(value)),
     ],
   );
 }

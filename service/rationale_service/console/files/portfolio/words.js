@@ -5,7 +5,7 @@ import { number, formatted as value } from "../format.js";
 /** A number by the digits that count, however small it is: means of attributions differ by little. */
 export function figure(amount, digits = 3) {
   const size = Math.abs(amount);
-  if (!Number.isFinite(amount) || size === 0 || size < 1e-4 || size >= 1e6) return number(amount);
+  if (!Number.isFinite(amount) || size === 0 || size < 1e-4 || size >= 1e15) return number(amount);
   return amount.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(size))) }).replace("-", "−");
 }
 

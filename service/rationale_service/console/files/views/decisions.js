@@ -3,7 +3,7 @@
 import * as address from "../address.js";
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
-import { Form } from "../explain/form.js";
+import { Form } from "../form.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
@@ -103,7 +103,7 @@ class View {
     clearTimeout(this.idle);
     this.decide.disabled = Boolean(this.form.trouble);
     if (this.form.trouble) return this.undecided(new api.Problem(0, "Nothing is decided", this.form.trouble));
-    this.latest.ask({ row: this.row(), turn: this.turn });
+    this.latest.ask({ row: this.form.row, turn: this.turn });
     this.idle = setTimeout(() => this.rested(), IDLE);
   }
 
@@ -125,15 +125,9 @@ class View {
     return this.stability?.checked ? { stability: true } : {};
   }
 
-  /** The row as `:decide` takes it; an empty text that only a knock-out looks at is not known. */
-  row() {
-    const unknown = this.fields.filter((field) => rows.isDecisionOnly(field) && field.kind === "text" && this.form.row[field.name] === "");
-    return unknown.reduce((row, { name }) => rows.changed(row, name, null), this.form.row);
-  }
-
   rested() {
     if (this.signal.aborted) return;
-    this.go({ row: rows.written(this.row()), decision: this.shownId ?? "" });
+    this.go({ row: rows.written(this.form.row), decision: this.shownId ?? "" });
     if (this.outcome) this.say(this.outcome);
   }
 
@@ -155,7 +149,7 @@ class View {
 
   /** `key` makes sure that it is decided once, however often this is asked. */
   async record(key) {
-    const row = this.row();
+    const row = this.form.row;
     this.turn += 1;
     this.result.setAttribute("aria-busy", "true");
     try {

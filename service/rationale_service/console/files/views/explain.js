@@ -4,16 +4,17 @@ import * as api from "../api.js";
 import { fill, h } from "../dom.js";
 import { Scores, along, together } from "../explain/along.js";
 import { changes } from "../explain/changes.js";
-import { Form } from "../explain/form.js";
+import { sketch } from "../explain/sketch.js";
 import { source } from "../explain/source.js";
+import { Form } from "../form.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { parseNumber } from "../parse.js";
 import { bars, scaleOf, shortened } from "../pictures/bars.js";
 import { classTable } from "../pictures/classes.js";
 import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
-import { classScores, element, isShare, predictedClass, ruleOf, targetName, targets } from "../score.js";
-import { shownOf, titleOf } from "../values.js";
+import { classScores, element, isShare, predictedClass, ruleOf, targetName, targetOption, targets } from "../score.js";
+import { shownOf, titleOf, typical } from "../values.js";
 
 export const title = "Explain";
 
@@ -77,6 +78,7 @@ class Explain {
       h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, source(this.model, { take: (row) => this.take(row), present: () => this.form.row }), this.form.element), h("div", {}, this.summary, this.told, this.panels)),
       this.changes,
     );
+    sketch(this.form, null, null); // so that nothing moves when the curves are there
     await this.second();
     this.toolbar();
     this.moved(this.form.row);
@@ -100,7 +102,7 @@ class Explain {
     this.summary.hidden = this.changes.hidden = true;
     fill(this.summary);
     fill(this.panels);
-    this.form.paint(null);
+    sketch(this.form, null, null);
   }
 
   tell(text) {
@@ -164,7 +166,7 @@ class Explain {
     const titles = new Map([...rows.fields(model), ...model.groups].map((each) => [each.name, each]));
     const items = Object.entries(one.attributions)
       .filter(([, amount]) => typeof amount === "number")
-      .map(([feature, amount]) => ({ feature, amount, name: titles.get(feature)?.title ?? feature, shown: this.shownValue(titles.get(feature), row) }));
+      .map(([feature, amount]) => ({ feature, amount, name: titles.get(feature)?.title ?? feature, ...this.shownOf(titles.get(feature), row) }));
     return {
       name,
       model,
@@ -184,16 +186,16 @@ class Explain {
     };
   }
 
-  shownValue(field, row) {
-    if (!field) return undefined;
-    if (field.features) return this.membersOf(field, row);
-    return shownOf(field, row[field.name]);
+  /** What is shown of a feature or a group beside its name. */
+  shownOf(field, row) {
+    if (!field) return {};
+    return field.features ? { members: this.membersOf(field, row) } : { shown: shownOf(field, row[field.name]) };
   }
 
   /** The values of a group's features, to be opened. */
   membersOf(group, row) {
     const own = new Map(this.fields.map((field) => [field.name, field]));
-    const line = (name) => h("li", {}, `${own.get(name)?.title ?? name}: `, this.shownValue(own.get(name), row));
+    const line = (name) => h("li", {}, `${own.get(name)?.title ?? name}: `, this.shownOf(own.get(name), row).shown);
     return h("details", {}, h("summary", {}, `${group.features.length} features`), h("ul", {}, group.features.map(line)));
   }
 
@@ -221,7 +223,7 @@ class Explain {
     const scores = new Scores(this.model, this.explainer, scoreOf);
     try {
       const found = await along({ row, fields: this.fields, spans: this.form.spans, scores, rule, relevance, signal });
-      this.form.paint(found, rule);
+      sketch(this.form, found, rule);
       const figure = (one) => this.figure(this.present, one);
       const several = rule && (await together({ ...found, row, scores, rule, signal }));
       const take = (next) => this.take(next);
@@ -344,7 +346,7 @@ class Explain {
   /** All targets, each with its value, of which one is explained. */
   targetChoice({ model, values }) {
     const write = (value) => (isShare(model, model.output) ? percent(value) : number(value));
-    const option = (value, i) => h("option", { value: i, selected: i === this.target }, `${this.targetOption(i)}: ${write(value)}`);
+    const option = (value, i) => h("option", { value: i, selected: i === this.target }, `${this.optionOf(i)}: ${write(value)}`);
     const change = (event) => {
       this.target = Number(event.target.value);
       this.scale = null;
@@ -353,8 +355,8 @@ class Explain {
     return h("label", { class: "choice" }, h("span", {}, "Explained"), h("select", { onchange: change }, values.map(option)));
   }
 
-  targetOption(i) {
-    return Array.isArray(this.model.targets) ? targetName(this.model, this.model.targets[i]) : this.model.output;
+  optionOf(i) {
+    return Array.isArray(this.model.targets) ? targetOption(this.model, this.model.targets[i]) : this.model.output;
   }
 
   /** Put another row into the form; the browser's Back leads to the one before. */
@@ -420,7 +422,7 @@ class Explain {
       "span",
       { class: "row" },
       button("Take this row", () => other(this.form.row)),
-      button("Typical row", () => other(rows.typical(this.fields))),
+      button("Typical row", () => other(typical(this.fields))),
       button("Swap", () => {
         const row = this.form.row;
         this.take(this.other);
@@ -444,7 +446,7 @@ class Explain {
 
   async setBeside(beside) {
     this.beside = beside;
-    this.other ??= rows.typical(this.fields);
+    this.other ??= typical(this.fields);
     await this.second();
     this.toolbar();
     this.redrawn(() => {});
@@ -454,7 +456,7 @@ class Explain {
   async second() {
     this.secondModel = null;
     this.besideTrouble = "";
-    if (this.beside === "row") this.other ??= rows.typical(this.fields);
+    if (this.beside === "row") this.other ??= typical(this.fields);
     if (!this.beside.startsWith("model:")) return;
     const name = this.beside.slice("model:".length);
     try {

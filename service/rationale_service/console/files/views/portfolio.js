@@ -14,7 +14,7 @@ import { makeOutcomes } from "../portfolio/sections/outcomes.js";
 import { makePicked } from "../portfolio/sections/picked.js";
 import { makeRows } from "../portfolio/sections/rows.js";
 import { makeWeights } from "../portfolio/sections/weights.js";
-import { targetName } from "../score.js";
+import { targetOption } from "../score.js";
 
 export const title = "Portfolio";
 export const unavailable = noTable;
@@ -123,7 +123,7 @@ function droppable(root, take, signal) {
 
 function targets(model) {
   if (!Array.isArray(model.targets) || model.targets.length < 2) return null;
-  return h("select", { id: "target" }, model.targets.map((each, i) => h("option", { value: i }, targetName(model, each))));
+  return h("select", { id: "target" }, model.targets.map((each, i) => h("option", { value: i }, targetOption(model, each))));
 }
 
 /** Make the pictures of a portfolio; `quick` draws what can be drawn of some rows, `all` everything. */

@@ -7,8 +7,8 @@ import { writers } from "../format.js";
 import { drawSpread } from "../pictures/spread.js";
 import * as rows from "../rows.js";
 import { MANY, searchAmong } from "../search.js";
-import { titleOf } from "../values.js";
 import { isShare } from "../score.js";
+import { labelOf, titleOf } from "../values.js";
 
 export const title = "References";
 
@@ -50,7 +50,7 @@ class Page {
     this.lacking = rows.lacking(fields, this.row).map(titleOf);
     this.first = h("select", { id: "first-set", onchange: () => this.chosen() });
     this.second = h("select", { id: "second-set", onchange: () => this.chosen() });
-    this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
+    this.table = h("div", { class: "scroll sets", tabindex: "0", role: "group", "aria-label": "Reference sets" });
     this.search = h("div", {});
     this.spreads = h("div", { class: "spreads" });
     this.moves = h("div", { class: "scroll moves", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
@@ -88,13 +88,14 @@ class Page {
     const { references } = this.model;
     const own = { name: "of the explanation", rows: references?.rows, digest: references?.digest, created: null, used_by: [] };
     const all = [...(references ? [own] : []), ...sets];
+    const names = ["Name", "Rows", "Age", "Digest", ...(all.some((one) => one.used_by.length) ? ["Used by"] : [])];
     fill(
       this.table,
       h(
         "table",
         {},
-        h("thead", {}, h("tr", {}, ["Name", "Rows", "Age", "Digest", "Used by"].map((name) => h("th", { scope: "col", class: name === "Rows" ? "number" : null }, name)))),
-        h("tbody", {}, all.map((one) => line(one))),
+        h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: name === "Rows" ? "number" : null }, name)))),
+        h("tbody", {}, all.map((one) => h("tr", {}, line(one).slice(0, names.length)))),
       ),
       why && h("p", { class: "quiet" }, why),
     );
@@ -140,7 +141,7 @@ class Page {
         "figure",
         {},
         h("figcaption", {}, titleOf(field), field.unit && h("small", {}, ` ${field.unit}`)),
-        drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
+        drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name], (value) => labelOf(field, value)),
       ),
     );
     const areMany = fields.length > MANY;
@@ -203,15 +204,13 @@ class Page {
 }
 
 function line(one) {
-  return h(
-    "tr",
-    {},
+  return [
     h("th", { scope: "row" }, one.name),
     h("td", { class: "number" }, one.rows === undefined ? "–" : one.rows.toLocaleString("en")),
     h("td", {}, one.created ? h("time", { datetime: one.created, title: one.created }, age(one.created)) : "as the entry"),
     h("td", {}, one.digest ? h("code", { title: one.digest }, one.digest.slice(0, 12)) : "–"),
     h("td", {}, one.used_by.join(", ")),
-  );
+  ];
 }
 
 function age(created) {

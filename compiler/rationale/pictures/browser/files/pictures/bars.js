@@ -8,7 +8,7 @@ const HEIGHT = 20;
 const MOST = 20;
 
 /**
- * `items`: [{name, shown, amount}]; `write`: `writers` of the numbers; `base` and `value` null where the method has none; `kind` "waterfall" or "bars";
+ * `items`: [{name, shown, amount, members}], of which `members` is a group's, in place of `shown`; `write`: `writers` of the numbers; `base` and `value` null where the method has none; `kind` "waterfall" or "bars";
  * `threshold` null or where a line stands; `scale` from `scaleOf`, kept by the caller so that bars do not jump.
  */
 export function bars({ items, write, base = null, value = null, kind = "waterfall", threshold = null, scale, caption, startName = "base value", valueName = "score" }) {
@@ -25,7 +25,7 @@ export function bars({ items, write, base = null, value = null, kind = "waterfal
     return h(
       "tr",
       {},
-      h("th", { scope: "row" }, item.name, item.shown !== undefined && h("small", {}, item.shown)),
+      h("th", { scope: "row" }, item.name, (item.members ?? item.shown) !== undefined && h("small", {}, item.members ?? item.shown)),
       h("td", { class: "picture" }, drawing(line(falls ? base : 0, "start"), falls && line(threshold, "threshold"), bar(x(from), x(to), item.amount))),
       h("td", { class: "number" }, write.effect(item.amount)),
     );

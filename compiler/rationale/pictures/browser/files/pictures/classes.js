@@ -9,9 +9,16 @@ const ONE_PERCENT = 0.01; // has a digit, and two decimals with it
 /** How a target is called: by its class, else by the element of the output, whose row has `size` of them. */
 export function elementName({ output, size, classNames = [] }, target) {
   if (size === 1 || target === null || target === "predicted") return output;
-  if (!classNames.length) return `${output} [${target}]`;
-  return `${output} of class ${String(target).split("-").map((end) => classNames[end]).join(" against ")}`;
+  return classNames.length ? `${output} of class ${classOf(classNames, target)}` : `${output} [${target}]`;
 }
+
+/** The same beside others of its output: of classes their names alone, which are long. */
+export function optionName(element, target) {
+  const isClass = element.size > 1 && element.classNames?.length && target !== "predicted";
+  return isClass ? classOf(element.classNames, target) : elementName(element, target);
+}
+
+const classOf = (names, target) => String(target).split("-").map((end) => names[end]).join(" against ");
 
 /** The scores of all classes, the largest first; of many those, and how many more there are. `isShare`: in percent, with bars. */
 export function classTable({ names, values, explained, isShare }) {

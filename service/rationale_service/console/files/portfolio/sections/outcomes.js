@@ -2,12 +2,12 @@
 
 import { fill, h } from "../../dom.js";
 import { numberEntry } from "../../entry.js";
-import { number, percent } from "../../format.js";
+import { number, percent, writers } from "../../format.js";
 import { outcomeOf } from "../../outcome.js";
 import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
 import { MOST_KINDS, Rates, errors, isId, kindsOf, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
-import { figure, signed } from "../words.js";
+import { figure } from "../words.js";
 import { makeQuality } from "./quality.js";
 
 const STEPS = 1000; // of the slider
@@ -159,12 +159,13 @@ export function makeOutcomes(portfolio) {
       fill(worst, h("p", { class: "quiet" }, "In no slice of a single column do scores and outcomes differ by more than chance."));
       return;
     }
+    const points = writers(found.map(({ mean }) => mean), [], true).effect;
     fill(
       worst,
       h(
         "table",
         {},
-        h("thead", {}, h("tr", {}, ["Column", "Slice", "Rows", "Mean score", "Share of outcomes", "Difference"].map((name, i) => h("th", { scope: "col", class: i > 1 ? "number" : null }, name)))),
+        h("thead", {}, h("tr", {}, ["Column", "Slice", "Rows", "Mean score", "Share of outcomes", "Difference in points"].map((name, i) => h("th", { scope: "col", class: i > 1 ? "number" : null }, name)))),
         h(
           "tbody",
           {},
@@ -177,7 +178,7 @@ export function makeOutcomes(portfolio) {
               h("td", { class: "number" }, each.n.toLocaleString("en")),
               h("td", { class: "number" }, percent(each.score)),
               h("td", { class: "number" }, percent(each.outcome)),
-              h("td", { class: "number" }, signed(each.mean), h("small", {}, ` ${signed(each.low)} to ${signed(each.high)}`)),
+              h("td", { class: "number" }, points(each.mean), h("small", {}, ` ${points(each.low)} to ${points(each.high)}`)),
             ),
           ),
         ),

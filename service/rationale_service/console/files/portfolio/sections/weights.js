@@ -1,9 +1,10 @@
 // What weighs most: mean |attribution| as bars, every row's attribution as a beeswarm.
 
 import { h, visible } from "../../dom.js";
+import { writers } from "../../format.js";
 import { drawBeeswarm } from "../../pictures/beeswarm.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
-import { figure, described } from "../words.js";
+import { described } from "../words.js";
 
 const MOST = 30;
 const MOST_MARKED = 5; // rows, on every line
@@ -38,6 +39,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
 
   function drawBars() {
     const most = portfolio.means[shown[0]] || 1;
+    const write = writers(shown.map((j) => portfolio.means[j])).value;
     const focused = [...bars.querySelectorAll("button")].indexOf(document.activeElement);
     bars.replaceChildren(
       ...shown.map((j) => {
@@ -51,7 +53,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
             { type: "button", title: features.length > 1 ? features.map((each) => portfolio.titleOf(each)).join(", ") : name, onclick: () => choose(j) },
             h("span", { class: "name" }, name),
             h("span", { class: "track" }, h("span", { class: "bar", style: { width: `${(portfolio.means[j] / most) * 100}%` } })),
-            h("span", { class: "number" }, figure(portfolio.means[j])),
+            h("span", { class: "number" }, write(portfolio.means[j])),
           ),
         );
       }),

@@ -1,21 +1,18 @@
 // The fields of a row: each by its name, unit and range, with a slider over the references' range.
 
-import { fill, h } from "../dom.js";
-import { number, formatted } from "../format.js";
-import { curve, draw } from "../pictures/curve.js";
-import { changed } from "../rows.js";
-import { MANY, searchAmong } from "../search.js";
-import { choicesOf, labelOf, parsed, stepOf, tidy, titleOf } from "../values.js";
-import { outline } from "./along.js";
+import { fill, h } from "./dom.js";
+import { formatted, number } from "./format.js";
+import { MANY, searchAmong } from "./search.js";
+import { changed, choicesOf, labelOf, parsed, stepOf, tidy, titleOf } from "./values.js";
 
-const UNKNOWN = "\u0000?"; // options that stand for no value
-const MISSING = "\u0000";
+const NOT_GIVEN = "\u0000?"; // options that stand for no value
+const IS_MISSING = "\u0000";
 const UNGIVEN = "no value is given";
 
 export class Form {
   spans = new Map(); // of sliders, by feature
   faults = new Map(); // feature → what is wrong with its value: it is not in `row` then
-  #fields = new Map();
+  parts = new Map(); // elements of a field, by feature: `slider` where it has one, and `note`
 
   /** `moved(row)` is called with each new row, also while a slider moves; values that are not known are not in it. */
   constructor(fields, row, moved) {
@@ -41,75 +38,58 @@ export class Form {
     return all.length ? `The row is not whole, so it has no score: ${all.join("; ")}.` : "";
   }
 
-  /** Draw the score along each slider, and where it turns; without a result, take both away. */
-  paint(found, rule) {
-    const result = found?.result ?? new Map();
-    const curves = [...result.values()];
-    const all = curves.flatMap(({ points }) => points.map(({ score }) => score));
-    if (rule) all.push(rule.threshold);
-    const scores = [all.reduce((a, b) => Math.min(a, b), Infinity), all.reduce((a, b) => Math.max(a, b), -Infinity)];
-    for (const field of this.fields) {
-      const { drawing, turns } = this.#fields.get(field.name);
-      const { points = [], flips = [] } = result.get(field.name) ?? {};
-      const span = this.spans.get(field.name);
-      const edge = span ? (span[1] - span[0]) / 100 : 0; // by which ends of the curve may be rounded
-      const isInside = (value) => span[0] - edge <= value && value <= span[1] + edge;
-      if (drawing && span) {
-        const threshold = found ? (rule?.threshold ?? null) : null;
-        const drawn = outline(field, points, span).filter(({ value }) => isInside(value));
-        draw(drawing, { points: drawn, span, scores, threshold, flips: flips.map((one) => one.value).filter(isInside) });
-      }
-      const word = (flip) => `${rule.judge(flip.score)} at ${labelOf(field, flip.value)}`;
-      turns.textContent = this.faults.get(field.name) ?? (rule && flips.length ? `turns to ${flips.map(word).join(", ")}` : "");
-    }
+  /** Say something below a field; what is wrong with its value is said instead. */
+  note(field, text) {
+    this.parts.get(field.name).note.textContent = this.faults.get(field.name) ?? text;
   }
 
   #made(field, id) {
     const title = titleOf(field);
-    const turns = h("p", { class: "turns", id: `${id}-turns` });
-    const part = { turns };
-    this.#fields.set(field.name, part);
+    const note = h("p", { class: "note", id: `${id}-note` });
+    const part = { note };
+    this.parts.set(field.name, part);
     const label = h("label", { for: id }, title, h("small", {}, [field.title && field.name, field.unit].filter(Boolean).join(" · ")));
     const take = (value) => this.#take(field, value);
     let controls;
     if (field.choices) {
-      part.entry = h("select", { id, "aria-describedby": turns.id, onchange: () => take(part.choices.get(part.entry.value)) });
+      part.entry = h("select", { id, "aria-describedby": note.id, onchange: () => take(part.choices.get(part.entry.value)) });
       controls = [part.entry];
     } else if (field.kind === "text") {
-      part.entry = h("input", { id, spellcheck: "false", "aria-describedby": turns.id, oninput: () => take(part.entry.value) });
+      part.entry = h("input", { id, spellcheck: "false", "aria-describedby": note.id, oninput: () => take(parsed(field, part.entry.value)) });
       controls = [part.entry];
     } else {
       controls = this.#numbered(field, id, title, part);
     }
-    if (field.missing && field.kind === "number") {
-      part.missing = h("input", { type: "checkbox", onchange: () => take(part.missing.checked ? null : part.last) });
-      controls.push(h("label", { class: "missing" }, part.missing, "missing"));
-    }
-    return h("div", { class: `field of-${field.kind}` }, label, controls, turns);
+    return h("div", { class: `field of-${field.kind}` }, label, controls, note);
   }
 
   #numbered(field, id, title, part) {
-    part.drawing = curve();
     part.entry = h("input", {
       id,
       type: "text",
       inputmode: "decimal",
       autocomplete: "off",
-      "aria-describedby": part.turns.id,
+      "aria-describedby": part.note.id,
       onchange: () => this.#typed(field, part),
-      onkeydown: (event) => event.key === "Enter" && this.#typed(field, part),
+      onkeydown: (event) => {
+        if (event.key !== "Enter") return;
+        event.preventDefault(); // a form would be sent
+        this.#typed(field, part);
+      },
     });
     part.slider = h("input", {
+      id: `${id}-slider`,
       type: "range",
       step: "any",
       "aria-label": `${title}, slider`,
-      "aria-describedby": part.turns.id,
+      "aria-describedby": part.note.id,
       oninput: () => this.#slid(field, part),
     });
-    part.ends = h("div", { class: "ends" });
+    part.missing = field.missing && h("input", { type: "checkbox", onchange: () => this.#take(field, part.missing.checked ? null : part.last) });
+    part.ends = [h("span", {}), h("span", { class: "beyond" }), h("span", {})];
     part.isGiven = [field.least, field.most].every((end) => end !== undefined);
     if (part.isGiven) this.#stretch(field, part, field.least, field.most);
-    return [part.entry, h("div", { class: "slide" }, part.drawing, part.slider, part.ends)];
+    return [part.entry, h("div", { class: "slide" }, part.slider, h("div", { class: "ends" }, part.ends[0], part.missing && h("label", {}, part.missing, "missing"), part.ends.slice(1)))];
   }
 
   /** Give the slider these ends. */
@@ -117,6 +97,7 @@ export class Form {
     const span = least < most ? [least, most] : [least - 1, most + 1];
     this.spans.set(field.name, span);
     Object.assign(part.slider, { min: span[0], max: span[1], step: stepOf(field, span[1] - span[0]) });
+    [part.ends[0].textContent, part.ends[2].textContent] = span.map((end) => number(end, 4, "min2"));
   }
 
   #slid(field, part) {
@@ -136,7 +117,7 @@ export class Form {
   #wrong(field, part, message) {
     this.faults.set(field.name, message);
     part.entry.setAttribute("aria-invalid", "true");
-    part.turns.textContent = message;
+    part.note.textContent = message;
   }
 
   #take(field, value, isSlid = false) {
@@ -152,11 +133,11 @@ export class Form {
 
   /** Show a value; undefined is one that is not known. */
   #shown(field, value, isSlid = false) {
-    const part = this.#fields.get(field.name);
+    const part = this.parts.get(field.name);
     if (value !== null && value !== undefined) part.last = value;
     if (part.missing) part.missing.checked = value === null;
     part.entry.removeAttribute("aria-invalid");
-    if (this.faults.delete(field.name)) part.turns.textContent = "";
+    if (this.faults.delete(field.name)) part.note.textContent = "";
     if (value === undefined) this.#wrong(field, part, UNGIVEN);
     if (part.entry.tagName === "SELECT") this.#choices(field, part, value);
     else {
@@ -172,17 +153,16 @@ export class Form {
     if (!isSlid) part.slider.value = value; // at its end where that lies beyond
     part.slider.setAttribute("aria-valuetext", formatted(value));
     const [least, most] = this.spans.get(field.name);
-    const beyond = value < least || value > most ? h("span", { class: "beyond" }, "beyond this range") : null;
-    fill(part.ends, h("span", {}, number(least)), beyond, h("span", {}, number(most)));
+    part.ends[1].textContent = value < least || value > most ? "beyond this range" : "";
   }
 
   #choices(field, part, value) {
     const known = choicesOf(field, value ?? null);
-    const special = [...(value === undefined ? [[UNKNOWN, undefined, "choose …"]] : []), ...(field.missing && field.kind !== "number" ? [[MISSING, null, "missing"]] : [])];
+    const special = [...(value === undefined ? [[NOT_GIVEN, undefined, "choose …"]] : []), ...(field.missing ? [[IS_MISSING, null, "missing"]] : [])];
     const all = [...special, ...known.map((each) => [String(each), each, labelOf(field, each)])];
     part.choices = new Map(all.map(([key, each]) => [key, each]));
-    fill(part.entry, all.map(([key, , name]) => h("option", { value: key, hidden: key === UNKNOWN }, name)));
-    part.entry.value = value === undefined ? UNKNOWN : value === null && part.choices.has(MISSING) ? MISSING : String(value);
+    fill(part.entry, all.map(([key, , name]) => h("option", { value: key, hidden: key === NOT_GIVEN }, name)));
+    part.entry.value = value === undefined ? NOT_GIVEN : value === null ? IS_MISSING : String(value);
   }
 }
 
