@@ -230,5 +230,5 @@ def test_no_column_of_a_file_can_be_kept_beside_it(compiled: Compiled, tmp_path:
     decisions.write_decisions(file, compiled.manifest, [], {})
     header = file.read_text().strip().split(",")
     typed = decisions.decision_schema(compiled.manifest).names
-    assert {*decisions.own_columns(compiled.manifest)} == {*header, *typed}
+    assert {*decisions.decision_columns(compiled.manifest)} == {*header, *typed}
     assert {*typed} - {*header} == {f"reason_{k}_value_text" for k in range(1, 5)}
