@@ -22,6 +22,7 @@ from rationale.portfolios.arrow import explain_batches
 from rationale.portfolios.files import write_explanations
 from rationale.schema.manifest import GROUPS, Manifest
 from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, OutputKind
+from rationale_service.protocols.rest.features import _other_outputs
 from rationale_service.protocols.rest.v1 import explanations
 from tests.compiler.models import parsed
 from tests.references import trees
@@ -80,6 +81,15 @@ def squares(monkeypatch: pytest.MonkeyPatch) -> Compiled:
     for kind in KINDS:
         monkeypatch.setitem(OUTPUT_KINDS, kind.name, kind)
     return compile_model(parsed(MODEL), Squares())
+
+
+def test_what_is_told_of_it_is_what_answers_have(squares: Compiled) -> None:
+    """Of each two features nothing is answered over v1: the product of a kind is too large for JSON."""
+    answer = squares.explain(X)
+    (one, _) = explanations(squares.manifest, answer)
+    told = _other_outputs(squares.manifest)
+    assert told == {"squares": KINDS[0].meaning, "largest": KINDS[2].meaning}
+    assert told.keys() <= one.keys()
 
 
 def test_the_graph_answers_it_and_the_manifest_names_it(squares: Compiled) -> None:

@@ -172,7 +172,7 @@ def _thresholded(scope: Any, operator: Any, container: Any) -> None:
     else:
         score, default = ops.Gather(score, np.asarray([-1]), axis=1), 0.0
         score = score if order[1] == 1 else ops.Neg(score)
-    threshold = getattr(model, "best_threshold_", None) or model.threshold
+    threshold = model.best_threshold_ if hasattr(model, "best_threshold_") else model.threshold
     threshold = default if threshold == "auto" else float(threshold)
     below = ops.Less(score, np.asarray([threshold]))
     index = ops.Where(below, np.asarray([order[0]]), np.asarray([order[1]]))

@@ -195,7 +195,8 @@ class Margin:
             raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
         model = lowered.model.clone()
         op = NodeBuilder(model.graph, self.name)
-        (value,) = (v for node in model.graph for v in node.outputs if v.name == tensor)
+        values = (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))
+        (value,) = (v for v in values if v.name == tensor)
         row = op.Flatten(value, axis=1)
         first, against = (
             contrast_ends(self.element) if isinstance(self.element, str) else (self.element, None)

@@ -169,6 +169,30 @@ def test_draws_are_explained_by_the_same_method(method: Method) -> None:
     assert len({comparison.manifest.digests.references for comparison in entry.comparisons}) == 2
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        DeepShap(NEAR, WEIGHTED),
+        ExactShap(NEAR, WEIGHTED),
+        Auto(NEAR, WEIGHTED),
+        TreeShap(NEAR, weights=WEIGHTED),
+        TreeShap(covers=NEAR, weights=WEIGHTED),
+        ExactShap(NEAR),
+    ],
+    ids=repr,
+)
+def test_rows_that_were_drawn_by_weights_count_alike(method: Method) -> None:
+    """Else a row of much weight would count twice: it is drawn more often, and has its weight again."""
+    drawn = list(Comparisons(draws=3, seed=2).methods(method))
+    assert [(name, kind) for name, kind, _ in drawn] == [(f"draw {i}", "draw") for i in (1, 2, 3)]
+    for (_, _, one), rows_due in zip(
+        drawn, bootstrap_samples(NEAR, method.reference_weights, 3, 2), strict=True
+    ):
+        assert one.reference_weights is None
+        assert type(one) is type(method)
+        np.testing.assert_array_equal(one.reference_set, rows_due)
+
+
 def test_draws_of_covers() -> None:
     """Path-dependent: the base value is the mean by the rows that were drawn."""
     table = of.rows(1, 3000)

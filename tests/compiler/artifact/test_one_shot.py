@@ -12,7 +12,13 @@ from onnx import TensorProto, numpy_helper
 import rationale
 from rationale import Compiled, DeepShap, Deployment, Gradient, compile_model
 from rationale.artifact.checks.gate import check_gate
-from rationale.artifact.finishing.one_shot import keep_outputs, open_gate, plain_model, put_behind_gate
+from rationale.artifact.finishing.one_shot import (
+    _share_weights,
+    keep_outputs,
+    open_gate,
+    plain_model,
+    put_behind_gate,
+)
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.graph.runtime.session import Runner, with_gate
 from rationale.lowering import lower
@@ -327,3 +333,28 @@ def test_a_faulty_gate_does_not_pass(compiled: Compiled, op_type: str, fault: st
         zeros.attribute[0].t.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32)))
     with pytest.raises(CheckFailedError, match=fault):
         check_gate(broken, {"x": X}, ["y"])
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "shared"),
+    [
+        (np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32), True),
+        (np.zeros((2, 3), np.float32), np.zeros((3, 2), np.float32), False),  # the same bytes
+        (np.zeros((2, 3), np.float32), np.zeros(6, np.float32), False),
+        (np.zeros((2, 3), np.float32), np.zeros(3, np.float64), False),
+        (np.zeros((2, 3), np.float32), np.full((2, 3), -0.0, np.float32), False),
+        (np.zeros((2, 3), np.int64), np.zeros((2, 3), np.int64), False),  # shapes stay where they are used
+        (np.zeros(1, np.float32), np.zeros(1, np.float32), False),
+    ],
+)
+def test_weights_are_shared_that_are_the_same(own: np.ndarray, other: np.ndarray, shared: bool) -> None:
+    graphs = []
+    for name, array in (("outer", own), ("branch", other)):
+        value = ir.Value(name=f"{name}_w", const_value=ir.Tensor(array, name=f"{name}_w"))
+        node = ir.node("Identity", [value])
+        graphs.append(ir.Graph([], node.outputs, nodes=[node], initializers=[value], name=name))
+    outer, branch = graphs
+    _share_weights(outer, branch)
+    (node,) = branch
+    assert (node.inputs[0] is outer.initializers["outer_w"]) is shared
+    assert len(branch.initializers) == (not shared)

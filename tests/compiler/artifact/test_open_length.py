@@ -155,6 +155,20 @@ def test_the_entry_says_that_the_length_is_open(tmp_path: Path) -> None:
         assert entry.explain(rows(3, length, 4))["x_attributions"].shape == (3, 2, length, 4)
 
 
+def test_other_lengths_are_another_explainer() -> None:
+    """Its digest names the artefact: one for 2 to 9 steps does not answer as one for 3 to 9 does."""
+    text = """g (float[N, steps, 2] x) => (float[N, 2] y) <int64[1] one = {1}> {
+        y = ReduceSum <keepdims = 0> (x, one)
+    }"""
+    digests = [
+        compile_model(parsed(text), Gradient(), targets=[0], sizes={"steps": ends}).manifest.digests
+        for ends in ((2, 9), (2, 9), (3, 9), (2, 8))
+    ]
+    assert digests[0] == digests[1]
+    assert len({one.explanation for one in digests}) == 3
+    assert len({one.model for one in digests}) == 1
+
+
 @pytest.mark.parametrize(
     ("sizes", "options", "reason"),
     [

@@ -13,6 +13,7 @@ from rationale.artifact.checks.check import demand
 from rationale.artifact.checks.measure import relative_error
 from rationale.errors import CheckFailedError, UnsupportedModelError
 from rationale.methods.engine import Gap, Method
+from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP
 from rationale.schema.manifest import Measurements
 from tests.compiler.models import cnn, mlp
 
@@ -254,3 +255,22 @@ def test_single_answers_are_joined_to_a_batch() -> None:
     joined = measure._join_rows(singles)
     np.testing.assert_array_equal(joined["y"], [[0, 0], [1, 1], [2, 2]])
     assert (joined["one"], joined["zip"]) == (7, [{"a": 0}])
+
+
+@pytest.mark.parametrize(
+    ("gaps", "due"),
+    [
+        ([[0.1, 0.0], [0.1, 0.0], [0.1, 0.0]], 0.1),  # of the target that misses most
+        ([[0.1, 0.3], [0.1, 0.3], [0.1, 0.9]], 0.3),  # on the median of its rows
+        ([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], 0.0),
+    ],
+)
+def test_the_gap_of_a_row_is_that_of_the_worst_target(gaps: list[list[float]], due: float) -> None:
+    """Each over the row's own difference, 2."""
+    shape = np.ones((3, 2))
+    results = {
+        GAP: 2 * np.array(gaps, np.float32),
+        EXPLAINED_VALUE: (3 * shape).astype(np.float32),
+        BASE_VALUE: shape.astype(np.float32),
+    }
+    assert measure._gap_of_a_row(results, np.ones(3, bool)) == pytest.approx(due)

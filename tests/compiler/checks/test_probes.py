@@ -18,6 +18,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.schema.manifest import DATATYPES
 from rationale.schema.probes import BROKEN, MOST_ELEMENTS, ProbeInput, ProbeOutput, Probes, values
 from tests.compiler.models import cnn, mlp, parsed, rows
+from tests.references import trees as of
 
 RANDOM = np.random.default_rng(3)
 COUNTS = RANDOM.integers(0, 50, (200, 3)).astype(np.float32)
@@ -246,3 +247,16 @@ def test_half_precision_has_its_own_rounding_for_a_limit() -> None:
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     compiled = compile_model(model, Gradient(times_input=True))
     assert compiled.probes.kernels >= compiled.manifest.measured.rounding > 0
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 5.0]])
+def test_the_sample_is_the_mean_of_the_references_by_their_weights(weights: list[float] | None) -> None:
+    """What is missing counts in no mean."""
+    references = np.array([[1, 10, np.nan, 0, 4], [2, 20, 7, 0, 4], [6, np.nan, np.nan, 0, 5]], np.float32)
+    method = TreeShap(references, weights=weights)
+    trees = of.regressor(of.random_trees(1, ("LEQ",)))
+    (sample,) = compile_model(trees, method).sample.values()
+    shares = np.ones(3) if weights is None else np.array(weights)
+    there = np.isfinite(references)
+    due = (np.where(there, references, 0) * shares[:, None]).sum(0) / (there * shares[:, None]).sum(0)
+    np.testing.assert_allclose(sample, due[None], rtol=1e-6)

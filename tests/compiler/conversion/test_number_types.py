@@ -1,5 +1,6 @@
 """An entry takes numbers of the type that its model was fitted on, and tells apart what the model does."""
 
+from dataclasses import replace
 from typing import Any
 
 import lightgbm as lgb
@@ -24,6 +25,7 @@ from sklearn.preprocessing import (
 )
 
 from rationale import ExactShap, InvalidReferencesError, TreeShap, compile_model, convert
+from rationale.conversion.boosters.trees import BoostedTrees, Split, with_margins
 from tests.grid import grid
 
 _RANDOM = np.random.default_rng(0)
@@ -120,3 +122,30 @@ def test_treeshap_explains_trees_behind_quantiles() -> None:
     answer = compile_model(model, TreeShap(LOANS[:20])).explain(LOANS[20:40])
     _assert_same(answer["probabilities"], model.predict_proba(LOANS[20:40]))
     assert np.abs(answer["completeness_gap"]).max() < OF_RANGE
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6])
+def test_a_bound_is_moved_away_from_its_own_side(size: float) -> None:
+    """A number of the training stays there: at most the bound goes left, or, if that is strict, below it."""
+    left, right = {0: -1.0}, {0: 1.0}
+    splits = {
+        "at most": Split(0, 1, 2, missing=False, bound=0.5 * size),
+        "below": Split(0, 1, 2, missing=False, bound=0.5 * size, strict=True),
+        "at most, negative": Split(0, 1, 2, missing=False, bound=-size),
+        "below, negative": Split(0, 1, 2, missing=False, bound=-size, strict=True),
+        "another feature": Split(1, 1, 2, missing=False, bound=0.5),
+    }
+    same = {
+        "nothing": Split(0, 1, 2, missing=False, bound=0.0),
+        "everything": Split(0, 1, 2, missing=False, bound=np.inf),
+        "codes": Split(0, 1, 2, missing=False, among=(1,)),
+    }
+    boosted = BoostedTrees([{0: one, 1: left, 2: right} for one in (splits | same).values()], np.zeros(1))
+    moved = dict(zip(splits | same, (tree[0] for tree in with_margins(boosted).trees), strict=True))
+    for name, one in splits.items():
+        found, margin = moved[name], 2.0**-45 * (0.5 if one.feature else size)
+        assert found == replace(one, bound=found.bound)
+        assert found.bound - one.bound == pytest.approx(-margin if one.strict else margin, rel=0.01, abs=0), (
+            name
+        )
+    assert {name: moved[name] for name in same} == same

@@ -135,6 +135,10 @@ def test_labels_that_differ_are_warned_of() -> None:
     other[5] += 1
     (warning,) = parity_warnings(of_these(x, probabilities(x), other))
     assert f" 1 of {K} " in warning
+    parity = of_these(x, probabilities(x), other)
+    mixtures = parity.worst.model_copy(update={"kind": "mixtures", "rows": 7})
+    mixed = parity.model_copy(update={"errors": (*parity.errors, mixtures)})
+    assert f" 2 of {K + 7} " in parity_warnings(mixed)[0]  # labels are those of mixtures too
 
 
 def test_each_column_is_held_to_its_own_range() -> None:

@@ -92,6 +92,13 @@ CASES: dict[str, Case] = {
         "unknown",
         True,
     ),
+    "one-hot, infrequent with a warning": (
+        lambda: behind(OneHotEncoder(handle_unknown="warn", min_frequency=20)),
+        False,
+        True,
+        "unknown",
+        True,
+    ),
     "one-hot, infrequent refused": (
         lambda: behind(OneHotEncoder(min_frequency=20)),
         False,

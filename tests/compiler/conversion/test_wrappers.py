@@ -67,6 +67,7 @@ Y = ((X["a"] > 0.5) ^ (X["b"] * X["c"] > 0.2)).astype(int)
 WORDS = np.where(Y, "late", "paid")
 THREE = Y + (X["d"] > 0.8)
 TWO_TARGETS = np.stack([Y, X["d"] > 0.5], axis=1).astype(int)
+ALL = np.stack([Y, X["d"] > 0.5, X["e"] < X["a"]], axis=1).astype(int)
 AMOUNT = X["a"] * 3 + np.where(X["b"] > 0.3, X["c"], -X["d"])
 SMALL: dict[str, Any] = {"n_estimators": 6, "max_depth": 3, "random_state": 0}
 CAT: dict[str, Any] = {"iterations": 6, "depth": 3, "verbose": False, "allow_writing_files": False}
@@ -173,6 +174,11 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "elimination twice": (make_pipeline(RFE(LINEAR, n_features_to_select=3), RFE(FOREST)), Y),
     "chain": (ClassifierChain(LINEAR), TWO_TARGETS),
     "chain in another order": (ClassifierChain(FOREST, order=[1, 0]), TWO_TARGETS),
+    "chain in a circle": (ClassifierChain(FOREST, order=[1, 2, 0]), ALL),
+    "chain of numbers in a circle": (
+        RegressorChain(RandomForestRegressor(**SMALL), order=[2, 0, 1]),
+        np.stack([AMOUNT, X["d"], X["a"] - X["e"]], axis=1),
+    ),
     "chain of probabilities": (
         make_pipeline(StandardScaler(), ClassifierChain(LINEAR, chain_method="predict_proba")),
         TWO_TARGETS,
@@ -251,6 +257,16 @@ REFUSED: dict[str, tuple[Any, Any]] = {
         Y,
     ),
 }
+
+
+@pytest.mark.parametrize("threshold", [0.0, -0.2])
+def test_a_tuned_threshold_of_nothing_is_one_as_any_other(threshold: float) -> None:
+    model = TunedThresholdClassifierCV(LinearSVC(), cv=2).fit(X, Y)
+    model.best_threshold_ = threshold
+    assert 0 < model.predict(X).mean() < 1
+    parity = convert(model, X).parity
+    assert parity is not None
+    assert parity.labels == 0
 
 
 @pytest.mark.parametrize("text", REFUSED)

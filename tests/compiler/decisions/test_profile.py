@@ -2,15 +2,19 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from rationale import DeepShap, compile_model
 from rationale.errors import InvalidProfileError
 from rationale.profiles.faults import ProfiledFeatures, profile_faults, profile_remarks
 from rationale.schema.profile import DecisionProfile, as_profile
+from tests.compiler.models import parsed
 
 GOOD: Mapping[str, Any] = {
     "output": "score[1]",
@@ -347,3 +351,25 @@ def test_what_is_odd_and_may_be_meant(change: dict[str, Any], remark: str) -> No
     (message,) = profile_remarks(as_profile(changed(change)), features)
     assert message.startswith("decision: ")
     assert re.search(remark, message), message
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_fine"),
+    [
+        ({"refer": [0.0, 0.3]}, True),  # a band may reach to the ends
+        ({"refer": [0.3, 1.0]}, True),
+        ({"threshold": 1.0}, True),
+        ({"threshold": 0.0, "adverse": "below"}, True),
+        ({"refer": [-0.01, 0.3]}, False),
+        ({"refer": [0.3, 1.01]}, False),
+        ({"threshold": 1.01}, False),
+    ],
+)
+def test_bounds_lie_where_scores_can(bounds: dict[str, Any], is_fine: bool) -> None:
+    model = parsed("g (float[N, 1] x) => (float[N, 1] p) { p = Sigmoid (x) }")
+    profile = {"output": "p", "threshold": 0.3, "adverse": "above", **bounds}
+    said = nullcontext() if is_fine else pytest.raises(InvalidProfileError, match="is outside of 'p', 0 to 1")
+    with said:
+        compile_model(
+            model, DeepShap(np.array([[-1.0], [1.0]], np.float32)), feature_names=["a"], decision=profile
+        )

@@ -1,9 +1,13 @@
 """What a combined graph answers, row by row and by name: against the arrays themselves."""
 
+import csv
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from rationale import Compiled, DeepShap, TreeShap, compile_model
 from rationale.decisions.decide import Decision, meets_condition
@@ -17,6 +21,7 @@ from rationale.decisions.rows import (
     shortest,
 )
 from rationale.decisions.stability import reason_survival
+from rationale.portfolios import decisions
 from rationale.schema.manifest import Comparison
 from rationale.schema.profile import FeatureRule
 from tests.compiler.models import parsed, rows, two_inputs
@@ -196,3 +201,34 @@ def test_which_element_is_the_score(index: int | None, elements: int, expected: 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_score_that_is_the_threshold_equals_it(dtype: type) -> None:
     assert shortest(np.array([0.2, 0.35, 0.7, 700], dtype)) == [0.2, 0.35, 0.7, 700.0]
+
+
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+def test_kept_columns_are_those_of_the_lines_rows(
+    kind: str, compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every group of rows that is written together, and if some rows have no line."""
+    monkeypatch.setattr(decisions, "ROW_GROUP", 2)
+    wanted = [0, 2, 3, 5, 6]
+    kept = {"loan": [f"loan {i}" for i in range(8)], "amount": [10.5 * i for i in range(8)]}
+    lines = [{"row": i, "fault": f"of {i}"} for i in wanted]
+    file = tmp_path / f"decided{kind}"
+    decisions.write_decisions(file, compiled.manifest, lines, kept)
+    if kind == ".jsonl":
+        found = [one | one["kept"] for one in map(json.loads, file.read_text().splitlines())]
+    elif kind == ".csv":
+        found = list(csv.DictReader(file.read_text().splitlines()))
+    else:
+        found = parquet.read_table(file).to_pylist()
+    due = [(str(i), f"of {i}", f"loan {i}", str(10.5 * i)) for i in wanted]
+    assert [tuple(str(one[name]) for name in ("row", "fault", "loan", "amount")) for one in found] == due
+
+
+def test_no_column_of_a_file_can_be_kept_beside_it(compiled: Compiled, tmp_path: Path) -> None:
+    """Of whichever kind: names are checked before a row is decided."""
+    file = tmp_path / "decided.csv"
+    decisions.write_decisions(file, compiled.manifest, [], {})
+    header = file.read_text().strip().split(",")
+    typed = decisions.decision_schema(compiled.manifest).names
+    assert {*decisions.decision_columns(compiled.manifest)} == {*header, *typed}
+    assert {*typed} - {*header} == {f"reason_{k}_value_text" for k in range(1, 5)}

@@ -20,6 +20,7 @@ from rationale.cli.compile import app
 from rationale.portfolios import files
 from rationale.portfolios.explain import TARGETS
 from rationale.portfolios.files import MOST_COLUMNS, write_explanations
+from rationale.tables.written import write_npz
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
 N, K = 150, 6  # three batches of 64 and less
@@ -386,3 +387,23 @@ def test_only_what_is_told_is_explained(place: Path, monkeypatch: pytest.MonkeyP
     assert explained == [7]
     assert explain("--rows", "7", "--save", "a.csv").exit_code == 0
     assert explained == [7, 64, 64, 22]
+
+
+@pytest.mark.parametrize(
+    ("batches", "due"),
+    [
+        ([["own", "a long word"], ["x"]], "<U11"),  # in whichever batch the longest is
+        ([["x"], ["own", "a long word"]], "<U11"),
+        ([np.array(["a long word"], object), np.array(["x"], object)], "<U11"),
+        ([np.float32([1.5]), np.float64([0.1])], "<f8"),
+        ([np.float64([0.1]), np.float32([1.5])], "<f8"),
+        ([np.int64([2**40]), np.int32([1])], "<i8"),
+    ],
+)
+def test_no_batch_cuts_what_another_holds(batches: list[Any], due: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.npz"
+    arrays = [np.asarray(batch) for batch in batches]
+    assert write_npz(file, [{"a": array} for array in arrays]) == f"a [{sum(map(len, arrays))}]"
+    found = np.load(file)["a"]
+    assert found.dtype == due
+    assert found.tolist() == [one for array in arrays for one in array.tolist()]

@@ -78,7 +78,10 @@ def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
         "flagged": item(None, False, True),
     }
     amounts = {key: float(item(-0.1, 0.0, 0.01, 0.02, 0.05, 0.05 * (1 + 1e-8), 0.3)) for key in KEYS}
-    score, gap = float(item(0.1, 0.15, 0.2, 0.21, 0.25, 0.9, np.nan)), item(None, 0.0, 0.009, 0.011)
+    score, gap = (
+        float(item(0.1, 0.15, 0.2, 0.21, 0.25, 0.9, np.nan)),
+        item(None, 0.0, 0.009, -0.009, 0.011, -0.011),
+    )
     return ExplainedRow(score, score, 0.1, amounts, None, gap), values
 
 

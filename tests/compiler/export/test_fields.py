@@ -2,14 +2,17 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rationale import DeepShap, compile_model
-from rationale.export.fields import Range, fields, range_of
+from rationale.export.fields import Range, fields, range_of, rounded_field
 from rationale.export.page import build_page, bundle_modules
 from rationale.export.web import WebRuntime
+from rationale.schema.form import FormField
+from rationale.schema.manifest import Category
 from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models
 from tests.compiler.models import mlp, parsed, rows
@@ -94,3 +97,26 @@ def test_the_modules_are_one_script(tmp_path: Path) -> None:
     script.write_text("\n".join(bundle_modules("main.js").values()))
     result = subprocess.run([need("Node.js"), "--check", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"kind": "number"},
+        {"kind": "number", "choices": [1, 2]},
+        {"kind": "number", "whole": True, "begin": 1.0},
+        {"kind": "text"},
+        {"kind": "text", "choices": ["own", "rent"]},
+        {"kind": "flag", "choices": [False, True]},
+    ],
+)
+@pytest.mark.parametrize("quantiles", [None, (0.0, 1.0, 5.0)])
+def test_nothing_of_a_kind_tells_how_the_references_are_spread(
+    own: dict[str, Any], quantiles: tuple[float, ...] | None
+) -> None:
+    known = (Category(value="1", share=0.25), Category(value="2", share=0.75))
+    spread = {"quantiles": quantiles, "missing_share": 0.5, "categories": known}
+    field = FormField.model_validate({"name": "x", "input": "x", "missing": True, **own, **spread})
+    told = rounded_field(field, FeatureRule(), 1.0).model_dump(exclude_none=True)
+    assert not {*spread} & {*told}
+    assert told["kind"] == own["kind"]

@@ -32,6 +32,7 @@ WEIGHTS = {
     "twice": np.array([2, 1, 1]),
     "axes": np.array([1, 2]),
     "start": np.int64(0),
+    "back": np.int64(-3),
     "step": np.int64(1),
     "row": np.int64(24),
     "places": np.arange(24).reshape(1, 4, 6),
@@ -262,7 +263,13 @@ def test_shapes_are_noted_where_the_batch_is_on_axis_0() -> None:
     assert shapes["t"] == ir.Shape(["N", 4, 6])
 
 
-@pytest.mark.parametrize("node", ["Softmax <axis = 0> (x)", "CumSum (x, start)"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        *("Softmax <axis = 0> (x)", "Softmax <axis = -3> (x)"),
+        *("CumSum (x, start)", "CumSum (x, back)"),  # of three axes the last but two
+    ],
+)
 def test_a_node_that_mixes_rows_on_axis_0_is_named(node: str) -> None:
     words = rf"{node.split()[0]} node 'h': it works along the axis .* mixes the rows of a batch"
     with pytest.raises(UnsupportedModelError, match=words):

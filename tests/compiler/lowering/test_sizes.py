@@ -154,3 +154,21 @@ def test_what_is_computed_asks_for_another_round() -> None:
 def test_a_graph_without_sizes_is_left_alone() -> None:
     model = ir.from_proto(parsed("g (float[N, 6] x) => (float[N, 6] y) { y = Relu (x) }"))
     assert not fold_sizes(model)
+
+
+@pytest.mark.parametrize("other", ["z = ConstantOfShape (t)", "z = Expand (nothing, t)"])
+def test_a_target_that_something_else_reads_too_keeps_its_rows(other: str) -> None:
+    """As torch.zeros(x.shape) does: −1 stands for the rows in a Reshape alone."""
+    graph = f"""g (float[N, 2, 3] x) => (float[N, 1] y)
+        <int64[1] six = {{6}}, float[1] nothing = {{0}}, float[6, 1] w = {{1, 2, 3, 4, 5, 6}}> {{
+            n = Shape <end = 1> (x)
+            t = Concat <axis = 0> (n, six)
+            flat = Reshape (x, t)
+            {other}
+            sum = Add (flat, z)
+            y = MatMul (sum, w)
+        }}"""
+    data = rows(4, 2, 3)
+    answer = compile_model(parsed(graph), Gradient(times_input=True)).explain(data)
+    np.testing.assert_allclose(answer["y"][:, 0], data.reshape(4, 6) @ np.arange(1, 7), rtol=1e-5)
+    assert not {"t"} & set(folded(graph))

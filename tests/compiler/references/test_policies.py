@@ -21,12 +21,14 @@ from typer.testing import CliRunner, Result
 
 from rationale.cli.policies import column_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.lowering import lower
 from rationale.profiles.policies import Band, ScoredRows, draw_systematic, parse_band, population
+from rationale.profiles.scores import deciding_margin
 from rationale.schema.manifest import Manifest
-from rationale.schema.profile import DecisionProfile
+from rationale.schema.profile import DecisionProfile, as_profile
 from rationale.tables.files import Table, read_rows
 from rationale_service.cli.main import app
-from tests.compiler.models import mlp, rows
+from tests.compiler.models import mlp, parsed, rows
 from tests.needs import GERMAN, TAIWAN, need_data
 from tests.tolerances import PARITY_32
 
@@ -448,3 +450,21 @@ def test_thirty_thousand_clients(taiwan: tuple[Path, np.ndarray], by: str) -> No
         assert drawn.weights is not None
         assert drawn.weights.sum() == pytest.approx(1)
         assert drawn.weights @ expected == pytest.approx(scores.mean(), abs=PARITY_32)
+
+
+@pytest.mark.parametrize("rest", [False, True])
+@pytest.mark.parametrize(
+    ("clipped", "known"),
+    [(0, True), (1, True), (2, False), (3, False), (4, False)],  # of four rows: most have to agree
+)
+def test_a_margin_is_that_of_most_rows(clipped: int, known: bool, rest: bool) -> None:
+    """A model may clip its probabilities; 1 − p is the Sigmoid of the negative."""
+    text = """g (float[N, 1] x) => (float[N, 1] p) <float low = {0.2}, float high = {0.8}, float one = {1}> {
+        s = Sigmoid (x) c = Clip (s, low, high) p = %s
+    }"""
+    lowered = lower(parsed(text % ("Sub (one, c)" if rest else "Identity (c)")))
+    profile = as_profile({"output": "p", "threshold": 1e-6, "adverse": "above"})
+    x = np.array([[9.0]] * clipped + [[0.5], [-0.5], [0.1], [-0.1]], np.float32)[:4]
+    margin = deciding_margin(lowered, profile, {"x": x})
+    assert (margin is not None) is known
+    assert margin is None or margin.negated is rest

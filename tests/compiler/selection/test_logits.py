@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from rationale import DeepShap, Lrp, compile_model
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError
+from rationale.methods.logits import is_probability
 from rationale.schema.manifest import Manifest
 from tests.compiler.models import mlp, parsed, rows
 
@@ -123,3 +124,25 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     refused = CliRunner().invoke(app, ["compile", "relu.onnx", *command])
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: --logits: output 'y' ends with Relu")
+
+
+@pytest.mark.parametrize("operator", ["Concat <axis = 1>", "Max", "Mean", "Min"])
+@pytest.mark.parametrize(
+    ("first", "second", "due"),
+    [
+        ("p", "q", True),
+        ("p", "z", False),  # one of them is no probability, in whichever place
+        ("z", "p", False),
+        ("p", "half", True),  # a constant within 0 and 1
+        ("half", "p", True),
+        ("p", "two", False),
+        ("two", "p", False),
+    ],
+)
+def test_numbers_between_0_and_1_are_made_of_such(operator: str, first: str, second: str, due: bool) -> None:
+    constants = {"half": np.full((1, C), 0.5, np.float32), "two": np.full((1, C), 2, np.float32)}
+    text = f"p = Sigmoid (z)  q = Softmax (z)  m = {operator} ({first}, {second})  y = Identity (m)"
+    model = parsed(
+        f"g (float[N, {F}] x) => (float[N, D] y) {{ z = MatMul (x, w)  {text} }}", {**WEIGHTS, **constants}
+    )
+    assert is_probability(model, "y") is due

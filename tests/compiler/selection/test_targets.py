@@ -10,7 +10,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from rationale import DeepShap, Lrp, compile_model
+from rationale import DeepShap, Gradient, Lrp, compile_model
 from rationale.cli.compile import app
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.pictures.panels import LayerFlow
@@ -132,3 +132,21 @@ def test_a_contrast_is_evaluated(tmp_path: Path) -> None:
     for flow in flows:  # the bias of the last layer is kept there
         assert flow.labels == ("x", "z1", "y")
         np.testing.assert_allclose(flow.raising[-1] + flow.lowering[-1], flow.total, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "due"), [("float16", 0), ("float32", 1)])
+def test_of_classes_that_tie_as_the_model_rounds_the_first_is_explained(dtype: str, due: int) -> None:
+    """1.0002 is 1 in float16: both classes have the same score there, and not in float32."""
+    kind = {"float16": "float16", "float32": "float"}[dtype]
+    text = f"g ({kind}[N, 2] x) => ({kind}[N, 3] y) {{ z = MatMul (x, w) y = Add (z, b) }}"
+    numbers = np.dtype(dtype)
+    weights = {
+        "w": np.array([[1, 0, 0], [0, 1, 0]], numbers),
+        "b": np.array([0, 0.0002, 0], numbers),
+    }
+    model = parsed(text, weights)
+    answer = compile_model(model, Gradient(times_input=True), targets="predicted").explain(
+        np.ones((1, 2), numbers)
+    )
+    assert answer["y"].argmax(axis=1) == [due]
+    np.testing.assert_array_equal(answer["x_attributions"][0, 0], np.eye(2)[due])

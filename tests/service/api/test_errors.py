@@ -225,7 +225,9 @@ async def test_422_of_inputs(client: httpx.AsyncClient, inputs: list[Any], messa
     for path in (INFER, "/v2/models/score/explain", "/v2/models/score_explain/infer"):
         answer = await client.post(path, content=orjson.dumps({"inputs": inputs}))
         expected = message.replace("'score'", "'score_explain'") if "explain" in path else message
-        problem(answer, 422, "invalid-input", expected)
+        detail = problem(answer, 422, "invalid-input", expected)["detail"]
+        is_named = any(one["name"] == "x" for one in inputs)  # what is wrong with it is told, and no more
+        assert ("missing input 'x'" in detail) is not is_named
 
 
 async def test_422_of_outputs(client: httpx.AsyncClient) -> None:

@@ -120,6 +120,35 @@ def test_of_several_at_once_none_can_be_left_out(
     assert all(score - weights[name] < 0.5 for name in names)
 
 
+@pytest.mark.parametrize(
+    ("threshold", "present", "due"),
+    [
+        (0.95, 10, [19, 19]),  # both at the ends of the middle nine tenths
+        (0.951, 10, None),  # which only the outermost tenths would reach
+        (0.05, 10, [1, 1]),
+        (0.049, 10, None),
+        (0.999, 20, [20, 19]),  # a value of the row's own is no suggestion, however far out
+    ],
+)
+def test_several_at_once_stay_within_the_middle_nine_tenths(
+    threshold: float, present: float, due: list[float] | None
+) -> None:
+    """Of two features, whose mean over 20 is the score; 21 quantiles, one at each whole number."""
+    body = """const rule = own.ruleOf({}, String(given.threshold), 0);
+        rule.threshold = given.threshold;
+        rule.passes = (score) => (given.threshold > 0.5 ? score >= given.threshold : score > given.threshold);
+        const quantiles = Array.from({ length: 21 }, (_, i) => i);
+        const fields = ["a", "b"].map((name) => ({ name, kind: "number", whole: true, quantiles }));
+        const scores = { of: async (rows) => rows.map(({ a, b }) => (a + b) / 40) };
+        const spans = new Map(["a", "b"].map((name) => [name, [0, 20]]));
+        const row = { a: given.present, b: 10 };
+        const asked = { row, scores, rule, fields, spans, relevance: () => 0 };
+        const several = await own.together({ ...asked, ...(await own.along(asked)) });
+        return several && [several.row.a, several.row.b];"""
+    given = {"threshold": threshold, "present": present}
+    assert in_node(["explain/along.js", "score.js"], body, given) == due
+
+
 def test_without_splits_quantiles_and_even_steps_are_looked_at() -> None:
     quantiles = [float(2**i) for i in range(21)]
     field = {"name": "x", "kind": "number", "quantiles": quantiles}

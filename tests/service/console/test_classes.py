@@ -60,3 +60,51 @@ def test_the_predicted_class_has_the_largest_score(
 ) -> None:
     body = "return own.predictedClass(given.model, given.prediction);"
     assert in_node(["score.js"], body, {"model": output, "prediction": prediction}) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "prediction", "due"),
+    [
+        (
+            model({"p": 3}, "p", 3, probabilities=["p"]),
+            [0.2, 0.5, 0.3],
+            {"values": [0.2, 0.5, 0.3], "isShare": True},
+        ),
+        (model({"m": 3}, "m", 3), [-2.0, 5.0, 1.0], {"values": [-2, 5, 1], "isShare": False}),
+        *(  # both are answered, in either order, and probabilities are what people read
+            (
+                model(outputs, "m", 3, probabilities=["p"]),
+                {"m": [-2.0, 5.0, 1.0], "p": [0.2, 0.5, 0.3]},
+                {"values": [0.2, 0.5, 0.3], "isShare": True},
+            )
+            for outputs in ({"p": 3, "m": 3}, {"m": 3, "p": 3})
+        ),
+        (  # of probabilities of other elements none belongs to the classes
+            model({"p": 2, "m": 3}, "m", 3, probabilities=["p"]),
+            {"m": [-2.0, 5.0, 1.0], "p": [0.2, 0.8]},
+            {"values": [-2, 5, 1], "isShare": False},
+        ),
+    ],
+)
+def test_classes_are_told_by_probabilities_if_there_are_any(
+    given: dict[str, Any], prediction: Any, due: dict[str, Any]
+) -> None:
+    body = "return own.classScores(given.model, given.prediction);"
+    assert in_node(["score.js"], body, {"model": given, "prediction": prediction}) == due
+
+
+@pytest.mark.parametrize(
+    ("space", "output", "due"),
+    [("output", "p", True), ("output", "q", False), ("margin", "p", False), ("margin", "q", False)],
+)
+def test_when_the_score_is_what_is_explained(space: str, output: str, due: bool) -> None:
+    decision = {
+        "output": output,
+        "index": 0,
+        "space": space,
+        "threshold": 0.5,
+        "adverse": "above",
+        "refer": None,
+    }
+    body = 'return own.ruleOf({ output: "p", outputs: [], decision: given }, null, 0).explained;'
+    assert in_node(["score.js"], body, decision) is due

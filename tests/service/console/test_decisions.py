@@ -135,6 +135,31 @@ def test_a_decision_is_recorded_after_a_second_word_and_is_told_and_replayed(
     demand_accessible(page)
 
 
+def test_a_notice_begins_with_nothing_of_another_applicant(page: Page, gateway: str) -> None:
+    """What a lender wrote of itself stays; of an applicant, and of a report on one, nothing does."""
+    first, second = (decided(gateway, "credit", WORST)["id"] for _ in "12")
+    opened(page, gateway, "credit", decision=first)
+    notice = page.get_by_label("Notice", exact=True)
+
+    def entries() -> dict[str, Locator]:
+        for choice in ("consumer_report", "consumer_report.credit_score"):
+            notice.locator(f'select[name="{choice}"]').select_option("some")
+        fields = notice.locator("input[name], textarea[name]").all()
+        return {str(field.get_attribute("name")): field for field in fields}
+
+    for name, field in entries().items():
+        field.fill(f"of {name}")
+    page.get_by_label("Its id").fill(second)
+    page.get_by_label("Its id").press("Enter")
+    expect(page.get_by_label("The decision", exact=True)).to_contain_text(second)
+    found = {name: field.input_value() for name, field in entries().items()}
+    kept = {name for name, value in found.items() if value}
+    assert kept == {name for name in found if name.split(".")[0] in ("creditor", "agency", "application")}
+    assert {"applicant.name", "consumer_report.agency.name", "consumer_report.credit_score.factors"} <= {
+        *found
+    }
+
+
 @pytest.mark.full
 def test_an_old_decision_by_its_id(page: Page, gateway: str) -> None:
     answer = decided(gateway, "credit", WORST)

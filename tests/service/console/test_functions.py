@@ -320,6 +320,30 @@ def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
     )
 
 
+def test_a_row_of_a_file_by_the_names_of_its_columns(demand: Demand) -> None:
+    def row(columns: list[str], texts: list[str]) -> str:
+        return f"Object.entries(rows.ofTable({FIELDS}, {json.dumps(columns)}, {json.dumps(texts)}))"
+
+    names = ["own", "__proto__", "other", "kind", "x"]
+    two = Error("x: '1,234' may be 1234 or 1.234: write a point before decimals")
+    demand(
+        [
+            (
+                row(names, ["yes", "", "9", " b ", "0,52"]),
+                [["x", 0.52], ["kind", " b "], ["own", True], ["__proto__", None]],
+            ),
+            (row(names, ["no", "0", "9", "b", "1,234"]), two),  # nobody sees how it was read
+            (row(names, ["", "1,234", "9", "b", "1"]), Error("__proto__: '1,234' may be 1234 or 1.234")),
+            (
+                row(names, ["", "1,234.5", "9", "1,234", "1"]),
+                [["x", 1], ["kind", "1,234"], ["own", None], ["__proto__", 1234.5]],
+            ),
+            (row(names, ["no", "0", "9", "b", ""]), Error("x: a value is missing")),
+            (row(names[2:], ["9", "b", "1"]), Error("the file has no column own, __proto__")),
+        ]
+    )
+
+
 def test_a_line_may_break_after_underscores(demand: Demand) -> None:
     parts = {"debt_to_income": ["debt_", "to_", "income"], "__proto__": ["__", "proto__"], "": [""]}
     demand([(f"dom.breakable({json.dumps(text)})", due) for text, due in parts.items()])

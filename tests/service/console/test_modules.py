@@ -408,15 +408,17 @@ def test_how_far_an_answer_is_from_the_one_that_is_due(
 def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
     script = """async ({answer}, data) => {
       const attributed = [
-        {output: "x", error: "e", keys: ["a", "b"]}, {output: "z", error: null, keys: ["c"]},
+        {output: "x", error: "e", keys: ["a", "b"], others: {sign: "s"}},
+        {output: "z", error: null, keys: ["c"], others: {sign: "t"}},
       ];
-      const outputs = {explained: "v", base: "b", gap: "g", score: "v", element: 0};
+      const outputs = {explained: "v", base: "b", gap: "g", score: "v", element: 0, others: {spread: "o"}};
       const facts = {inputs: [], fields: [], attributed, targets: [0, 1, 2], outputs};
       const found = Object.fromEntries(
         Object.entries(data).map(([name, own]) => [name, {type: "float64", data: Float64Array.from(own)}]));
       return answer({run: async () => found}, facts, {});
     }"""
-    counts, starts = {"x": 6, "e": 6, "z": 3, "v": 3, "b": 3, "g": 3}, range(0, 60, 10)
+    counts = {"x": 6, "e": 6, "z": 3, "v": 3, "b": 3, "g": 3, "o": 3, "s": 6, "t": 3}
+    starts = range(0, 90, 10)
     data = {name: [*range(start, start + n)] for (name, n), start in zip(counts.items(), starts, strict=True)}
     assert call("page/graph.js", script, data) == [
         {
@@ -428,8 +430,8 @@ def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
             "gap": 50 + t,
             "attributions": {"a": 2 * t, "b": 2 * t + 1, "c": 20 + t},
             "errors": {"a": 10 + 2 * t, "b": 11 + 2 * t},
-            "others": {},
-            "byFeature": {},
+            "others": {"spread": 60 + t},
+            "byFeature": {"sign": {"a": 70 + 2 * t, "b": 71 + 2 * t, "c": 80 + t}},
         }
         for t in range(3)
     ]
@@ -703,3 +705,140 @@ def test_no_number_of_a_picture_is_cut(
 ) -> None:
     figures = {**figures, "width": width, "label": "drawn"}
     assert call(f"console/pictures/{module}.js", CUT, name, figures) == []
+
+
+# --- parts of views, without a gateway -------------------------------------------------------------------
+
+# `rows` of the file, of which some were left out: a place is no row.
+PORTFOLIO = """
+  const rows = Uint32Array.of(1, 3, 4, 6);
+  const column = (name, of) => (typeof of[0] === "number"
+    ? {name, kind: "number", values: Float64Array.from(of)}
+    : {name, kind: "text", words: [...new Set(of)], codes: of.map((each) => [...new Set(of)].indexOf(each))});
+  const columns = [
+    column("job", ["clerk", "cook", "cook", "clerk", "cook", "cook", "clerk"]),
+    column("age", [70, 20, 71, 30, 40, 72, 50]),
+  ];
+  const numbers = [[0.1, 0.1, 0.2, 0.1], [-5, 1, -5, 1], [1, 0, 2, 0]];
+  const attributions = numbers.map((each) => Float32Array.from(each));
+  const portfolio = {
+    rows, n: 4, picked: [], scores: Float64Array.of(0.1, 0.2, 0.3, 0.4), explained: {attributions},
+    table: {columns}, titleOf: (name) => name, valueOf: (_, text) => text, isRead: () => true,
+    others: () => [], playerTitle: (j) => ["least", "down", "up"][j],
+  };
+"""
+
+
+@pytest.mark.parametrize(
+    ("column", "entries", "places"),
+    [
+        ("job", {"word": "cook"}, [0, 2]),
+        ("job", {"word": "clerk"}, [1, 3]),
+        ("age", {"from": "30", "to": "40"}, [1, 2]),  # both ends are picked
+        ("age", {"from": "30.5"}, [2, 3]),
+        ("age", {"to": "70"}, [0, 1, 2, 3]),
+        ("score", {"from": "0,2", "to": "0.3"}, [1, 2]),
+    ],
+)
+def test_a_filter_picks_the_rows_that_it_names(
+    call: Call, column: str, entries: dict[str, str], places: list[int]
+) -> None:
+    script = f"""({{makePicked}}, name, entries) => {{
+      {PORTFOLIO}
+      let picked = null;
+      const {{element}} = makePicked(portfolio, {{pickAll: (places) => (picked = places)}});
+      document.body.replaceChildren(element);
+      const chosen = element.querySelector("#filter-column");
+      chosen.value = [...chosen.options].find(({{text}}) => text === name).value;
+      chosen.dispatchEvent(new Event("change"));
+      for (const [id, text] of Object.entries(entries)) element.querySelector(`#filter-${{id}}`).value = text;
+      element.querySelector("form").requestSubmit();
+      return picked;
+    }}"""
+    assert call("console/portfolio/sections/picked.js", script, column, entries) == places
+
+
+def test_of_two_cohorts_the_largest_difference_is_first_whatever_its_sign(call: Call) -> None:
+    """And each row has its own means: A less B."""
+    script = f"""({{makeCohorts}}) => {{
+      {PORTFOLIO}
+      const {{element, draw}} = makeCohorts(portfolio);
+      document.body.replaceChildren(element);
+      element.querySelector("#cohort-by").selectedIndex = 2;
+      draw();
+      const number = (cell) => cell.firstChild.textContent;
+      const shown = (row) => [row.cells[0].textContent, ...[1, 2, 3].map((i) => number(row.cells[i]))];
+      return [...element.querySelectorAll("tbody tr")].map(shown);
+    }}"""
+    score, *features = call("console/portfolio/sections/cohorts.js", script)
+    assert [score[0], *(name for name, *_ in features)] == ["score", "down", "up", "least"]
+    by_name = {name: numbers for name, *numbers in features}
+    a, b, apart = by_name["down"]
+    assert {a, b} == {"−5", "1"}
+    assert apart == ("−6" if a == "−5" else "+6")
+
+
+def test_rows_saved_under_a_name_are_each_models_own(call: Call) -> None:
+    script = """({source}) => {
+      sessionStorage.clear();
+      const model = (name) => ({model: name, features: [{name: "x", input: "x", kind: "number", begin: 0}]});
+      const loaded = [];
+      const of = (name, x) => {
+        const box = document.createElement("div");
+        const take = (row) => loaded.push([name, row.x]);
+        box.append(...source(model(name), {take, present: () => ({x})}));
+        document.body.append(box);
+        return box;
+      };
+      const save = (box, called) => {
+        box.querySelector("[aria-label='Save the row as']").value = called;
+        box.querySelector("form").requestSubmit();
+      };
+      const [credit, income] = [of("credit", 1), of("income", 2)];
+      save(credit, "mine");
+      save(income, "mine");
+      save(income, " other ");
+      save(of("income", 3), "mine");
+      const names = [credit, of("credit"), of("income")].map((box) =>
+        [...(box.querySelector("select")?.options ?? [])].slice(1).map(({text}) => text));
+      for (const name of ["credit", "income"]) {
+        const list = of(name).querySelector("select");
+        list.selectedIndex = [...list.options].findIndex(({text}) => text === "mine");
+        list.dispatchEvent(new Event("change"));
+      }
+      sessionStorage.clear();
+      document.body.replaceChildren();
+      return [names, loaded];
+    }"""
+    names, loaded = call("console/explain/source.js", script)
+    assert names == [["mine"], ["mine"], ["other", "mine"]]
+    assert loaded == [["credit", 1], ["income", 3]]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "due"),
+    [
+        ({"kind": "text", "missing": True}, "", None),
+        ({"kind": "text", "missing": True}, "own", "own"),
+        ({"kind": "text", "missing": False}, "", ""),
+        ({"kind": "number", "missing": True, "least": 0, "most": 9}, "", None),
+        ({"kind": "number", "missing": True, "least": 0, "most": 9}, "4", 4),
+        ({"kind": "number", "missing": False, "least": 0, "most": 9}, "", "a value is missing"),
+        ({"kind": "number", "missing": False, "least": 0, "most": 9}, "0,5", 0.5),
+        ({"kind": "text", "missing": True, "choices": ["own", "rent"]}, "0", None),
+        ({"kind": "text", "missing": True, "choices": ["own", "rent"]}, "1", "own"),
+        ({"kind": "text", "missing": False, "choices": ["own", "rent"]}, "0", "own"),
+        ({"kind": "flag", "missing": False, "choices": [False, True]}, "1", True),
+    ],
+)
+def test_what_a_field_of_a_page_says(call: Call, field: dict[str, Any], text: str, due: Any) -> None:
+    """An empty entry is a missing value wherever the model takes one."""
+    script = """({makeFields}, field, text) => {
+      const fields = makeFields([{name: "x", ...field}], () => {});
+      document.body.replaceChildren(...fields.elements);
+      document.querySelector("[data-feature]").value = text;
+      const {values, faults} = fields.read();
+      return faults.length ? faults.join() : [values.x];
+    }"""
+    found = call("page/fields.js", script, field, text)
+    assert found == [due] or (isinstance(found, str) and due in found)

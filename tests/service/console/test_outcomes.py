@@ -279,6 +279,62 @@ def test_only_what_is_drawn_is_asked_for() -> None:
     ]
 
 
+INFINITE = [1.0, float("nan"), float("inf"), -1e39, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("input_", "column", "due", "lacking"),
+    [
+        ({"datatype": "FP64"}, INFINITE, [0, 3, 4], 2),
+        ({"datatype": "FP32"}, INFINITE, [0, 4], 3),  # float32 has no such number
+        ({"datatype": "FP64", "missing": True}, INFINITE, [0, 1, 3, 4], 1),  # a missing value is sent
+        ({"datatype": "FP32", "missing": True}, INFINITE, [0, 1, 4], 2),
+        ({"datatype": "INT64"}, [1.0, float("nan"), 3.0], [0, 2], 1),
+        ({"datatype": "INT64", "missing": True}, [1.0, float("nan")], [0], 1),  # whole numbers have no NaN
+        ({"datatype": "BOOL"}, ["true", None], [0], 1),
+        ({"datatype": "BYTES"}, ["own", None], [0, 1], 0),  # a missing text is an empty one
+        ({"datatype": "BYTES"}, [1.0, float("nan")], [0], 1),
+    ],
+)
+def test_which_rows_can_be_sent(
+    input_: dict[str, Any], column: list[Any], due: list[int], lacking: int
+) -> None:
+    """One row that the gateway refuses would make it refuse all of its request."""
+    body = """const { input_, values, words } = given;
+        const codes = words && Int32Array.from(words, (word) => (word === null ? -1 : 0));
+        const column = words
+          ? { name: "a", kind: "text", words: words.filter(Boolean), codes }
+          : { name: "a", kind: "number", values: Float64Array.from(values.map(Number)) };
+        const bound = [{ missing: false, ...input_, columns: [column] }];
+        const found = own.usable(bound, (words ?? values).length);
+        return { rows: [...found.rows], lacking: [...found.lacking] };"""
+    is_words = isinstance(column[0], str)
+    values = None if is_words else [str(one).replace("inf", "Infinity") for one in column]
+    given = {"input_": input_, "values": values, "words": column if is_words else None}
+    found = in_node(["portfolio/tensors.js"], body, given)
+    assert found == {"rows": due, "lacking": [["a", lacking]] if lacking else []}
+
+
+def test_features_are_in_the_order_of_all_rows_that_are_there() -> None:
+    """Rows come in batches: what is largest in the first need not stay so."""
+    body = """const { layoutOf, Portfolio } = own;
+        const { group_attributions, decision, ...features } = { ...given, groups: [], players: [] };
+        const layout = layoutOf({ ...features, inputs: features.inputs.slice(0, 1) });
+        const columns = ["a", "b"].map((name) => ({ name, kind: "number", values: Float64Array.of(1, 2) }));
+        const rows = Uint32Array.of(0, 1);
+        const portfolio = new Portfolio({ table: { columns }, layout, rows, target: 0, features });
+        const orders = [[1, 0.5], [1, 9]].map((values, from) => {
+          const numbers = (one) => ({ shape: [1, 1], datatype: "FP64", values: [one] });
+          const tensors = new Map([["explained_value", numbers(0)], ["base_value", numbers(0)]]);
+          tensors.set("x_attributions", { shape: [1, 1, 2], datatype: "FP64", values });
+          portfolio.explained.take({ tensors, parameters: {} }, from, 1);
+          return [portfolio.order(), [...portfolio.means]];
+        });
+        return orders;"""
+    found = in_node(["portfolio/portfolio.js", "portfolio/tensors.js"], body, LAYOUT)
+    assert found == [[[0, 1], [1, 0.5]], [[1, 0], [1, 4.75]]]
+
+
 _RATES = "const rates = new own.Rates(given.scores, given.bad, [...given.scores.keys()]);"
 
 
@@ -315,8 +371,23 @@ def test_calibration_is_of_tenths_with_wilsons_intervals() -> None:
         assert other["y"] == pytest.approx(1 - bin_["y"])
         expected = binomtest(int(bad[tenth].sum()), bin_["n"]).proportion_ci(method="wilson")
         assert (bin_["low"], bin_["high"]) == pytest.approx((expected.low, expected.high))
-    arguments["scores"][-1] = 1.5  # no probabilities
-    assert in_node(["portfolio/outcomes.js"], body, arguments) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("scores", "bins"),
+    [
+        ([0.0, 0.5, 1.0], 3),  # both ends are probabilities
+        ([0.0, 0.0], 1),
+        ([1.0], 1),
+        ([0.5, float(np.nextafter(1, 2))], 0),
+        ([-float(np.nextafter(0, 1)), 0.5], 0),
+        ([], 0),
+    ],
+)
+def test_calibration_is_of_probabilities(scores: list[float], bins: int) -> None:
+    body = f'{_RATES} return own.calibration(rates, "above").length;'
+    given = {"scores": scores, "bad": [0] * len(scores)}
+    assert in_node(["portfolio/outcomes.js"], body, given) == bins
 
 
 def test_of_outcomes_of_one_kind_there_is_no_curve() -> None:

@@ -201,6 +201,10 @@ async def test_an_explainer_without_references_has_the_names_of_the_model(
             assert answer.status_code == 200, answer.text
         assert answer.json()["explainer"]["name"] == "gradients"
         assert answer.json()["explanations"][0]["attributions"] == {"income": 0.5, "debt": 0.5}
+        path = "/v1/models/loans/features?explainer="
+        mine, compiled = [(await client.get(f"{path}{name}")).json() for name in ("gradients", "compiled")]
+        assert mine["features"] == compiled["features"]  # a form has the ranges of the model's references
+        assert mine["features"][0]["quantiles"]
 
 
 @pytest.mark.usefixtures("quick")

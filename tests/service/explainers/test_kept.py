@@ -8,14 +8,28 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import httpx
 import numpy as np
 import pytest
 from sqlalchemy import event
 
-from rationale_service.errors import CompileFailedError
-from rationale_service.models.explainers.records import HIDDEN, Artifact, ExplainerRecord, RecordStore, Stage
+from rationale_service.errors import (
+    CompileFailedError,
+    ConflictError,
+    StateUnavailableError,
+    UnknownModelError,
+)
+from rationale_service.models.explainers.records import (
+    HIDDEN,
+    Artifact,
+    ExplainerRecord,
+    RecordStore,
+    Stage,
+    StateSnapshot,
+)
+from rationale_service.models.explainers.replica_sync import ExplainerTasks, ReplicaSync
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.repository.registry import read_repository
 from rationale_service.state.state import State
@@ -221,6 +235,95 @@ def test_an_artifact_is_in_use_until_nothing_is_to_answer_by_it(
     record = ExplainerRecord("score", "one", 1, {}, "coming", None, False, stage, serving=serving)
     store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [record], [])
     assert {digest for digest in ("coming", "old", "other") if store.in_use(digest)} == used
+
+
+@pytest.mark.parametrize(
+    ("asked", "serving", "used"),
+    [
+        ("new", None, {"new"}),
+        (None, "of old", {"old"}),  # another one was asked for since, which has none
+        ("new", "of old", {"new", "old"}),
+        ("new", "of new", {"new"}),
+        (None, "of none", set()),
+        (None, "gone", set()),
+    ],
+)
+def test_a_reference_set_is_used_by_what_is_asked_for_and_by_what_answers(
+    asked: str | None, serving: str | None, used: set[str], folder: Path, tmp_path: Path
+) -> None:
+    """None of both may be deleted: people's explanations are of it."""
+    one = ExplainerRecord("score", "one", 1, {}, "coming", asked, False, Stage.READY, serving=serving)
+    made = [
+        Artifact(f"of {name or 'none'}", f"entry {name}", "score", "m", name, 1)
+        for name in ("new", "old", None)
+    ]
+    store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [one], made)
+    assert {name for name in ("new", "old") if one in store.using(name)} == used
+
+
+@pytest.mark.parametrize(
+    ("others", "name", "lacks"),
+    [
+        ([], "new", True),
+        ([], f"{HIDDEN}new", False),  # no person asked for it
+        ([{"is_default": True}], "new", False),
+        ([{"wants_default": True}], "new", False),  # it is being made
+        ([{}], "new", True),
+        ([{"model": "other", "is_default": True}], "new", True),
+        ([{"name": "new", "is_default": True}], "new", True),  # it is this one
+    ],
+)
+def test_the_first_explainer_of_a_model_is_its_default(
+    others: list[dict[str, Any]], name: str, lacks: bool, tmp_path: Path
+) -> None:
+    write_plain(tmp_path / "models")
+    known = ExplainerRecord("score", "known", 1, {}, "d", None, False, Stage.QUEUED)
+    records = [replace(known, **other) for other in others]
+    store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), records)
+    assert store.lacks_default(("score", name)) is lacks
+
+
+def follower(store: RecordStore, plane: Any = None) -> ReplicaSync:
+    return ReplicaSync(
+        plane or MagicMock(), MagicMock(), store, ExplainerTasks(), lambda _: None, lambda _: None
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "generation", "due"),
+    [(9.0, 5.0, 1, 9.0), (5.0, 9.0, 1, 9.0), (5.0, 5.0, 1, 5.0), (9.0, 5.0, 2, 5.0)],
+)
+async def test_an_explainer_was_used_last_when_any_process_used_it(
+    mine: float, theirs: float, generation: int, due: float, tmp_path: Path
+) -> None:
+    """Else what one process uses all the time would make room for others; a newer one begins anew."""
+    write_plain(tmp_path / "models")
+    known = ExplainerRecord("score", "one", 1, {}, "d", None, False, Stage.READY, updated_s=mine)
+    store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), [known])
+    other = replace(known, generation=generation, updated_s=theirs)
+    await follower(store)._adopt(StateSnapshot(2, [other], [], [], {}))
+    assert store.records["score", "one"] == replace(other, updated_s=due)
+
+
+@pytest.mark.parametrize(
+    ("found", "due"),
+    [
+        ("d", True),
+        ("other", False),  # it is of another version of the model
+        (UnknownModelError("gone"), False),
+        (ConflictError("not loaded as it is now"), False),
+        (StateUnavailableError("later"), True),  # the compile meets it, and tells
+    ],
+)
+async def test_only_an_explainer_of_the_model_that_is_here_is_made_here(
+    found: str | Exception, due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plain(tmp_path / "models")
+    one = ExplainerRecord("score", "one", 1, {"method": "gradient"}, "d", None, False, Stage.QUEUED)
+    store = RecordStore(State(tmp_path / "state"), read_repository(tmp_path / "models"), [one])
+    answer = {"side_effect": found} if isinstance(found, Exception) else {"return_value": found}
+    monkeypatch.setattr(store, "digest", AsyncMock(**answer))
+    assert await follower(store)._is_of_here(one) is due
 
 
 @pytest.mark.usefixtures("quick")

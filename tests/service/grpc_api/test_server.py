@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from rationale_service.process.listening import listen
 from rationale_service.protocols.grpc import health as grpc_health
 from rationale_service.protocols.grpc import server as grpc_server
 from rationale_service.protocols.grpc.server import GrpcServer
+from rationale_service.repository.registry import Unserved
 from rationale_service.settings import Settings
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
@@ -41,6 +43,19 @@ async def test_the_index_says_why_a_model_is_not_ready(repository: Any) -> None:
         end.plane.refuse_new_work()
         (model, *_) = (await end.stub.RepositoryIndex(pb.RepositoryIndexRequest())).models
         assert (model.state, model.reason) == ("UNAVAILABLE", "the server is stopping")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_model_is_ready_or_it_is_not(repository: Any) -> None:
+    """What is missing, or cannot be served, is not ready, as in Triton: neither is an error."""
+    async with grpc_end(Settings(repository=repository)) as end:
+        plane, unserved = end.plane, Unserved("score/1/model.onnx: is missing", ())
+        plane.repository = replace(plane.repository.without(["score"]), unserved={"score": unserved})
+        found = {}
+        for name, version in (("score_explain", ""), ("score_explain", "7"), ("absent", ""), ("score", "")):
+            asked = pb.ModelReadyRequest(name=name, version=version)
+            found[name, version] = (await end.stub.ModelReady(asked)).ready
+        assert [name for name, is_ready in found.items() if is_ready] == [("score_explain", "")]
 
 
 # --- health -------------------------------------------------------------------------------------------

@@ -149,6 +149,18 @@ def test_relative_gaps(repository: Path) -> None:
     }
     np.testing.assert_allclose(relative_gaps(manifest, tensors), [0.01, 0.001, 0], rtol=1e-6)
     assert relative_gaps(manifest, {}) == []
+    numbers = np.array([[2.0, -3.0, 0.0, 4.0], [-8.0, 1.0, 5.0, 0.0], [-0.01, 0.02, 0.03, 0.04]], np.float32)
+    names = (manifest.explained_value, manifest.base_value, manifest.completeness_gap)
+    rows = {name: own[:, None] for name, own in zip(names, numbers, strict=True)}
+    without = {name: own for name, own in rows.items() if name != manifest.base_value}
+    for given in (rows, without):  # most requests have one row and one target, which is counted apart
+        alone = [
+            relative_gaps(manifest, {name: own[i : i + 1] for name, own in given.items()}) for i in range(4)
+        ]
+        assert np.concatenate(alone) == pytest.approx(relative_gaps(manifest, given), rel=1e-6)
+    np.testing.assert_allclose(
+        relative_gaps(manifest, rows), [0.01 / 8, 0.02 / 3, 0.03 / 5, 0.04 / 4], rtol=1e-6
+    )
 
 
 @SESSION

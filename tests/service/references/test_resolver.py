@@ -13,7 +13,7 @@ from rationale import DeepShap, IntegratedGradients, OpenReferences, compile_mod
 from rationale_service.protocols.grpc.servicer import infer
 from tests.compiler.models import mlp, rows
 from tests.service import handmade
-from tests.service.explaining import SECONDS, Gate, administered, until
+from tests.service.explaining import SECONDS, Gate, administered, explainers_of, until
 from tests.service.own_time import skipping
 from tests.service.references.request_time import (
     ATTRIBUTIONS,
@@ -94,6 +94,25 @@ async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gat
             await until(lambda reference_rows=reference_rows: bool(holding(folder, reference_rows)))
         await until(lambda: not holding(folder, R))
         assert holding(folder, OTHER)
+
+
+async def test_what_has_a_name_too_stays_when_room_is_made(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    """What requests brought, and somebody has put under a name since: only the hidden name goes."""
+    async with administered(folder, bake_references_after=2, max_unnamed_reference_sets=1) as client:
+        for _ in range(2):
+            await ask(client, tensor("x_references", R))
+        await until(lambda: bool(holding(folder, R)))
+        assert (await put(client, "mine", R)).is_success
+        sets = client.app.state.gateway.references.sets  # type: ignore[attr-defined]
+        digest = sets.get("mine").digest
+        own = explainers_of(client).store.using(digest)
+        assert len(sets.named(digest)) == 2
+        assert own
+        for _ in range(2):
+            await ask(client, tensor("x_references", OTHER))
+        await until(lambda: sets.named(digest) == ["mine"])
+        assert explainers_of(client).store.using(digest) == own
+        assert_explains(await ask(client, reference_set="mine"), R)
 
 
 async def test_nothing_is_kept_of_a_request_by_default(client: httpx.AsyncClient, folder: Path) -> None:

@@ -323,6 +323,20 @@ def test_putting_the_same_again_changes_nothing(sets: ReferenceSets) -> None:
     assert sets.put("a", "score", ROWS) == sets.put("a", "score", ROWS)
 
 
+def test_a_set_is_as_old_as_its_content(state: State) -> None:
+    """The oldest ones make room."""
+    times = iter(range(1, 9))
+    sets = ReferenceSets(state, clock=lambda: next(times))
+    created = [
+        sets.put(name, "score", rows).created_s for name, rows in (("a", ROWS), ("b", OTHER), ("a", ROWS))
+    ]
+    assert created == [1, 2, 1]
+    assert sets.put("a", "score", OTHER).created_s == 3
+    assert ReferenceSets(state).get("a").created_s == 3
+    sets.remove("a")
+    assert sets.put("a", "score", OTHER).created_s == 4
+
+
 def test_another_content_under_a_name(sets: ReferenceSets, state: State) -> None:
     sets.put("a", "score", ROWS)
     stored = sets.put("a", "score", OTHER)

@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -21,6 +22,7 @@ from tritonclient.grpc import service_pb2 as pb
 from rationale_service.errors import RateLimitedError, UnauthenticatedError
 from rationale_service.repository.registry import read_repository
 from rationale_service.security import rate_limit
+from rationale_service.security.circuit import Circuit
 from rationale_service.security.keys import (
     Caller,
     Keyring,
@@ -31,6 +33,7 @@ from rationale_service.security.keys import (
     read_keys,
 )
 from rationale_service.security.rate_limit import RateLimits, window_of
+from rationale_service.security.watch import WatchedSource, watch
 from rationale_service.settings import Settings
 from tests.service import handmade
 from tests.service.conftest import gateway
@@ -56,6 +59,58 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
 )
 def test_loopback(host: str, local: bool) -> None:
     assert is_loopback(host) == local
+
+
+def test_after_a_pause_one_call_is_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others go on without the machine until that one is answered."""
+    clock, counted = [0.0], list[int]()
+    monkeypatch.setattr(
+        "rationale_service.security.circuit.time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
+    circuit = Circuit(5, lambda: counted.append(1))
+    assert [circuit.lets_through() for _ in range(3)] == [True] * 3
+    circuit.failed()
+    for clock[0] in (0.0, 4.9):
+        assert not circuit.lets_through()
+    for clock[0] in (5.0, 10.0):  # nothing was reported of the first test
+        assert [circuit.lets_through() for _ in range(3)] == [True, False, False]
+    circuit.answered()
+    assert [circuit.lets_through() for _ in range(3)] == [True] * 3
+    assert len(counted) == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "read"),
+    [
+        ("aaa", []),
+        ("abbb", ["b"]),
+        ("abcddd", ["d"]),  # half-written ones are not read
+        ("abbbccc", ["b", "c"]),
+        ("abab", []),
+        ("abaa", []),  # as it was
+        ("abb?bb", ["b"]),  # for a moment it could not be looked at
+        ("a?bb", ["b"]),
+    ],
+)
+async def test_a_thing_is_read_again_once_it_stays(seen: str, read: list[str]) -> None:
+    """It is looked at once in an interval: `?` is an error."""
+    looks, found, last = iter(seen), list[str](), ""
+
+    def look() -> str:
+        nonlocal last
+        last = next(looks, "")
+        if not last:
+            raise LookupError("over")
+        if last == "?":
+            raise OSError("gone")
+        return last
+
+    async def note() -> None:
+        found.append(last)
+
+    with pytest.raises(LookupError, match="over"):
+        await watch(WatchedSource(look, note, 0.0))
+    assert found == read
 
 
 # --- over HTTP ------------------------------------------------------------------------------------------

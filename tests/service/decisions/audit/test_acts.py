@@ -72,6 +72,25 @@ def test_what_was_changed_shows(database: SqlStore, statement: str, fault: str) 
     assert f"chain acts, {fault}" in [str(each) for each in verify_acts(database)]
 
 
+def test_only_the_row_that_was_changed_is_named(tmp_path: Path) -> None:
+    """One that cannot be read is there: the next follows it. SQLite takes any type."""
+    changes = {
+        "caller = x'00'": ["row 2: cannot be read: caller cannot have been written so"],
+        "status = 'ok', act = x'00'": ["row 2: cannot be read: act, status cannot have been written so"],
+        "caller = 'nobody'": ["row 2: it was altered"],
+        "hash = 'none'": ["row 2: it was altered", "row 3: it does not follow the one before"],
+    }
+    for i, (change, faults) in enumerate(changes.items()):
+        database = SqlStore(tmp_path / f"{i}.sqlite3")
+        for number in (1, 2, 3):
+            record(database, act(number))
+        with database.writing() as connection:
+            connection.execute(text(f"UPDATE audit_acts SET {change} WHERE number = 2"))  # noqa: S608 (above)
+        *found, count = verify_acts(database)
+        assert ([str(one) for one in found], count) == ([f"chain acts, {one}" for one in faults], 3)
+        database.close()
+
+
 async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handmade.write_score(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models")

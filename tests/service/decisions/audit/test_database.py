@@ -16,7 +16,8 @@ from sqlalchemy import MetaData, inspect, text
 
 from rationale.errors import InvalidOptionError
 from rationale_service.configuration import load_settings
-from rationale_service.decisions.audit.ledger import open_ledger, place_of
+from rationale_service.decisions.audit.ledger import Ledger, open_ledger, place_of
+from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import metadata
 from rationale_service.decisions.audit.verify import verify
@@ -240,3 +241,31 @@ def test_settings_that_make_no_sense() -> None:
     for wrong in ({"audit_inputs": "open"}, {"audit_retention_months": -1}):
         with pytest.raises((ValidationError, InvalidOptionError)):
             load_settings(wrong)
+
+
+def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:
+    """The key of erased inputs, among them: SQLite would leave it on a free page."""
+    key_file = tmp_path / "key"
+    key_file.write_bytes(b"k" * 32)
+    file = tmp_path / "audit.sqlite3"
+    ledger = Ledger(SqlStore(file), InputCodec("sealed", key_file))
+    ledger.append([[decision(number)] for number in range(1, 4)])
+    row = ledger.store.read(decision(2).id)
+    assert row is not None
+    wrapped = str(row["wrapped"]).encode()
+    ledger.close()
+    assert wrapped in file.read_bytes()
+    assert ledger.store.erase(decision(2).id, "2026-11-24T00:00:00+00:00", "signature")
+    ledger.close()
+    assert not any(wrapped in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_connection_keeps_its_promises_however_sqlite_was_built(tmp_path: Path) -> None:
+    """What is deleted is overwritten, and a transaction is on the disk when it ends."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "audit.sqlite3")) as connection:
+        for setting in ("secure_delete=OFF", "synchronous=OFF", "journal_mode=DELETE"):
+            connection.execute(f"PRAGMA {setting}")
+        opening._set_up(connection, None)
+        names = ("secure_delete", "synchronous", "journal_mode")
+        found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    assert found == [1, 2, "wal"]

@@ -48,6 +48,29 @@ def test_what_was_recorded_is_read_again(ledger: Ledger) -> None:
         store.read("none")
 
 
+@pytest.mark.parametrize("end", ["since", "until"])
+@pytest.mark.parametrize(
+    ("given", "is_time"),
+    [
+        ("2026", True),
+        ("2026-11", True),
+        ("2026-11-23T10:00:02.000003+00:00", True),
+        ("tomorrow", False),
+        ("", False),
+        ("2026-11-23 10:00", False),
+        ("2026-11-23T10:00:02+01:00", False),  # another place's hour
+        ("2026-11-23T10:00:02Z", False),
+    ],
+)
+def test_decisions_are_asked_for_by_times(ledger: Ledger, end: str, given: str, is_time: bool) -> None:
+    """Rows are compared by their texts: one in another form would leave rows out, or let all pass."""
+    ledger.append([[decision(1)]])
+    with contextlib.nullcontext() if is_time else pytest.raises(InvalidOptionError, match="is no time"):
+        is_there = (given < decision(1).time) == (end == "since")
+        ends = (given, None) if end == "since" else (None, given)
+        assert len(list(ledger.in_order(*ends))) == is_there
+
+
 def test_a_key_gives_what_was_decided_by_it(ledger: Ledger) -> None:
     batch = [decision(1, "key", 0), decision(2, "key", 1)]
     ledger.append([batch])

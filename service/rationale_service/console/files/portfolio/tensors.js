@@ -60,11 +60,12 @@ export function usable(bound, rows) {
   const fine = new Uint8Array(rows).fill(1);
   const lacking = new Map();
   for (const input of bound) {
-    if (input.missing && FLOATS.has(input.datatype)) continue;
+    const isGap = input.missing && FLOATS.has(input.datatype) ? Number.isNaN : () => false;
+    const rounded = input.datatype === "FP32" ? Math.fround : Number; // which may be too large for it
     for (const column of input.columns) {
       let count = 0;
       for (let row = 0; row < rows; row++) {
-        const there = column.kind === "text" ? column.codes[row] >= 0 : Number.isFinite(column.values[row]);
+        const there = column.kind === "text" ? column.codes[row] >= 0 : Number.isFinite(rounded(column.values[row])) || isGap(column.values[row]);
         if (there || (column.kind === "text" && input.datatype === "BYTES")) continue;
         fine[row] = 0;
         count++;
