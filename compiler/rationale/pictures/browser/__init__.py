@@ -1,4 +1,4 @@
-"""What all pages share: the style, and modules of elements, forms, numbers in words and bars."""
+"""The parts that all pages share: the style, and modules of elements, forms, numbers in words and bars."""
 
 from pathlib import Path
 
