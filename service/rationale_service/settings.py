@@ -190,7 +190,7 @@ class Settings(BaseSettings):
 
     @field_validator("repository", mode="before")
     @classmethod
-    def _is_a_repository(cls, value: Any) -> Any:
+    def _parse_repository(cls, value: Any) -> Any:
         if not isinstance(value, str) or "://" not in value:
             return Path(value) if isinstance(value, str) else value
         if not re.fullmatch(r"[a-z0-9+]+://\S*[^\s/]\S*", value):

@@ -167,7 +167,7 @@ def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[s
 
 
 def _comparisons(repository: Path, name: str) -> list[str]:
-    """Return the entries that an earlier compile of `NAME` wrote next to its explanation."""
+    """Return the names of the comparisons' entries, NAME_explain_*, of earlier compiles."""
     entries = [path.parent for path in repository.glob(f"{name}{EXPLAIN_SUFFIX}_*/{FILE_NAME}")]
     return [entry.name for entry in entries if is_entry_name(entry.name, name) and _explains(entry, name)]
 

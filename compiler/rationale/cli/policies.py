@@ -259,7 +259,7 @@ def _measure_draws(
     rows: np.ndarray,
     outcomes: np.ndarray,
 ) -> tuple[list[str], list[str]]:
-    """Return a table of answers by K, which shows how far they move, and warnings."""
+    """Return a table of how far draws of each size vary in base value and attributions, and warnings."""
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):
         return [], ["nothing was measured: the scores decline no row, and there are no reasons."]

@@ -9,7 +9,8 @@ import typer
 from rationale.terminal import reporting_errors
 
 
-def _read(repository: str | Path) -> Path:
+def _local_folder(repository: str | Path) -> Path:
+    """Return the repository's folder; pull a URL first."""
     if isinstance(repository, Path) or "://" not in repository:
         return Path(repository)
     with reporting_errors():
@@ -26,6 +27,6 @@ Repository = Annotated[
     typer.Option(
         help="The model repository: a folder, or a URL (s3://…), which is copied first.",
         metavar="FOLDER|URL",
-        parser=_read,
+        parser=_local_folder,
     ),
 ]

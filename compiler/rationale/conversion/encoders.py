@@ -26,7 +26,7 @@ def reads_texts(operator: Any) -> bool:
 
 
 def one_hot(convert: Convert) -> Convert:
-    """Convert a OneHotEncoder as skl2onnx does, with rare categories as one and a new one as none."""
+    """Wrap skl2onnx's converter: rare categories share a column, and an unknown one sets none."""
 
     def convert_one_hot(scope: Any, operator: Any, container: Any) -> None:
         encoder, inputs = operator.raw_operator, list(operator.inputs)

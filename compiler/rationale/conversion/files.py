@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rationale.conversion.wrappers import exporter_of
+from rationale.conversion.wrappers import export_advice
 from rationale.errors import InvalidModelError, InvalidOptionError, reason_of
 
 ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 lets commands read them without --allow-pickle
@@ -34,7 +34,7 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
     """
     kind = path.suffix.lower()
     if kind in _ELSEWHERE:
-        raise InvalidModelError(f"{path} is not converted here. {exporter_of(_ELSEWHERE[kind])}.")
+        raise InvalidModelError(f"{path} is not converted here. {export_advice(_ELSEWHERE[kind])}.")
     if kind in PICKLES and not allow_pickle:
         raise InvalidOptionError(
             f"{path}: a pickle is a program that runs as it is read, with your rights. If you made it, or "

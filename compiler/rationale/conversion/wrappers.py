@@ -54,10 +54,11 @@ def unwrapped(model: Any) -> Any:
 def exporter(model: object) -> str | None:
     """Return advice for models that their own library exports to ONNX; None for an unknown library."""
     packages = (kind.partition(".")[0] for kind in _kinds(model))
-    return next(filter(None, map(exporter_of, packages)), None)
+    return next(filter(None, map(export_advice, packages)), None)
 
 
-def exporter_of(package: str) -> str | None:
+def export_advice(package: str) -> str | None:
+    """Return advice on the export of a library's models; None if there is none."""
     return _EXPORTERS.get(package)
 
 

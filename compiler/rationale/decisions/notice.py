@@ -230,6 +230,7 @@ def _missing_variable_class(missing: dict[str, None]) -> type[Undefined]:
             return type(self)(name=f"{self._undefined_name}.{name}")
 
         def _note(self) -> None:
+            """Record the variable as missing; raise if the sandbox forbids the access."""
             if self._undefined_exception is SecurityError:
                 self._fail_with_undefined_error()
             within = self._undefined_obj.within if isinstance(self._undefined_obj, _Variables) else ""

@@ -235,7 +235,7 @@ def sample(
     mean = squares = np.zeros((ends[1].shape[1], players))  # Welford's sums
     for n in range(1, rounds + 1):
         ranks = rank_players(np.zeros((len(references), players)), random)
-        pair = [_walk(answer, x, references, ends, r, owner) for r in (ranks, players - 1 - ranks)]
+        pair = [_gains_in_order(answer, x, references, ends, r, owner) for r in (ranks, players - 1 - ranks)]
         round_values = np.tensordot(weights, (pair[0] + pair[1]) / 2, axes=1).T
         before, mean = mean, mean + (round_values - mean) / n
         squares = squares + (round_values - before) * (round_values - mean)
@@ -245,7 +245,7 @@ def sample(
     return sampled
 
 
-def _walk(
+def _gains_in_order(
     answer: Answer,
     x: np.ndarray,
     references: np.ndarray,
@@ -253,7 +253,7 @@ def _walk(
     ranks: np.ndarray,
     owner: np.ndarray,
 ) -> np.ndarray:
-    """Return each player's gain [K, players, t] as it joins each reference, in the order of its rank."""
+    """Return the gain [K, players, t] as each player, by its rank, switches from a reference to x."""
     k, players = ranks.shape
     values = np.empty((k, players + 1, ends[0].shape[1]))
     values[:, 0], values[:, -1] = ends

@@ -344,12 +344,12 @@ def _row_shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
     return ir.Shape([_row_dim(a, b) for a, b in zip(few, many, strict=True)])
 
 
-def _row_dim(few: int, many: int) -> int | str | None:
-    """Return a·N, a number, or None if the length is neither."""
-    if few == many:
-        return few
-    per_row, remainder = divmod(few, _COUNTS[0])
-    if remainder or many != per_row * _COUNTS[1]:
+def _row_dim(at_few_rows: int, at_many_rows: int) -> int | str | None:
+    """Return a length by its values at two row counts: fixed, or a multiple of N; None if neither."""
+    if at_few_rows == at_many_rows:
+        return at_few_rows
+    per_row, remainder = divmod(at_few_rows, _COUNTS[0])
+    if remainder or at_many_rows != per_row * _COUNTS[1]:
         return None
     return rows_dim(per_row)
 

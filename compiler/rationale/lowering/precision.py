@@ -113,7 +113,7 @@ def _drop_casts(model: ir.Model) -> None:
 
 
 def narrow(model: ir.Model, to: Narrow) -> ir.Model:
-    """Give a float32 model its original inputs and outputs, in place, by a Cast at each; return it."""
+    """Cast a widened model's inputs and outputs back to their original types, in place; return it."""
     graph = model.graph
     names = {v.name for v in _values(model)}
     for i, inside in enumerate(graph.outputs):

@@ -112,7 +112,7 @@ class CellSpace:
         return self.trees.boxes.range(low, high)[0] > self.cut + 2 * SAFE
 
     def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
-        """Return the value of a candidate: cells have no nearer one."""
+        """Return the candidate's own value: the row gets the same answer anywhere in its cell."""
         del holds
         return self.candidates.value(i)
 

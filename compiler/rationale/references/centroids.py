@@ -19,7 +19,7 @@ from rationale.lowering import lower
 LEAST = 5  # rows of a group: a centroid of fewer would say too much of each
 _ROUNDS = 100
 _BLOCK = 4096  # rows whose distances, or outputs, are held at once
-_TOLERANCES = (1e-6, 1e-3, 1.0)  # of a mean output, squared, in standard deviations; see `balanced`
+_TOLERANCES = (1e-6, 1e-3, 1.0)  # of a mean output, squared, in standard deviations; see `balance_weights`
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def balance_weights(
 
     min over w of Σ w·log(w/p) + ‖shift(w)‖²/(2·tolerance), Σ w = 1: entropy balancing (Hainmueller, 2012), in
     a form that has a solution even if no weights keep every mean. The function takes the smallest tolerance
-    whose weights are worth at least half as many equal ones as the shares are; else it keeps the shares.
+    that keeps at least half of the shares' effective sample size; if none does, it keeps the shares.
     """
     weights = weights_keeping_means(
         centroids.weights, np.concatenate([o.shift(np.eye(len(centroids.weights))) for o in outputs], axis=1)

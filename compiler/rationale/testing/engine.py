@@ -50,7 +50,7 @@ def by_onnx(
 
 
 def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with functions' default attributes written out: its evaluator does not read them."""
+    """Write functions' default attributes into their calls: ONNX's evaluator ignores them."""
     if not model.functions:
         return model
     full = onnx.ModelProto()

@@ -33,19 +33,19 @@ class Picker:
         return self.op.GatherElements(x, self.op.Add(self._zero, index), axis=1)
 
     def sums(self, x: Tensor, column_of: np.ndarray, columns: int) -> Tensor:
-        """Return [1, columns], the sum of each column's numbers, by chunks.
+        """Sum each column's numbers, chunk by chunk; return [1, columns].
 
         Args:
             column_of: the column of each number of `x`; −1 for numbers that are 0.
         """
         while not np.array_equal(column_of, np.arange(columns)):
-            index, following = chunk_columns(column_of, columns)
-            nothing = np.append(np.flatnonzero(column_of < 0), len(column_of))[0]
-            if nothing == len(column_of):
+            index, next_column_of = chunk_columns(column_of, columns)
+            zero_index = np.append(np.flatnonzero(column_of < 0), len(column_of))[0]
+            if zero_index == len(column_of):
                 x = concatenate(self.op, [x, self.op.row_constant(np.zeros((1, 1), x.dtype.numpy()))])
-            picked = self(x, np.where(index < 0, nothing, index).reshape(-1))
+            picked = self(x, np.where(index < 0, zero_index, index).reshape(-1))
             x = self.op.ReduceSum(self.op.reshape(picked, (1, *index.shape)), [2], keepdims=0)
-            column_of = following
+            column_of = next_column_of
         return x
 
 

@@ -105,7 +105,7 @@ class _DecisionWindow:
             np.add.at(self._counts, (self._indices, np.array(gone)), -1)
 
     def figures(self) -> dict[str, float]:
-        """Return the stability figures by the key of the classes; 0 while there are too few decisions."""
+        """Return the stability index of the score and of each feature; 0 below LEAST decisions."""
         if len(self) < LEAST:
             return dict.fromkeys(self.classes, 0.0)
         counted = zip(self.classes.items(), self._counts, strict=True)

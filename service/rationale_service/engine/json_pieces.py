@@ -30,7 +30,7 @@ Loads = Callable[[bytes], Any]
 
 
 class FaultError(ValueError):
-    """A text that is no JSON from byte `at` on."""
+    """A text that is no JSON from byte `position` on."""
 
     def __init__(self, text: str, position: int) -> None:
         super().__init__(f"{text} at byte {position}")

@@ -76,7 +76,7 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
 
 
 def rows_decide(model: ir.Model) -> bool:
-    """Tell whether a condition may depend on the rows, or a Scan runs over them: each row has its own."""
+    """Tell whether control flow can differ between rows: by a condition, or by a Scan over them."""
     rows = dependent_on_batch(model)
     for node in _control_flow_nodes(model.graph):
         if node.op_type == "Scan" and _scans_rows(node):

@@ -105,6 +105,7 @@ def _concat(op: Rewriting, node: ir.Node, sequences: Sequences) -> Result:
 
 
 def _split(op: Rewriting, node: ir.Node, _: Sequences) -> Result:
+    """Return the parts of a SplitToSequence; None while sizes are unknown."""
     x, axis = node.inputs[0], node.attributes.get_int("axis", 0) or 0
     size = None if x is None or x.shape is None else x.shape[axis]
     if x is None or not isinstance(size, int):

@@ -99,12 +99,12 @@ def _opset(proto: onnx.ModelProto) -> int:
     return next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 1)
 
 
-def _means_the_same(node: onnx.NodeProto, newest: int, version: int) -> bool:
+def _means_the_same(node: onnx.NodeProto, known_opset: int, declared_opset: int) -> bool:
     """Tell whether the older opset has everything that the node uses; the engine checks its types."""
     if node.domain not in ("", "ai.onnx"):
         return True
     try:
-        old, new = (_schema(node.op_type, v) for v in (newest, version))
+        old, new = (_schema(node.op_type, v) for v in (known_opset, declared_opset))
     except onnx.defs.SchemaError:
         return False
     if old.since_version == new.since_version:

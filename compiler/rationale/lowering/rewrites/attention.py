@@ -42,7 +42,7 @@ def _join_heads(op: Rewriting, heads: ir.Value) -> ir.Value:
 
 
 def _length(op: Rewriting, x: ir.Value, axis: int) -> ir.Value:
-    """Return the size along an axis [1]; it is folded if it is known."""
+    """Return the size along `axis`, a tensor of shape [1]; a known one is folded."""
     return op.Shape(x, start=axis, end=axis + 1)
 
 

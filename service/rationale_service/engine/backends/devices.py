@@ -59,16 +59,16 @@ class Devices:
         return wants_gpu and not self.cpu_fallback
 
     def _devices_of_group(self, group: InstanceGroup) -> list[str]:
-        count = gpu_count()
-        optional = group.kind != "KIND_GPU" and not group.gpus
+        gpus = gpu_count()
+        gpu_optional = group.kind != "KIND_GPU" and not group.gpus
         if self.choice == "cpu" or (
-            self.choice == "auto" and (group.kind == "KIND_CPU" or (optional and not count))
+            self.choice == "auto" and (group.kind == "KIND_CPU" or (gpu_optional and not gpus))
         ):
             return [CPU] * group.count
-        missing = [number for number in group.gpus if number >= count]
-        if missing or not count:
-            raise NoGpuError(_absence(missing, count))
-        return [f"cuda:{gpu}" for gpu in group.gpus or range(count) for _ in range(group.count)]
+        missing = [number for number in group.gpus if number >= gpus]
+        if missing or not gpus:
+            raise NoGpuError(_absence(missing, gpus))
+        return [f"cuda:{gpu}" for gpu in group.gpus or range(gpus) for _ in range(group.count)]
 
 
 def gpu_count() -> int:
@@ -94,9 +94,9 @@ def _gpus_of_driver() -> int:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return 0
-    count = ctypes.c_int()
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    return 0 if failed else count.value
+    gpus = ctypes.c_int()
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(gpus))
+    return 0 if failed else gpus.value
 
 
 @functools.cache
@@ -106,9 +106,9 @@ def _preload() -> None:
         ort.preload_dlls()
 
 
-def _absence(missing: list[int], count: int) -> str:
+def _absence(missing: list[int], gpus: int) -> str:
     if CUDA_PROVIDER not in ort.get_available_providers():
         return "a GPU is asked for, and this onnxruntime has no CUDA: install onnxruntime-gpu in its place"
-    if not count:
+    if not gpus:
         return "a GPU is asked for, and CUDA's driver shows none"
-    return f"GPU {', '.join(map(str, missing))} is asked for, and CUDA's driver shows {count}, counted from 0"
+    return f"GPU {', '.join(map(str, missing))} is asked for, and CUDA's driver shows {gpus}, counted from 0"

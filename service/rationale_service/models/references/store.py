@@ -172,6 +172,7 @@ class ReferenceSets:
                     raise
 
     def _delete_unnamed(self) -> None:
+        """Delete files without a name, but spare young and shared ones while other replicas run."""
         has_others = self._state.behind(sys.maxsize)
         self._delete_files(time.time() - _YOUNG_S if has_others else math.inf)
         if self._blobs is not None and not has_others:

@@ -193,6 +193,7 @@ class RelevancePull:
         return label(rule or self.default_rule)
 
     def __call__(self, op: Ops, call: RuleCall, m: Any) -> Sequence[Carried | None]:
+        """Return the multiplier or relevance that each input of an operator receives from its output's, m."""
         rule = self.rules.get(call.outputs[0], self.default_rule)
         layer = self.layers.get(call.outputs[0])
         if isinstance(rule, Pass):

@@ -234,7 +234,7 @@ def _as_multiplier(op: Ops, layer: LinearLayer, leaving: Mapping[Operand, Tensor
 
 
 def modify_weights(op: Ops, w: Tensor, modification: Modified) -> Tensor:
-    """Return ρ(W)."""
+    """Return the weights as a rule modifies them, ρ(W)."""
     if not isinstance(modification, Parts):
         return modification(op, w)
     parts = [
