@@ -212,7 +212,7 @@ def test_several_inputs(place: Path) -> None:
     assert call(*base, "--references", "two.npz").exit_code == 0
     assert_refused(call(*base, "--references", "r.npy"), r"2 inputs are explained \(a, b\): .* \.npz file")
     assert_refused(call("explain", "two", "--input", "r.npy"), r"takes \['a', 'b'\]: .* \.npz file")
-    assert call("explain", "two", "--input", "two.npz").stdout.count("row ") == 4
+    assert call("explain", "two", "--input", "two.npz").stdout.count("Row ") == 4
     only_a = call(*base, "--references", "two.npz", "--input", "a")
     assert_refused(only_a, r"given for \['a', 'b'\], but the explained inputs are \['a'\]")
 

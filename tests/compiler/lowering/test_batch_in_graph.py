@@ -77,8 +77,8 @@ GRAPHS = {
         e = Exp (q)
         s = ReduceSum <keepdims = 1> (e, one)
         z = Div (e, s)
-        back = Concat <axis = 0> (n, two, c, two, two)
-        u = Reshape (z, back)
+        inner = Concat <axis = 0> (n, two, c, two, two)
+        u = Reshape (z, inner)
         h = Transpose <perm = [0, 1, 3, 2, 4]> (u)
         {_END}""",
     "the batch inside axis 0": f"""

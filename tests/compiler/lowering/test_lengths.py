@@ -64,7 +64,7 @@ def test_an_axis_without_a_name() -> None:
 
 
 def test_an_open_length_that_nobody_says() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"shape \[N, steps, 4\].* Say it \(--size NAME=LENGTH"):
+    with pytest.raises(UnsupportedModelError, match=r"shape \[N, steps, 4\].*--size NAME=LENGTH"):
         compile_model(OPEN, Gradient(), targets="all")
 
 

@@ -127,7 +127,6 @@ def test_of_several_at_once_none_can_be_left_out(
         (0.951, 10, None),  # which only the outermost tenths would reach
         (0.05, 10, [1, 1]),
         (0.049, 10, None),
-        (0.999, 20, [20, 19]),  # a value of the row's own is no suggestion, however far out
     ],
 )
 def test_several_at_once_stay_within_the_middle_nine_tenths(

@@ -833,12 +833,15 @@ def test_rows_saved_under_a_name_are_each_models_own(call: Call) -> None:
 )
 def test_what_a_field_of_a_page_says(call: Call, field: dict[str, Any], text: str, due: Any) -> None:
     """An empty entry is a missing value wherever the model takes one."""
-    script = """({makeFields}, field, text) => {
-      const fields = makeFields([{name: "x", ...field}], () => {});
-      document.body.replaceChildren(...fields.elements);
-      document.querySelector("[data-feature]").value = text;
-      const {values, faults} = fields.read();
-      return faults.length ? faults.join() : [values.x];
+    script = """({Form}, field, text) => {
+      const before = field.missing ? null : (field.choices ?? [field.kind === "text" ? "a" : 1])[0];
+      const form = new Form([{name: "x", ...field}], {x: before}, () => {});
+      document.body.replaceChildren(form.element);
+      const entry = document.getElementById("field-0");
+      if (field.choices) entry.selectedIndex = Number(text);
+      else entry.value = text;
+      for (const kind of ["input", "change"]) entry.dispatchEvent(new Event(kind));
+      return form.trouble || [form.row.x];
     }"""
-    found = call("page/fields.js", script, field, text)
+    found = call("form.js", script, field, text)
     assert found == [due] or (isinstance(found, str) and due in found)

@@ -283,7 +283,7 @@ def test_explanations_warn_of_unknown_texts(models: Path, tmp_path: Path) -> Non
     assert compiled.explain(rows[:3]).warnings == (f"row 1: {UNKNOWN}",)
     rows.to_csv(tmp_path / "rows.csv", index=False)
     message = explain_file(models, "lightgbm", tmp_path / "rows.csv", None, 3, 1, silent)
-    assert message[-11] == f"warning: row 1: {UNKNOWN}"
+    assert message[-11] == f"warning: row 2: {UNKNOWN}"
     assert message[-1] == "warning: 2 more rows with such texts"
 
 

@@ -34,7 +34,7 @@ from tests.service.security.test_keys import key_file
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
-INFER, EXPLAIN, DECIDE, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
+INFER, EXPLAIN, DECIDE, _, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
 RUNS = INFER | EXPLAIN | DECIDE
 ONE_OF_EACH = {str(scope): str(scope) for scope in Scope}
 

@@ -6,7 +6,7 @@ import { tickText, ticks } from "./canvas.js";
 const LINE = 24;
 const [TOP, AXIS, RIGHT] = [10, 30, 14];
 const NAMES = 0.42; // of the width, at most
-const LETTER = 7; // pixels, of most
+const LETTER = 8; // pixels of a wide one
 
 /**
  * `width`: of its place; `names`: of features, the first one above; `paths` [[value before any, …, value after the first]]
