@@ -843,5 +843,5 @@ def test_what_a_field_of_a_page_says(call: Call, field: dict[str, Any], text: st
       for (const kind of ["input", "change"]) entry.dispatchEvent(new Event(kind));
       return form.trouble || [form.row.x];
     }"""
-    found = call("form.js", script, field, text)
+    found = call("page/form.js", script, field, text)
     assert found == [due] or (isinstance(found, str) and due in found)
