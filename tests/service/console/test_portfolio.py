@@ -540,7 +540,7 @@ def test_groups_are_one_bar_and_targets_are_chosen(watch: Callable[[str], Watche
             "age": np.abs(centred["age"] * 3).mean(),
             "debt": np.abs(centred["debt"] * 0.2).mean(),
         }
-        assert weights(page) == pytest.approx(means, rel=6e-3)
+        assert weights(page) == {name: round(mean, 1) for name, mean in means.items()}  # a digit of the least
         page.locator("#along").select_option(label="housing")
         page.locator("#by").select_option(label="housing")
         expect(page.get_by_text("Colour: housing")).to_contain_text("own, rent")
