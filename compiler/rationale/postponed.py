@@ -42,7 +42,7 @@ class _Finder:
             # `import sympy.core` reads the path of sympy, which executes it, and that imported sympy.core.
             spec = copy.copy(sys.modules[name].__spec__)
             if spec is not None:
-                spec.loader = _NoOpLoader()  # type: ignore[assignment]
+                spec.loader = _NoOpLoader()  # type: ignore[assignment]  # importlib calls its two methods alone
             return spec
         return None
 

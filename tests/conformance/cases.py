@@ -42,7 +42,7 @@ class ConformanceCase:
 
     @property
     def is_body(self) -> bool:
-        """Whether the body of a function stands in the function's place."""
+        """True if the case is the body of a function, in place of the function itself."""
         return "_expanded" in self.name
 
     @property

@@ -152,7 +152,7 @@ class RecourseFinder:
         return {name: FREE for name, rule in groups if not protected & {name, *rule.members}}
 
     def _of_trees(self, levers: Sequence[Lever]) -> TreeLevers | None:
-        """Return those of the levers that are features of the trees; None if there are none."""
+        """Select the levers that change a feature of the trees; return None if there are none."""
         trees = self.manifest.trees
         if self.boxes is None or trees is None:
             return None

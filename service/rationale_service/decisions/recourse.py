@@ -52,7 +52,7 @@ class RecourseSearch:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._finders = OrderedDict[tuple[str, str | None], RecourseFinder]()
+        self._finders = OrderedDict[Entry, RecourseFinder]()
         self._thread = ThreadPoolExecutor(1, "recourse")
 
     async def find(
@@ -115,16 +115,18 @@ class RecourseSearch:
         return self._finder(entry, run.manifest).find(run, row, values, answered).as_json()
 
     def _finder(self, entry: Entry, manifest: Manifest) -> RecourseFinder:
-        """Return an entry's finder. Only the thread calls it."""
-        key = (entry.name, entry.graph_digest)
-        if key not in self._finders:
-            self._finders[key] = recourse_finder(
+        """Return an entry's finder. Only the thread calls it.
+
+        An entry that is read again is another one: its profile may be new where its graph is not.
+        """
+        if entry not in self._finders:
+            self._finders[entry] = recourse_finder(
                 manifest, onnx.load(entry.model_path, load_external_data=False)
             )
             while len(self._finders) > _KEPT:
                 self._finders.popitem(last=False)
-        self._finders.move_to_end(key)
-        return self._finders[key]
+        self._finders.move_to_end(entry)
+        return self._finders[entry]
 
     def _run(
         self,

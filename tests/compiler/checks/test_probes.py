@@ -251,7 +251,7 @@ def test_half_precision_has_its_own_rounding_for_a_limit() -> None:
 
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 5.0]])
 def test_the_sample_is_the_mean_of_the_references_by_their_weights(weights: list[float] | None) -> None:
-    """What is missing counts in no mean."""
+    """Means leave missing values out."""
     references = np.array([[1, 10, np.nan, 0, 4], [2, 20, 7, 0, 4], [6, np.nan, np.nan, 0, 5]], np.float32)
     method = TreeShap(references, weights=weights)
     trees = of.regressor(of.random_trees(1, ("LEQ",)))

@@ -207,7 +207,7 @@ def test_a_score_that_is_the_threshold_equals_it(dtype: type) -> None:
 def test_kept_columns_are_those_of_the_lines_rows(
     kind: str, compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every group of rows that is written together, and if some rows have no line."""
+    """The check covers every group of rows that is written together, and rows without a line."""
     monkeypatch.setattr(decisions, "ROW_GROUP", 2)
     wanted = [0, 2, 3, 5, 6]
     kept = {"loan": [f"loan {i}" for i in range(8)], "amount": [10.5 * i for i in range(8)]}
@@ -225,7 +225,7 @@ def test_kept_columns_are_those_of_the_lines_rows(
 
 
 def test_no_column_of_a_file_can_be_kept_beside_it(compiled: Compiled, tmp_path: Path) -> None:
-    """Of whichever kind: names are checked before a row is decided."""
+    """Names are checked before a row is decided, whatever the kind of file."""
     file = tmp_path / "decided.csv"
     decisions.write_decisions(file, compiled.manifest, [], {})
     header = file.read_text().strip().split(",")

@@ -49,7 +49,7 @@ def fill(page: Page, values: Values) -> None:
 
 
 def entry(page: Page, name: str, end: str = "") -> Locator:
-    """Return what a feature's value is written in, or its slider by the end "-slider"."""
+    """Return the box of a feature's value; with the end "-slider" its slider."""
     names = [field["name"] for field in facts_of(page)["fields"]]
     return page.locator(f"#field-{names.index(name)}{end}")
 

@@ -158,7 +158,7 @@ def test_a_graph_without_sizes_is_left_alone() -> None:
 
 @pytest.mark.parametrize("other", ["z = ConstantOfShape (t)", "z = Expand (nothing, t)"])
 def test_a_target_that_something_else_reads_too_keeps_its_rows(other: str) -> None:
-    """As torch.zeros(x.shape) does: −1 stands for the rows in a Reshape alone."""
+    """torch.zeros(x.shape) makes such a shape: −1 stands for the rows in a Reshape alone."""
     graph = f"""g (float[N, 2, 3] x) => (float[N, 1] y)
         <int64[1] six = {{6}}, float[1] nothing = {{0}}, float[6, 1] w = {{1, 2, 3, 4, 5, 6}}> {{
             n = Shape <end = 1> (x)

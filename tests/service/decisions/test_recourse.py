@@ -1,6 +1,7 @@
 """`"recourse": true` in `:decide`: over HTTP and gRPC, in the trail, replayed, and refused."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from rationale import Compiled, DeepShap, Deployment, TreeShap, compile_model, load
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger
+from rationale_service.decisions.recourse import RecourseSearch
 from rationale_service.decisions.replay import Replayer
+from rationale_service.repository.entry import read_entry
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
@@ -129,8 +132,6 @@ def test_it_is_in_the_trail_and_replayed(url: str, store: Ledger, settings: Sett
 
 
 def test_a_plan_that_does_not_hold_shows_in_a_replay(url: str, store: Ledger, settings: Settings) -> None:
-    from dataclasses import replace
-
     decision = next(d for d in decide(url, "trees", recourse=True) if d["recourse"]["plans"])
     record = store.read(decision["id"])
     plan = {**decision["recourse"]["plans"][0], "changes": {}}
@@ -207,3 +208,16 @@ async def test_a_search_that_takes_too_long_is_a_deadline(settings: Settings, tm
         asked = request("trees:decide", many, recourse=True)
         asked.parameters["timeout"].int64_param = 300_000
         await refused(end.stub.ModelInfer(asked), "DEADLINE_EXCEEDED", "")
+
+
+def test_an_entry_with_other_rules_gets_a_finder_of_its_own(folder: Path, settings: Settings) -> None:
+    """A compile with another profile may leave the graph as it was: rules of the old one must not stay."""
+    old = read_entry(folder / "trees_explain")
+    assert old.manifest is not None
+    assert old.manifest.decision is not None
+    profile = old.manifest.decision.profile.model_copy(update={"actionable": {}})
+    decision = old.manifest.decision.model_copy(update={"profile": profile})
+    new = replace(old, manifest=old.manifest.model_copy(update={"decision": decision}))
+    search = RecourseSearch(create_app(settings, create_backend(settings)).state.gateway.plane)
+    levers = [len(search._finder(entry, entry.manifest).actionable) for entry in (old, new) if entry.manifest]
+    assert levers == [len(NAMES), 0]

@@ -253,7 +253,7 @@ class Precomputed:
     """The values of a region's precomputed part that the graph stores.
 
     Attributes:
-        values: those that are computed at compile time; each chunk recomputes the others.
+        values: values to compute at compile time; each chunk recomputes the others.
         recomputed: the share of the precomputed part's operations that each run repeats.
     """
 
