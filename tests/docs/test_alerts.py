@@ -207,17 +207,17 @@ class Faulty(Gateway):
             await self.client.put(f"{PATH}/wide", json={"method": "deepshap", "reference_set": "wide"})
             assert (await settled(self.client, f"{PATH}/wide"))["state"] == "failed"
         self._trail.execute("BEGIN IMMEDIATE")
-        began_s = time.monotonic()
         self._deciding.append(asyncio.create_task(self.post("decide", 200, [ROW] * 128)))
         await self.post("predict", 500, [[1.0], [2.0]], "mixing")
         await self.post("explain", 200, [[1.0]], "gappy")
         while not self.app.state.gateway.metrics.registry.get_sample_value("rationale_audit_waiting"):
             await asyncio.sleep(0.01)
+        waiting_since_s = time.monotonic()
         many = await asyncio.gather(
             *(self.client.post("/v1/models/score:predict", json={"instances": [ROW]}) for _ in range(40))
         )
         assert {answer.status_code for answer in many} == {200, 429}
-        await asyncio.sleep(began_s + SLOW_S - time.monotonic())
+        await asyncio.sleep(waiting_since_s + SLOW_S - time.monotonic())
 
     async def recover(self) -> None:
         self._trail.execute("ROLLBACK")
