@@ -224,10 +224,19 @@ def notice(
             "person's reasons.",
         ),
     ] = False,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="A language of the decision profile, such as de. Default: its first.",
+            metavar="LANGUAGE",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: print.", metavar="FILE", show_default=False),
     ] = None,
+    entries: Entries = None,
     instance: Instance = None,
     repository: Repository = None,
     config: Config = None,
@@ -239,15 +248,28 @@ def notice(
 
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
-    with open_trail(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, settings):
         from rationale.artifact.folder import atomic_file
+        from rationale.decisions.notice import LOST_PROFILE, read_variables
         from rationale.decisions.notice import notice as rendered
-        from rationale.decisions.notice import read_variables
+        from rationale.errors import RepositoryError
+        from rationale_service.decisions.replay import Replayer
 
         inputs = read_variables(variables, set_ or ())
         record = ledger.read(decision, _read(instance))
-        statement = rendered(record.answer, inputs, template, person_declined=person_declined)
-        for warning in statement.warnings:
+        try:
+            profile = Replayer(settings, entries).profile(record)
+        except RepositoryError:
+            profile = None
+        statement = rendered(
+            record.answer,
+            inputs,
+            template,
+            person_declined=person_declined,
+            profile=profile,
+            language=language,
+        )
+        for warning in (*([LOST_PROFILE] if profile is None else []), *statement.warnings):
             typer.echo(f"warning: {warning}", err=True)
         if out is None:
             print(statement.text, end="")
