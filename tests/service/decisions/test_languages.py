@@ -111,13 +111,18 @@ def in_float64(network: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("languages") / "models"
+    write_languages(folder)
+    return folder
+
+
+def write_languages(folder: Path) -> None:
+    """Write the entries that decide on ROWS, in two languages."""
     words = TreeShap(pa.table({"age": AGE, "housing": HOUSING, "code": CODE}))
     compile_model(model(), words, decision=HOME).write(folder, "home")
     network = mlp((5, 64, 64, 1), last="Sigmoid")
     for name, proto in (("group", network), ("double", in_float64(network))):
         references = DeepShap(rows(7, 5).astype(np.float32 if name == "group" else np.float64))
         compile_model(proto, references, feature_names=NAMES, decision=GROUP).write(folder, name)
-    return folder
 
 
 @pytest.fixture(scope="module")
