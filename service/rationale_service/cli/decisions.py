@@ -73,6 +73,14 @@ def decide(
         bool,
         typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
     ] = False,
+    recourse: Annotated[
+        bool,
+        typer.Option(
+            "--recourse",
+            help="Add the cheapest changes that would have led to an approval, of each row without one: a "
+            "search for each, much slower than a decision.",
+        ),
+    ] = False,
     repository: Repository = None,
     config: Config = None,
 ) -> None:
@@ -98,10 +106,12 @@ def decide(
         settings = load_settings({"repository": repository}, config)
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
-            files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, columns, progress)
+            files, outcomes = portfolio.decide_files(
+                settings, name, input_, save, trail, columns, progress, recourse=recourse
+            )
             target = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_), columns)
+            read = portfolio.read_portfolio(settings, name, Path(input_), columns, recourse=recourse)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             target = save
     print(f"{target}: {outcomes}")
