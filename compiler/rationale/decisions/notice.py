@@ -51,12 +51,12 @@ class PlannedChange:
 
     Attributes:
         value: the new value with its unit, or its label; a flag without a label is true or false.
-        least, most: the least and the greatest number that leads to an approval too, with its unit; None for
-            an open end, and for a value that is no number or has no region.
+        least, most: the least and the greatest number that leads to an approval too, the last with its unit;
+            None for an open end, and for a value that is no number or has no region.
     """
 
     title: str
-    value: str | bool
+    value: str | bool | None
     least: str | None = None
     most: str | None = None
 
@@ -193,11 +193,11 @@ def _planned_change(
     if label is not None or isinstance(value, str | bool):
         return PlannedChange(title, value if label is None else label)
     least, most = _short_region(value, region or (value, value), (rule.least, rule.most))
-    texts = (
-        None if number is None else f"{profile.number(number)} {rule.unit or ''}".rstrip()
-        for number in (value, least, most)
-    )
-    return PlannedChange(title, next(texts) or "", *texts)
+    unit = "" if rule.unit is None else f" {rule.unit}"
+    texts = [None if number is None else profile.number(number) + unit for number in (value, least, most)]
+    if least is not None and most is not None:  # 12 to 30 months
+        texts[1] = profile.number(least)
+    return PlannedChange(title, *texts)
 
 
 def _short_region(
@@ -214,9 +214,9 @@ def _short_region(
     if low is None or high is None:
         return None if low is None else value, None if high is None else value
     if value - low <= high - value:
-        short = float(_DOWN.create_decimal_from_float(high))
+        short = float(_DOWN.create_decimal(repr(high)))
         return value, short if short > value else high
-    short = float(_UP.create_decimal_from_float(low))
+    short = float(_UP.create_decimal(repr(low)))
     return short if short < value else low, value
 
 

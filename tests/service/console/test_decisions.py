@@ -333,7 +333,7 @@ def test_a_notice_in_another_language_with_plans(watch: Callable[[str], Watched]
     profile |= {"languages": ["en", "de"], "notice": {"recourse": True}}
     references = DeepShap(pd.read_csv(folder / "near_threshold.csv"))
     compile_model(folder / "credit.onnx", references, decision=profile).write(tmp_path / "models", "credit")
-    rows = pd.read_csv(folder / "references.csv").head(40).to_dict("records")
+    rows = pd.read_csv(folder / "near_threshold.csv").head(40).assign(utilisation=0.9).to_dict("records")
     with both_ends("--repository", str(tmp_path / "models")) as ends:
         gateway = f"http://{ends['http']}"
         answers = ((row, decided(gateway, "credit", row, recourse=True)) for row in rows)
