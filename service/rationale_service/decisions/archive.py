@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from rationale_service.errors import (
     StateUnavailableError,
     UnknownResourceError,
 )
+from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,8 +87,18 @@ class Archive:
                 "the replay did not end in time: `rationale replay` computes it without a deadline"
             ) from error
 
-    async def profile(self, decision: RecordedDecision) -> DecisionProfile | None:
-        """Return the profile that decided; None if the repository no longer has it."""
+    async def profile(self, decision: RecordedDecision, served: Iterable[Entry]) -> DecisionProfile | None:
+        """Return the profile that decided; None if the repository no longer has it.
+
+        Args:
+            served: the entries in memory, which are looked through first.
+        """
+        digest = decision.answer["digests"]["profile"]
+        if digest not in self._profiles:
+            embedded = (entry.manifest.decision for entry in served if entry.manifest is not None)
+            self._profiles |= {each.profile.digest: each.profile for each in embedded if each is not None}
+        if digest in self._profiles:
+            return self._profiles[digest]
         return await asyncio.wrap_future(self._readers.submit(self._profile, decision))
 
     async def stop(self) -> None:
@@ -120,12 +131,10 @@ class Archive:
     def _profile(self, decision: RecordedDecision) -> DecisionProfile | None:
         from rationale_service.decisions.replay import Replayer
 
-        digest = decision.answer["digests"]["profile"]
-        if digest in self._profiles:
-            return self._profiles[digest]
         try:
-            return self._profiles.setdefault(digest, Replayer(self._settings).profile(decision))
-        except RepositoryError as error:
+            profile = Replayer(self._settings).profile(decision)
+            return self._profiles.setdefault(profile.digest, profile)
+        except (InvalidOptionError, RepositoryError) as error:
             log.warning("decision %s: its profile is not found: %s", decision.id, error)
             return None
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.archive import noticed
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.errors import InvalidInputError
@@ -110,7 +111,7 @@ class Replay(BaseModel):
 @needs(AUDIT)
 async def get_decision(request: Request, decision: str) -> Response:
     record = await _read(request, decision)
-    profile = await gateway_of(request).archive.profile(record)
+    profile = await _profile(request, record)
     return _decision_response(record, [] if profile is None else profile.languages)
 
 
@@ -137,7 +138,7 @@ async def decision_notice(
     record = await _read(request, decision, body.instance)
     notice = noticed(
         record,
-        await gateway_of(request).archive.profile(record),
+        await _profile(request, record),
         body.template,
         body.variables,
         person_declined=body.person_declined,
@@ -192,6 +193,11 @@ async def _read(
     if context is not None:
         context.caller.require_model(record.model)
     return record
+
+
+async def _profile(request: Request, record: RecordedDecision) -> DecisionProfile | None:
+    gateway = gateway_of(request)
+    return await gateway.archive.profile(record, gateway.plane.repository.entries.values())
 
 
 def _decision_response(decision: RecordedDecision, languages: Sequence[str]) -> Response:
