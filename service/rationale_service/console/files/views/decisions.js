@@ -428,6 +428,12 @@ class View {
       { name: "template", onchange: () => (draw(), fill(out)) },
       Object.entries(TEMPLATES).map(([name, called]) => h("option", { value: name, selected: name === letters.template }, called)),
     );
+    const language = h("select", { name: "language", onchange: () => fill(out) });
+    const chooser = h("div", {});
+    const offer = ({ languages }) => {
+      fill(language, languages.map((code) => h("option", { value: code }, languageName(code))));
+      fill(chooser, languages.length > 1 && h("label", { class: "entry" }, h("span", {}, "Language"), language));
+    };
     const isReferred = answer.decision === "refer";
     const judgment = h("textarea", { name: "judgment", placeholder: "One reason a line" });
     const inputs = new Map(); // path → {called, control, read()}
@@ -451,7 +457,8 @@ class View {
       try {
         if (isReferred) message.variables.judgment = linesOf(judgment);
         Object.assign(message, given.read());
-        const made = await api.post(`${AUDIT}${answer.id}:notice`, message, { signal: this.signal });
+        const asked = language.value ? `?language=${language.value}` : "";
+        const made = await api.post(`${AUDIT}${answer.id}:notice${asked}`, message, { signal: this.signal });
         fill(out, this.letter(made));
       } catch (error) {
         fill(out, h("p", { class: "problem" }));
@@ -462,6 +469,8 @@ class View {
       return h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "An approval has none."));
     }
     draw();
+    if (record) offer(record);
+    else api.get(AUDIT + answer.id, { signal: this.signal }).then(offer, () => {}); // who may not read it gets no notice
     return h(
       "section",
       { class: "panel", "aria-label": "Notice" },
@@ -469,6 +478,7 @@ class View {
       h("p", { class: "quiet" }, "What the applicant is told: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
       isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
       h("label", { class: "entry" }, h("span", {}, "Template"), choice),
+      chooser,
       body,
       given.field,
       h("p", {}, h("button", { type: "button", onclick: write }, "Write the notice")),
@@ -476,12 +486,12 @@ class View {
     );
   }
 
-  letter({ id, text, warnings }) {
+  letter({ id, text, language, warnings }) {
     const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
     this.signal.addEventListener("abort", () => URL.revokeObjectURL(url));
     return [
       warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
-      h("pre", { class: "letter", tabindex: 0, "aria-label": "The notice" }, text),
+      h("pre", { class: "letter", tabindex: 0, lang: language, "aria-label": "The notice" }, text),
       h("p", {}, h("a", { href: url, download: `notice-${id}.txt` }, "Save it as a file")),
     ];
   }
@@ -545,6 +555,9 @@ function group(name, called, more, inputs) {
   inputs.set(name, unset);
   return [h("label", { class: "entry" }, h("span", {}, called), choice), inner];
 }
+
+/** de → German. */
+const languageName = (code) => new Intl.DisplayNames("en", { type: "language" }).of(code);
 
 const linesOf = (area) => area.value.split("\n").map((line) => line.trim()).filter(Boolean);
 
