@@ -49,7 +49,7 @@ def test_a_curve_of_trees_is_that_of_a_dense_scan(trees: Any, name: str, seed: i
     body = "return own.grid(given.field, given.span, given.row[given.field.name]);"
     values = np.array(in_node(["explain/along.js"], body, {"field": field, "span": span, "row": row}))
     assert (values[0] >= span[0], values[-1] <= span[1], row[name] in values) == (True, True, True)
-    # The scan: every split, the number just before it, and a thousand steps; all whole numbers if they are whole.
+    # The scan: every split, the number just before it, and a thousand steps; or all whole numbers.
     before = np.nextafter(splits.astype(np.float32), np.float32(-np.inf))
     dense = np.concatenate([splits, before, np.linspace(*span, 1000)])
     dense = np.arange(np.ceil(span[0]), span[1] + 1) if spread.whole else np.unique(dense)
@@ -74,7 +74,8 @@ def test_curves_are_those_of_the_most_relevant_features(count: int) -> None:
         const row = Object.fromEntries(names.map((name) => [name, "a"]));
         const score = (each) => names.reduce((sum, name, i) => sum + (each[name] === "b" ? i + 1 : 0), 0);
         const scores = { of: async (rows) => rows.map(score) };
-        const asked = { row, fields, spans: new Map(), scores, relevance: ({ name }) => Number(name.slice(1)) };
+        const relevance = ({ name }) => Number(name.slice(1));
+        const asked = { row, fields, spans: new Map(), scores, relevance };
         return [...(await own.along(asked))];"""
     curves = in_node(["explain/along.js"], body, count)
     assert curves == [

@@ -287,7 +287,7 @@ def test_explain(page: Page, gateway: str, kind: str) -> None:
 
 
 def demand_changes(page: Page, answers: Answers, row: Row) -> list[float]:
-    """Assert that changed rows are decided as the page says; return the values at which the decision turns."""
+    """Assert that changed rows are decided as the page says; return the flip points' values."""
     fields = {feature.get("title", feature["name"]): feature for feature in answers.told["features"]}
     collected = []
     for line in page.locator("table.changes tbody tr").all():

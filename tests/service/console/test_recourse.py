@@ -232,7 +232,7 @@ def titles_of(gateway: str, model: str) -> dict[str, str]:
 
 
 def demand_region(text: str, region: list[float | None], value: float) -> None:
-    """Assert that a text names the ends of a region, rounded into it by less than a unit of its last digit."""
+    """Assert that a text names the ends of a region, rounded into it by less than a unit."""
     ends = [end for end in region if end is not None]
     numbers = re.findall(r"−?[\d,]*\.?\d+", text)
     if not text:
