@@ -146,8 +146,8 @@ def test_an_applicants_copy_has_plans_in_plain_words_and_nothing_else() -> None:
     assert copy(recourse()).split("\n\n") == [
         "Your application was declined. Any one of these would have led to an approval, with everything else "
         "as it was:",
-        "1. Home: Owns a home, instead of rent;\n   and Debt: at most 450.5 EUR, instead of 900 EUR",
-        "2. rate: between 0.125 and 0.25, instead of 0.5;\n   and job: any, instead of none",
+        "1. Home: Owns a home, instead of rent;\nand Debt: at most 450.5 EUR, instead of 900 EUR",
+        "2. rate: between 0.125 and 0.25, instead of 0.5;\nand job: any, instead of none",
         "This says what the model would have decided. It makes no promise, and it is no advice.",
     ]
     assert "instead" not in copy(recourse(), None)
@@ -156,7 +156,7 @@ def test_an_applicants_copy_has_plans_in_plain_words_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ({"search": "complete"}, "No change of what an applicant can change would have led to an approval."),
+        ({"search": "complete"}, "Nothing that an applicant can change would have led to an approval."),
         ({"search": "heuristic"}, "No changes that would have led to an approval are known."),
     ],
 )
@@ -173,7 +173,7 @@ def test_an_applicants_copy_of_other_decisions() -> None:
 @pytest.mark.parametrize(
     ("decision", "search", "expected"),
     [
-        ("decline", "complete", "No plan within these rules, which is proved. Because."),
+        ("decline", "complete", "No plan within these rules: this is proved. Because."),
         ("decline", "heuristic", "Because."),
         ("approve", "complete", "Because."),
     ],
@@ -317,7 +317,7 @@ def test_no_plan_and_no_profile(page: Page, gateway: str) -> None:
     answer = decided(gateway, "strict", MILD)["recourse"]
     assert (answer["search"], answer["plans"]) == ("complete", [])
     panel = page.locator(".recourse")
-    expect(panel).to_contain_text(f"No plan within these rules, which is proved. {answer['note']}")
+    expect(panel).to_contain_text(f"No plan within these rules: this is proved. {answer['note']}")
     opened(page, gateway, "silent", MILD)
     expect(panel).to_contain_text("The decision profile does not say what an applicant can change.")
     opened(page, gateway, "words", threshold="0")

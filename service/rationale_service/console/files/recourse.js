@@ -73,11 +73,11 @@ export function applicantsCopy({ decision, recourse }, row, form) {
   const first = `Your application ${DECIDED[decision]}.`;
   if (decision === "approve") return first;
   if (!recourse.plans.length) {
-    const none = recourse.search === "complete" ? "No change of what an applicant can change would have led to an approval." : "No changes that would have led to an approval are known.";
+    const none = recourse.search === "complete" ? "Nothing that an applicant can change would have led to an approval." : "No changes that would have led to an approval are known.";
     return `${first} ${none}`;
   }
   const line = ({ title, now, then, range }) => `${title}: ${range || then}${now === null ? "" : `, instead of ${now}`}`;
-  const plans = recourse.plans.map((plan, i) => `${i + 1}. ${changesOf(plan, row, form).map(line).join(";\n   and ")}`);
+  const plans = recourse.plans.map((plan, i) => `${i + 1}. ${changesOf(plan, row, form).map(line).join(";\nand ")}`);
   const those = plans.length > 1 ? "Any one of these" : "This";
   return [`${first} ${those} would have led to an approval, with everything else as it was:`, ...plans, CAVEAT].join("\n\n");
 }
@@ -85,7 +85,7 @@ export function applicantsCopy({ decision, recourse }, row, form) {
 /** Why there is no plan; empty where there are plans. */
 export function planless({ decision, recourse: { plans, search, note } }) {
   if (plans.length) return "";
-  const proved = decision !== "approve" && search === "complete" ? "No plan within these rules, which is proved." : "";
+  const proved = decision !== "approve" && search === "complete" ? "No plan within these rules: this is proved." : "";
   return [proved, note].filter(Boolean).join(" ");
 }
 
@@ -131,7 +131,7 @@ function flipTable(flips, take) {
       {},
       h("th", { scope: "row" }, title),
       h("td", { "data-name": "now" }, now ?? "–"),
-      h("td", { "data-name": "would be" }, h("strong", {}, then), step !== null && h("small", {}, ` (${signed(step)})`), !isExact && " *"),
+      h("td", { "data-name": "would be" }, h("strong", {}, then), step !== null && h("small", {}, ` (${signed(step, formatted)})`), !isExact && " *"),
       h("td", { "data-name": "stays so" }, range),
       h("td", { "data-name": "decision" }, to),
       take && h("td", {}, tryIt(`Try ${title} ${then}`, () => take(changes))),
