@@ -1,7 +1,7 @@
 """The search space of trees: the cells of each feature, between whose numbers no tree tells."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from rationale.decisions.decide import outcomes_of
 from rationale.recourse.applicant import SAFE, Applicant
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.levers import ROUNDED, Lever, Region, round_up
-from rationale.recourse.search import Changes
+from rationale.recourse.search import Changes, Scan
 from rationale.trees.boxes import Boxes
 
 
@@ -34,33 +34,57 @@ class TreeLevers:
         return tuple(self.features.index(lever.name) for lever in self.levers)
 
     @cached_property
-    def numbers(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """The number of each cell that is nearest to smaller, and to larger numbers, for each lever."""
+    def sizes(self) -> np.ndarray:
+        """The number of cells of each lever."""
+        return self.boxes.sizes[np.array(self.columns, np.int64)]
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """[M], the lever of each cell of the levers."""
+        return np.repeat(np.arange(len(self.levers)), self.sizes)
+
+    @cached_property
+    def cell(self) -> np.ndarray:
+        """[M], the place of each cell among those of its feature."""
+        return np.concatenate([np.arange(size) for size in self.sizes])
+
+    @cached_property
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """[M], the number of each cell that is nearest to smaller, and to larger numbers."""
         pairs = zip(self.columns, self.levers, strict=True)
-        return tuple(_in_cells(self.boxes.starts[column], lever) for column, lever in pairs)
+        each = [_in_cells(self.boxes.starts[column], lever) for column, lever in pairs]
+        return np.concatenate([up for up, _ in each]), np.concatenate([down for _, down in each])
 
     def space(self, applicant: Applicant) -> "CellSpace":
         """Return the search space of one applicant."""
         flat = {name: array.reshape(-1) for name, array in applicant.inputs.items()}
         places = [None if name is None else applicant.places[name] for name in self.features]
         row = np.array([0.0 if place is None else flat[place[0]][place[1]] for place in places])
-        cells, numbers = self.boxes.cells(row), list[np.ndarray]()
-        for column, (up, down) in zip(self.columns, self.numbers, strict=True):
-            nearest = np.where(np.arange(len(up)) > cells[column], up, down)
-            nearest[cells[column]] = np.nan
-            numbers.append(nearest)
-        listed = candidates(self.levers, numbers, applicant.values, applicant.profile.knock_outs)
-        return CellSpace(self, applicant, listed, cells)
+        cells = self.boxes.cells(row)
+        own = cells[np.array(self.columns)][self.owner]
+        numbers = np.where(self.cell > own, *self.numbers)
+        numbers[self.cell == own] = np.nan
+        rules = applicant.profile.knock_outs
+        listed = candidates(self.levers, self.owner, numbers, applicant.values, rules)
+        return CellSpace(self, applicant, listed, self.cell, cells, self.boxes)
 
 
 @dataclass(frozen=True, eq=False)
 class CellSpace:
-    """The cells of the levers of one applicant; their risks are sums of leaves."""
+    """The cells of the levers of one applicant; their risks are sums of leaves.
+
+    Attributes:
+        cell: [M], the cell of each candidate.
+        cells: the cells of the applicant's row.
+        boxes: the leaves that the candidates reach.
+    """
 
     trees: TreeLevers
     applicant: Applicant
     candidates: Candidates
+    cell: np.ndarray
     cells: np.ndarray
+    boxes: Boxes
 
     is_exact = True
 
@@ -72,44 +96,56 @@ class CellSpace:
     @cached_property
     def constant(self) -> float:
         """The difference between the applicant's risk, as a margin, and the leaves of the row."""
-        leaves = self.trees.boxes.range(self.cells, self.cells + 1)[0]
+        leaves = self.boxes.range(self.cells, self.cells + 1)[0]
         return self.applicant.sign * self.applicant.total - leaves
 
     @cached_property
     def places(self) -> np.ndarray:
         """[M], the place of each candidate among the cells of all features."""
-        boxes = self.trees.boxes
-        own = [boxes.offsets[column] + np.arange(boxes.sizes[column]) for column in self.trees.columns]
-        return np.concatenate([np.zeros(0, np.int64), *own])
+        return self.boxes.offsets[np.array(self.trees.columns)][self.candidates.owner] + self.cell
 
     def after(self, changes: Changes) -> np.ndarray:
         """Return the cells of the row after changes."""
         cells = self.cells.copy()
         for lever, i in changes.items():
-            column = self.trees.columns[lever]
-            cells[column] = self.places[i] - self.trees.boxes.offsets[column]
+            cells[self.trees.columns[lever]] = self.cell[i]
         return cells
 
-    def scan(self, changes: Changes) -> np.ndarray:
-        return np.asarray(self.trees.boxes.scan(self.after(changes))[self.places])
-
-    def risk(self, changes: Changes) -> float:
+    def scan(self, changes: Changes) -> Scan:
         cells = self.after(changes)
-        return self.trees.boxes.range(cells, cells + 1)[1]
+        risks = self.boxes.scan(cells)
+        return float(risks[cells[0]]), risks.take(self.places)
 
     def outcomes(self) -> np.ndarray:
         """Return the outcome of each candidate alone, by the score alone."""
-        totals = self.applicant.sign * (self.constant + self.scan({}))
+        totals = self.applicant.sign * (self.constant + self.scan({})[1])
         return outcomes_of(self.applicant.profile, self.applicant.scores_of(totals))
 
     def is_impossible(self) -> bool:
         """Tell whether no changes that the rules allow, however many, lead to an approval."""
         low, high = self.cells.copy(), self.cells + 1
-        for lever, column in enumerate(self.trees.columns):
-            own = self.places[self.candidates.of(lever)] - self.trees.boxes.offsets[column]
-            if len(own):
-                low[column], high[column] = min(low[column], own.min()), max(high[column], own.max() + 1)
-        return self.trees.boxes.range(low, high)[0] > self.cut + 2 * SAFE
+        allowed = np.isfinite(self.candidates.cost)
+        columns, cell = np.array(self.trees.columns)[self.candidates.owner[allowed]], self.cell[allowed]
+        np.minimum.at(low, columns, cell)
+        np.maximum.at(high, columns, cell + 1)
+        return self.boxes.range(low, high)[0] > self.cut + 2 * SAFE
+
+    def reduced(self) -> "CellSpace":
+        """Return the space of the leaves that the levers reach, and the cheapest of candidates in the same ones."""
+        listed, columns = self.candidates, np.array(self.trees.columns)
+        low, high = self.cells.copy(), self.cells + 1
+        low[columns], high[columns] = 0, self.boxes.sizes[columns]
+        boxes = self.boxes.within(low, high)
+        kinds = np.cumsum(boxes.edges)[self.places]
+        own = np.cumsum(boxes.edges)[boxes.offsets[:-1] + self.cells][columns]
+        changes = (kinds != own[listed.owner]) | np.isin(listed.owner, listed.unsettled)
+        order = np.argsort(listed.cost, kind="stable")
+        order = order[(np.isfinite(listed.cost) & changes)[order]]
+        kept = np.sort(order[np.unique(kinds[order], return_index=True)[1]])
+        own_listed = replace(
+            listed, owner=listed.owner[kept], numbers=listed.numbers[kept], cost=listed.cost[kept]
+        )
+        return replace(self, candidates=own_listed, cell=self.cell[kept], boxes=boxes)
 
     def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
         """Return the candidate's own value: the row gets the same answer anywhere in its cell."""
@@ -123,14 +159,13 @@ class CellSpace:
     def around(self, i: int, same: np.ndarray) -> Region:
         """Return the numbers around a candidate for whose cells [M] `same` is true."""
         lever = int(self.candidates.owner[i])
-        column = self.trees.columns[lever]
         own = np.flatnonzero(self.candidates.owner == lever)[:-1]  # the last one is NaN's
-        return self._numbers(lever, *run_around(same[own], self.places[i] - self.trees.boxes.offsets[column]))
+        return self._numbers(lever, *run_around(same[own], int(self.cell[i])))
 
     def regions(self, changes: Changes, values: Mapping[int, Any]) -> dict[int, Region]:
         """Return the numbers that each changed lever may have, whatever the others are within theirs."""
         del values
-        boxes, low = self.trees.boxes, self.after(changes)
+        boxes, low = self.boxes, self.after(changes)
         high = low + 1
         for lever in changes:
             column = self.trees.columns[lever]
@@ -150,7 +185,7 @@ class CellSpace:
             first[column] -= steps
         else:
             last[column] += steps
-        return self.trees.boxes.range(first, last)[1] <= self.cut
+        return self.boxes.range(first, last)[1] <= self.cut
 
     def _numbers(self, place: int, first: int, last: int) -> Region:
         """Return the numbers from one cell to another; None where nothing follows."""

@@ -12,7 +12,7 @@ from rationale.recourse.applicant import Applicant
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.cells import run_around
 from rationale.recourse.levers import Lever, Region, changed, triggers
-from rationale.recourse.search import Changes
+from rationale.recourse.search import Changes, Scan
 from rationale.schema.form import FormField
 
 _DIGITS = 7  # of a float32; further ones are rounding
@@ -30,11 +30,17 @@ def point_space(
     Args:
         fields: the description of each feature.
     """
+    values, rules = applicant.values, applicant.profile.knock_outs
     numbers = [
-        _grid(lever, fields[lever.name], lever.current(applicant.values)) if lever.is_number else np.zeros(0)
+        _grid(lever, fields[lever.name], lever.current(values))
+        if lever.is_number
+        else np.arange(float(len(lever.choices or ())))
         for lever in levers
     ]
-    return PointSpace(applicant, candidates(levers, numbers, applicant.values, applicant.profile.knock_outs))
+    owner = np.repeat(np.arange(len(levers)), [len(each) for each in numbers])
+    return PointSpace(
+        applicant, candidates(levers, owner, np.concatenate([np.zeros(0), *numbers]), values, rules)
+    )
 
 
 def _grid(lever: Lever, field: FormField, value: float | None) -> np.ndarray:
@@ -61,17 +67,12 @@ class PointSpace:
     def cut(self) -> float:
         return self.applicant.cut(of_margin=False)
 
-    def scan(self, changes: Changes) -> np.ndarray:
+    def scan(self, changes: Changes) -> Scan:
         risks = np.full(len(self.candidates.owner), np.inf)
-        allowed = np.flatnonzero(np.isfinite(self.candidates.cost))
-        if len(allowed):
-            owner = self.candidates.owner
-            after = [self.candidates.after({**changes, int(owner[i]): int(i)}) for i in allowed]
-            risks[allowed] = self.applicant.risks(after)
-        return risks
-
-    def risk(self, changes: Changes) -> float:
-        return float(self.applicant.risks([self.candidates.after(changes)])[0])
+        allowed, owner = np.flatnonzero(np.isfinite(self.candidates.cost)), self.candidates.owner
+        after = [{**changes, int(owner[i]): int(i)} for i in allowed]
+        own, *risks[allowed] = self.applicant.risks([self.candidates.after(e) for e in (changes, *after)])
+        return float(own), risks
 
     def outcomes(self) -> np.ndarray:
         """Return the outcome of each candidate alone, by the score alone."""

@@ -85,7 +85,7 @@ class RecourseFinder:
                 return Recourse(search="complete", note=note)
         space: CellSpace | PointSpace
         if self.actionable_trees is not None:
-            space = self.actionable_trees.space(applicant)
+            space = self.actionable_trees.space(applicant).reduced()
         else:
             space = point_space(applicant, levers, self.fields)
         if found := plans(applicant, space):
