@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rationale.decisions.decide import Decision, Outcome, outcomes_of
+from rationale.decisions.decide import OUTCOMES, Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
 from rationale.decisions.rows import Tensors, logit, margin_output, profile_of, sigmoid
 from rationale.recourse.levers import Values
@@ -139,9 +139,21 @@ class Applicant:
         """Return the risk of the row for each set of changed features."""
         return self.sign * self.entry.scores(self.rows(overrides))
 
-    def outcomes(self, overrides: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Return the outcome for each set of changed features, by the score alone."""
-        return outcomes_of(self.profile, self.entry.scores(self.rows(overrides)))
+    def is_near(self, scores: np.ndarray) -> np.ndarray:
+        """Tell whether scores are so near to a bound that rounding may decide on which side they are."""
+        largest = float(np.abs(scores).max(initial=0.0, where=np.isfinite(scores)))
+        bounds = (self.profile.threshold, *(self.profile.refer or ()))
+        near = [np.abs(scores - each) <= SAFE * max(abs(each), largest) for each in bounds]
+        return np.logical_or.reduce(near)
+
+    def confirmed(self, overrides: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """Return the outcome for each set of changed features; the entry decides on those near to a bound."""
+        scores = self.entry.scores(self.rows(overrides))
+        outcomes = [OUTCOMES[place] for place in outcomes_of(self.profile, scores)]
+        for i in np.flatnonzero(self.is_near(scores)).tolist():
+            (decision,) = self.decide([overrides[i]])
+            outcomes[i] = decision.decision or self.answer.decision  # a row without a decision flips none
+        return outcomes
 
     def decide(self, overrides: Sequence[Mapping[str, Any]]) -> list[Decision | Undecided]:
         """Return the entry's decision for each set of changed features."""

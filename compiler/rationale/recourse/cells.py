@@ -1,13 +1,12 @@
 """The search space of trees: the cells of each feature, between whose numbers no tree tells."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import outcomes_of
 from rationale.recourse.applicant import SAFE, Applicant
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.levers import ROUNDED, Lever, Region, round_up
@@ -55,6 +54,14 @@ class TreeLevers:
         each = [_in_cells(self.boxes.starts[column], lever) for column, lever in pairs]
         return np.concatenate([up for up, _ in each]), np.concatenate([down for _, down in each])
 
+    @cached_property
+    def ends(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """The least and the greatest number of each cell but NaN's, for each lever; infinite if open."""
+        return tuple(
+            _ends(self.boxes.starts[column], lever.step)
+            for column, lever in zip(self.columns, self.levers, strict=True)
+        )
+
     def space(self, applicant: Applicant) -> "CellSpace":
         """Return the search space of one applicant."""
         flat = {name: array.reshape(-1) for name, array in applicant.inputs.items()}
@@ -96,8 +103,12 @@ class CellSpace:
     @cached_property
     def constant(self) -> float:
         """The difference between the applicant's risk, as a margin, and the leaves of the row."""
-        leaves = self.boxes.range(self.cells, self.cells + 1)[0]
-        return self.applicant.sign * self.applicant.total - leaves
+        return self.applicant.sign * self.applicant.total - self.first[0]
+
+    @cached_property
+    def first(self) -> Scan:
+        """The risk of the row, and of each candidate alone."""
+        return self.scan({})
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -116,10 +127,9 @@ class CellSpace:
         risks = self.boxes.scan(cells)
         return float(risks[cells[0]]), risks.take(self.places)
 
-    def outcomes(self) -> np.ndarray:
-        """Return the outcome of each candidate alone, by the score alone."""
-        totals = self.applicant.sign * (self.constant + self.scan({})[1])
-        return outcomes_of(self.applicant.profile, self.applicant.scores_of(totals))
+    def scores(self) -> np.ndarray:
+        """Return the score of each candidate alone."""
+        return self.applicant.scores_of(self.applicant.sign * (self.constant + self.first[1]))
 
     def is_impossible(self) -> bool:
         """Tell whether no changes that the rules allow, however many, lead to an approval."""
@@ -131,7 +141,7 @@ class CellSpace:
         return self.boxes.range(low, high)[0] > self.cut + 2 * SAFE
 
     def reduced(self) -> "CellSpace":
-        """Return the space of the leaves that the levers reach, and the cheapest of candidates in the same ones."""
+        """Return the space of the leaves that the levers reach, with the cheapest of candidates alike."""
         listed, columns = self.candidates, np.array(self.trees.columns)
         low, high = self.cells.copy(), self.cells + 1
         low[columns], high[columns] = 0, self.boxes.sizes[columns]
@@ -147,7 +157,7 @@ class CellSpace:
         )
         return replace(self, candidates=own_listed, cell=self.cell[kept], boxes=boxes)
 
-    def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
+    def nearest(self, i: int, holds: Callable[[Sequence[Any]], np.ndarray]) -> Any:
         """Return the candidate's own value: the row gets the same answer anywhere in its cell."""
         del holds
         return self.candidates.value(i)
@@ -159,8 +169,9 @@ class CellSpace:
     def around(self, i: int, same: np.ndarray) -> Region:
         """Return the numbers around a candidate for whose cells [M] `same` is true."""
         lever = int(self.candidates.owner[i])
-        own = np.flatnonzero(self.candidates.owner == lever)[:-1]  # the last one is NaN's
-        return self._numbers(lever, *run_around(same[own], int(self.cell[i])))
+        first, end = np.searchsorted(self.candidates.owner, (lever, lever + 1))
+        around = run_around(same[first : end - 1], int(self.cell[i]))  # the last one is NaN's
+        return self._numbers(lever, *around)
 
     def regions(self, changes: Changes, values: Mapping[int, Any]) -> dict[int, Region]:
         """Return the numbers that each changed lever may have, whatever the others are within theirs."""
@@ -189,15 +200,9 @@ class CellSpace:
 
     def _numbers(self, place: int, first: int, last: int) -> Region:
         """Return the numbers from one cell to another; None where nothing follows."""
-        starts, lever = self.trees.boxes.starts[self.trees.columns[place]], self.trees.levers[place]
-        low = float(str(starts[first - 1])) if first else None
-        high = None
-        if last < len(starts):
-            high = float(str(np.nextafter(starts[last], starts.dtype.type(-np.inf))))
-        if lever.step is not None:
-            low = None if low is None else float(np.ceil(low / lever.step) * lever.step)
-            high = None if high is None else float(np.floor(high / lever.step) * lever.step)
-        return low, high
+        low, high = self.trees.ends[place]
+        ends = float(low[first]), float(high[last])
+        return ends[0] if np.isfinite(ends[0]) else None, ends[1] if np.isfinite(ends[1]) else None
 
 
 def run_around(same: np.ndarray, place: int) -> tuple[int, int]:
@@ -217,6 +222,15 @@ def _furthest(room: int, holds: Callable[[int], bool]) -> int:
         if reached + step <= room and holds(reached + step):
             reached += step
     return reached
+
+
+def _ends(starts: np.ndarray, step: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the greatest number of each cell, as a reader may write them."""
+    past = np.nextafter(starts, starts.dtype.type(-np.inf))
+    low, high = (np.array([float(str(number)) for number in numbers]) for numbers in (starts, past))
+    if step is not None:
+        low, high = np.ceil(low / step) * step, np.floor(high / step) * step
+    return np.concatenate([[-np.inf], low]), np.concatenate([high, [np.inf]])
 
 
 def _in_cells(starts: np.ndarray, lever: Lever) -> tuple[np.ndarray, np.ndarray]:

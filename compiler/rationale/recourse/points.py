@@ -74,24 +74,21 @@ class PointSpace:
         own, *risks[allowed] = self.applicant.risks([self.candidates.after(e) for e in (changes, *after)])
         return float(own), risks
 
-    def outcomes(self) -> np.ndarray:
-        """Return the outcome of each candidate alone, by the score alone."""
-        owner = self.candidates.owner
-        after = [self.candidates.after({int(lever): i}) for i, lever in enumerate(owner)]
-        return self.applicant.outcomes(after) if after else np.zeros(0, object)
+    def scores(self) -> np.ndarray:
+        """Return the score of each candidate alone."""
+        after = [self.candidates.after({int(lever): i}) for i, lever in enumerate(self.candidates.owner)]
+        return self.applicant.sign * self.applicant.risks(after) if after else np.zeros(0)
 
     def is_impossible(self) -> bool:
         """Return False: points prove nothing."""
         return False
 
-    def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
+    def nearest(self, i: int, holds: Callable[[Sequence[Any]], np.ndarray]) -> Any:
         """Return the value nearest to the applicant's between it and a candidate at which a test holds."""
         lever = self.candidates.levers[int(self.candidates.owner[i])]
         if not lever.is_continuous:
             return self.candidates.value(i)
-        return self._nearer(
-            lever, self.candidates.value(i), lambda values: np.array([holds(v) for v in values])
-        )
+        return self._nearer(lever, self.candidates.value(i), holds)
 
     def refined(self, changes: Changes) -> dict[int, Any]:
         """Return a value of each changed lever, each number as near to the applicant's as still passes."""

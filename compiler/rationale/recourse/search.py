@@ -6,7 +6,7 @@ The search is a beam over the number of changes, with the best risk of each rang
 polished, by exchanging one change for a cheaper one, and loses the changes that it does not need.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,25 +75,58 @@ def find_plans(space: Space, wanted: int = 3, most_changes: int = MOST_CHANGES) 
         wanted: the largest number of plans.
         most_changes: the largest number of levers that a plan changes.
     """
-    search, plans = _Search.of(space), dict[frozenset[int], FoundPlan]()
+    search, plans = _Search.of(space), _Plans(wanted)
     beam: list[tuple[float, Changes]] = [(0.0, {})]
     for size in range(most_changes):
         states = list[_States]()
         for spent, changes in beam:
-            i, totals, risks = search.extended(changes, spent, _bound(plans, wanted))
+            i, totals, risks = search.extended(changes, spent, plans.bound())
             passes = (risks <= space.cut) & (len(search.unsettled(changes)) <= 1)
             for k in _firsts(search.owner[i], passes):
-                _keep(plans, FoundPlan({**changes, int(search.owner[i[k]]): int(i[k])}, float(totals[k])))
+                plans.keep(FoundPlan({**changes, int(search.owner[i[k]]): int(i[k])}, float(totals[k])))
             rest = np.flatnonzero(~passes)
             states.append(_States(changes, i[rest], totals[rest], risks[rest]).frontier())
         if size + 1 == most_changes:
             break
-        beam = search.thinned(states, _bound(plans, wanted))
+        beam = search.thinned(states, plans.bound())
         if not beam:
             break
-    for plan in _different(plans.values(), wanted):
-        _keep(plans, search.polished(plan))
-    return _different(plans.values(), wanted)
+    for plan in plans.different():
+        plans.keep(search.polished(plan))
+    return plans.different()
+
+
+class _Plans:
+    """The cheapest plan of each set of levers."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._kept = dict[frozenset[int], FoundPlan]()
+        self._best: list[FoundPlan] | None = []
+
+    def keep(self, plan: FoundPlan) -> None:
+        """Keep a plan if it is cheaper than others."""
+        levers = frozenset(plan.changes)
+        if plan.cost < self.bound() and (levers not in self._kept or plan.cost < self._kept[levers].cost):
+            self._kept[levers], self._best = plan, None
+
+    def bound(self) -> float:
+        """Return the cost that a plan must not reach to be wanted."""
+        best = self.different()
+        return best[-1].cost if len(best) == self._wanted else np.inf
+
+    def different(self) -> list[FoundPlan]:
+        """Return the cheapest plans, without those that change all levers of a cheaper one."""
+        if self._best is None:
+            self._best = []
+            for plan in sorted(
+                self._kept.values(), key=lambda plan: (plan.cost, sorted(plan.changes.items()))
+            ):
+                if not any(other.changes.keys() <= plan.changes.keys() for other in self._best):
+                    self._best.append(plan)
+                if len(self._best) == self._wanted:
+                    break
+        return self._best
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +204,8 @@ class _Search:
     def thinned(self, states: Sequence[_States], bound: float) -> list[tuple[float, Changes]]:
         """Return the state of the least risk in each of BEAM ranges of costs, equal on a log scale."""
         total, risk, candidate = (
-            np.concatenate([getattr(each, name) for each in states]) for name in ("total", "risk", "candidate")
+            np.concatenate([getattr(each, name) for each in states])
+            for name in ("total", "risk", "candidate")
         )
         parent = np.repeat(np.arange(len(states)), [len(each.total) for each in states])
         there = np.flatnonzero(total < bound)
@@ -213,29 +247,6 @@ class _Search:
             return plan
         k = passes[0]
         return FoundPlan({**others, int(self.owner[i[k]]): int(i[k])}, float(totals[k]))
-
-
-def _bound(plans: Mapping[frozenset[int], FoundPlan], wanted: int) -> float:
-    """Return the cost above which a plan is not wanted."""
-    best = _different(plans.values(), wanted)
-    return best[-1].cost if len(best) == wanted else np.inf
-
-
-def _keep(plans: dict[frozenset[int], FoundPlan], plan: FoundPlan) -> None:
-    levers = frozenset(plan.changes)
-    if levers not in plans or plan.cost < plans[levers].cost:
-        plans[levers] = plan
-
-
-def _different(plans: Iterable[FoundPlan], wanted: int) -> list[FoundPlan]:
-    """Return the cheapest plans, without those that change all levers of a cheaper one."""
-    chosen = list[FoundPlan]()
-    for plan in sorted(plans, key=lambda plan: (plan.cost, sorted(plan.changes.items()))):
-        if not any(other.changes.keys() <= plan.changes.keys() for other in chosen):
-            chosen.append(plan)
-        if len(chosen) == wanted:
-            break
-    return chosen
 
 
 def _firsts(owner: np.ndarray, passes: np.ndarray) -> Iterator[int]:

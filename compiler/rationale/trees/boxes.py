@@ -27,8 +27,8 @@ class Boxes:
         weights: [L], the score of each leaf; the leaves of one tree stand together.
         trees: [trees], the first leaf of each tree.
         leaf, feature: [C], the leaf and the feature of each condition on a path; features ascend.
-        condition, low, high: [I], in the conditions' order, the condition of each interval of cells, its first cell, and the cell after
-            its last. A condition holds in one of its intervals; they do not overlap.
+        condition, low, high: [I], the condition of each interval of cells, its first cell, and the cell after
+            its last; conditions ascend. A condition holds in one of its intervals; they do not overlap.
     """
 
     starts: tuple[np.ndarray, ...]
@@ -136,7 +136,9 @@ class Boxes:
 
     def _reached(self, meets: np.ndarray) -> np.ndarray:
         """Return [L], whether one interval of each of a leaf's conditions is among these."""
-        met = np.bincount(self.leaf.compress(self._marked(self.condition.compress(meets))), minlength=len(self.weights))
+        met = np.bincount(
+            self.leaf.compress(self._marked(self.condition.compress(meets))), minlength=len(self.weights)
+        )
         return np.asarray(met == self._tests)
 
     def _marked(self, conditions: np.ndarray) -> np.ndarray:
