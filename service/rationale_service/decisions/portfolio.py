@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,13 +178,17 @@ def _resume(partial: Path) -> int:
     return whole_parts[0]
 
 
+def _report(progress: Progress, start: int, total: int, done: int) -> None:
+    progress("deciding", start + done, total)
+
+
 def _decide(
     portfolio: Portfolio, decide: DecisionSession, file: Any, start_row: int, progress: Progress
 ) -> None:
     rows = portfolio.instances
     for start in range(start_row, len(rows), _AT_ONCE):
         block, key = rows[start : start + _AT_ONCE], f"portfolio-{portfolio.digest[:32]}-{start}"
-        lines = decide(block, key, lambda i, start=start: progress("deciding", start + i, len(rows)))
+        lines = decide(block, key, partial(_report, progress, start, len(rows)))
         for i, line in enumerate(lines, start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
