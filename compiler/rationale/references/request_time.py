@@ -18,6 +18,11 @@ def references_name(name: str) -> str:
     return f"{name}_references"
 
 
+def partner_name(name: str) -> str:
+    """Return the name under which a request brings the only reference of each row, for an explained input."""
+    return f"{name}_compare_with"
+
+
 def names_of_inputs(tensors: Iterable[str]) -> set[str]:
     """Return every input that the graph needs for itself."""
     return {WEIGHTS, *map(references_name, tensors)}

@@ -24,6 +24,7 @@ class InferenceRequest:
     Attributes:
         inputs: valid input tensors; `faults` has the faults of the others.
         instances: rows by names of features, instead of `inputs`.
+        compare_with: ids of recorded decisions, each the only reference of a row; None for none.
         stability: True if a decision should report the reasons that hold for other references too.
         recourse: True to report the changes that would have changed a decision.
         dry_run: True to decide without recording the decision.
@@ -38,6 +39,7 @@ class InferenceRequest:
     timeout_s: float | None = None
     explainer: str | None = None
     reference_set: str | None = None
+    compare_with: tuple[str, ...] | None = None
     stability: bool = False
     recourse: bool = False
     dry_run: bool = False
@@ -137,6 +139,16 @@ def timeout_of(timeout: Any) -> float | None:
     if type(timeout) is not int or timeout < 0:
         raise MalformedError("parameters.timeout must be a number of microseconds")
     return timeout / 1e6
+
+
+def ids_of(parameters: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """Return the ids in the request parameter `key`, separated by commas, or None.
+
+    Raises:
+        MalformedError: if it is no text of ids.
+    """
+    text = name_of(parameters, key)
+    return None if text is None else tuple(part.strip() for part in text.split(","))
 
 
 def name_of(parameters: Mapping[str, Any], key: str) -> str | None:
