@@ -25,8 +25,7 @@ class InferenceRequest:
         inputs: valid input tensors; `faults` has the faults of the others.
         instances: rows by names of features, instead of `inputs`.
         compare_with: ids of recorded decisions, each the only reference of a row; None for none.
-        stability: True if a decision should report the reasons that hold for other references too.
-        recourse: True to report the changes that would have changed a decision.
+        options: names of the options of a decision, such as recourse.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -40,8 +39,7 @@ class InferenceRequest:
     explainer: str | None = None
     reference_set: str | None = None
     compare_with: tuple[str, ...] | None = None
-    stability: bool = False
-    recourse: bool = False
+    options: frozenset[str] = frozenset()
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False
