@@ -728,9 +728,9 @@ class Manifest(Frozen):
     def takes_missing(self) -> frozenset[str]:
         """Names of the inputs in which NaN, or an empty text, is a missing value."""
         explained = {item.tensor.name: item.takes_missing for item in self.explained}
-        return frozenset(
-            spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")
-        )
+        names = {spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")}
+        of_references = {} if self.open_references is None else self.open_references.inputs
+        return frozenset(names | {of_references[name].name for name in names & of_references.keys()})
 
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,16 @@ from rationale_service.errors import (
     DeadlineError,
     InvalidInputError,
     QueueFullError,
+    ServiceError,
     StateUnavailableError,
     UnknownResourceError,
 )
+from rationale_service.observability.context import current
 from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 
 if TYPE_CHECKING:
+    from rationale_service.decisions.audit.acts import ActLog, AdminAct
     from rationale_service.decisions.audit.ledger import Ledger
     from rationale_service.decisions.replay import ReplayedDecision
 
@@ -33,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _READERS = 2
+_MOST_COMPARED = 1000  # decisions in a request, which are read one after the other
 _REPLAYS_WAITING = 8  # each loads its own model
 Instance = Mapping[str, Any]
 
@@ -149,6 +153,61 @@ class Archive:
                 f"what decided is not in the repository: put the folder of '{decision.model}' back that was "
                 "served then, or replay it where that folder is (`rationale replay ID --entries FOLDER`)"
             ) from error
+
+
+class ComparedDecisions:
+    """Reader of decisions' instances for requests that compare rows with them; it records each such call."""
+
+    def __init__(self, archive: Archive, acts: "ActLog") -> None:
+        self._archive = archive
+        self._acts = acts
+
+    async def instances(self, decisions: Sequence[str], model: str) -> list[Instance]:
+        """Return the instances of decisions of a model.
+
+        Raises:
+            InvalidInputError: if there are too many, or one is of another model or its inputs are not kept.
+            ServiceError: if `Archive.read` or `ActLog.check` raises it.
+        """
+        if len(decisions) > _MOST_COMPARED:
+            raise InvalidInputError(f"compare_with: {len(decisions)} decisions, more than {_MOST_COMPARED}")
+        await self._acts.check()
+        status = 500
+        try:
+            found = [await self._instance(decision, model) for decision in decisions]
+            status = 200
+        except ServiceError as error:
+            status = error.status
+            raise
+        finally:
+            await self._acts.note(_comparison(decisions, model, status))
+        return found
+
+    async def _instance(self, decision: str, model: str) -> Instance:
+        record = await self._archive.read(decision)
+        if record.model != model:
+            raise InvalidInputError(f"compare_with: decision {decision} is not of the model '{model}'")
+        if record.instance is None:
+            raise InvalidInputError(
+                f"compare_with: the inputs of decision {decision} are {record.kept} in the trail: send the "
+                "row itself instead of the id"
+            )
+        return record.instance
+
+
+def _comparison(decisions: Sequence[str], model: str, status: int) -> "AdminAct":
+    from rationale_service.decisions.audit.acts import AdminAct
+
+    context = current()
+    return AdminAct(
+        caller="" if context is None else context.caller.name,
+        address="",
+        act="COMPARE",
+        target=f"/v1/models/{model}:explain",
+        status=status,
+        request_id="" if context is None else context.request_id,
+        detail={"compare_with": list(decisions)},
+    )
 
 
 def noticed(

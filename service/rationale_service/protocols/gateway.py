@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from rationale.artifact.remote import RemoteRepository
-from rationale_service.decisions.archive import Archive
+from rationale_service.decisions.archive import Archive, ComparedDecisions
 from rationale_service.decisions.audit.acts import ActLog
 from rationale_service.decisions.audit.writer import act_log_of, trail_of
 from rationale_service.decisions.decider import Decider, Drift
@@ -164,7 +164,11 @@ def build_gateway(
         explainers=explainers,
         references=ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes),
         live=LiveRepository(explainers, backend, settings, state, start_trail, remote, failed("repository")),
-        handler=InferenceHandler(plane, ReferenceResolver(explainers, sets, settings, metrics)),
+        handler=InferenceHandler(
+            plane,
+            ReferenceResolver(explainers, sets, settings, metrics),
+            ComparedDecisions(archive, acts).instances,
+        ),
         decider=Decider(plane, trail, Drift(metrics)),
     )
 

@@ -16,7 +16,7 @@ MOST_DECISIONS = 10_000  # each runs and is recorded alone
 DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
 _FLAGS = (*(option.name for option in OPTIONS), "dry_run")
-_CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
+_CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
 
 
 def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
