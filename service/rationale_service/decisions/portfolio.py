@@ -183,7 +183,7 @@ def _decide(
     rows = portfolio.instances
     for start in range(start_row, len(rows), _AT_ONCE):
         block, key = rows[start : start + _AT_ONCE], f"portfolio-{portfolio.digest[:32]}-{start}"
-        lines = decide(block, key, lambda i, start=start: progress("deciding", start + i, len(rows)))
+        lines = decide(block, key, lambda done: progress("deciding", done, len(rows)), start)
         for i, line in enumerate(lines, start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()

@@ -155,18 +155,25 @@ class DecisionSession:
         self._recourse = None if plain is None else _recourse(deciding, self._session, *plain)
 
     def __call__(
-        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None] = lambda _: None
+        self,
+        rows: Sequence[Instance],
+        key: str,
+        begin: Callable[[int], None] = lambda _: None,
+        first: int = 0,
     ) -> list[Line]:
         """Return a line for each row; decisions under the key that the trail has are not recorded again.
 
         Args:
             begin: a function that is called with each row's number before the row is decided.
+            first: the number of the first row.
         """
-        return self._runner.run(self._lines(rows, key, begin))
+        return self._runner.run(self._lines(rows, key, begin, first))
 
-    async def _lines(self, rows: Sequence[Instance], key: str, begin: Callable[[int], None]) -> list[Line]:
+    async def _lines(
+        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None], first: int
+    ) -> list[Line]:
         began_s, outcomes = time.monotonic(), list[dict[str, Any] | str]()
-        for i, row in enumerate(rows):
+        for i, row in enumerate(rows, first):
             begin(i)
             outcomes.append(await self._decide_row(row))
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
