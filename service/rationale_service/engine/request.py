@@ -24,8 +24,7 @@ class InferenceRequest:
     Attributes:
         inputs: valid input tensors; `faults` has the faults of the others.
         instances: rows by names of features, instead of `inputs`.
-        stability: True if a decision should report the reasons that hold for other references too.
-        recourse: True to report the changes that would have changed a decision.
+        options: names of the options of a decision, such as recourse.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -38,8 +37,7 @@ class InferenceRequest:
     timeout_s: float | None = None
     explainer: str | None = None
     reference_set: str | None = None
-    stability: bool = False
-    recourse: bool = False
+    options: frozenset[str] = frozenset()
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False

@@ -89,7 +89,7 @@ class Gateway:
             "loading": lambda: asyncio.wait([self.loading]),
             "the repository": self.live.stop,
             "explainers": self.explainers.stop,
-            "recourse": lambda: asyncio.to_thread(self.decider.stop),
+            "searches of decisions": lambda: asyncio.to_thread(self.decider.stop),
             "models": self.plane.stop,
             "the audit trail": self.trail.stop,
             "the log of acts": self.acts.stop,
