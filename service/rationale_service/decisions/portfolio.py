@@ -18,12 +18,12 @@ from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_f
 from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
-    RECOURSE_COLUMNS,
     Further,
     Line,
     check_decisions,
     decision_batch,
     decision_columns,
+    recourse_columns,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
@@ -198,7 +198,7 @@ def _lines(partial: Path) -> Iterator[Line]:
 
 def _further(deciding: DecidingEntry) -> Further:
     """Return the columns that a file has besides those of every decision."""
-    return () if deciding.plain is None else RECOURSE_COLUMNS
+    return () if deciding.plain is None else recourse_columns(deciding.manifest)
 
 
 def _outcome(line: Line) -> str:
@@ -236,6 +236,7 @@ def decide_files(
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
+    _further(deciding)  # refuses before anything is loaded
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
