@@ -50,18 +50,6 @@ def demand(manifest: Manifest, caller: Caller | None) -> None:
             ) from error
 
 
-def recourse_of(
-    finder: RecourseFinder,
-    run: RunEntry,
-    row: Tensors,
-    values: Mapping[str, Any],
-    decision: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the recourse of an answered decision, as it is answered."""
-    answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
-    return finder.find(run, row, values, answered).as_json()
-
-
 def search(plane: DataPlane) -> "RecourseSearch":
     return RecourseSearch(plane)
 
@@ -82,6 +70,18 @@ def differences(replay: Replay, recourse: Mapping[str, Any] | None) -> Iterator[
                 f"recourse.plans[{i}]: {plan['decision']} with score {plan['score']} was answered, "
                 f"{decided.decision} with {decided.score} is computed"
             )
+
+
+def recourse_of(
+    finder: RecourseFinder,
+    run: RunEntry,
+    row: Tensors,
+    values: Mapping[str, Any],
+    decision: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the recourse of an answered decision, as it is answered."""
+    answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
+    return finder.find(run, row, values, answered).as_json()
 
 
 class RecourseSearch:

@@ -129,7 +129,7 @@ class Replayer:
             lambda row: run(entry, session, row, entry.output_names),
             TOLERANCE if elsewhere else 0.0,
         )
-        added = {option.member: option for option in OPTIONS if option.member in decision.answer}
+        added = {o.member: o for o in OPTIONS if o.member is not None and o.member in decision.answer}
         for member, option in added.items():
             differences += option.load().differences(again, decision.answer[member])
         passed_over = sorted({*decision.answer} - {*now, "id", "digests", *added})

@@ -7,6 +7,7 @@ import { Form } from "../form.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
+import { recoursePanel } from "../recourse.js";
 import * as rows from "../rows.js";
 import { isShare } from "../score.js";
 import { shownOf } from "../values.js";
@@ -80,6 +81,7 @@ class View {
   applicant() {
     const { comparisons } = this.model.decision;
     this.decide = h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …");
+    this.recourse = h("input", { type: "checkbox", onchange: () => this.moved() });
     this.stability = comparisons.length ? h("input", { type: "checkbox", checked: true, onchange: () => this.moved() }) : null;
     return h(
       "section",
@@ -88,6 +90,7 @@ class View {
       h("p", { class: "quiet" }, "Move a slider, and what would be decided is shown: nothing is recorded."),
       this.form.element,
       this.stability && h("p", { class: "check" }, h("label", { class: "row" }, this.stability, `Tell which reasons stay by other references: ${others(comparisons)}`)),
+      h("p", { class: "check" }, h("label", { class: "row" }, this.recourse, "With recourse: what would have changed the decision")),
       this.formTold,
       h("p", { class: "row" }, this.decide),
       this.confirm,
@@ -122,7 +125,7 @@ class View {
   }
 
   more() {
-    return this.stability?.checked ? { stability: true } : {};
+    return { ...(this.stability?.checked && { stability: true }), ...(this.recourse.checked && { recourse: true }) };
   }
 
   rested() {
@@ -214,12 +217,34 @@ class View {
         row && this.details("What it was on", this.instance(row, record, isOther)),
         this.details("Digests", this.digests(answer, record)),
       ),
+      answer.recourse !== undefined && this.changing(answer, row, isOther),
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
     this.now.hidden = false;
     fill(this.now, outcome.cloneNode(true), ` score ${this.figure(answer.score)}`);
     this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${this.figure(answer.score)}, ${answer.reasons.length} reasons`;
+  }
+
+  /** What would have changed it. */
+  changing(answer, row, isOther) {
+    const form = isOther ? { fields: [], groups: [] } : { fields: this.fields, groups: this.model.groups };
+    const take = isOther || !row ? null : (changes) => this.put({ ...row, ...changes });
+    const save = (text, name) => this.saved(text, `${name}-${answer.id ?? "what-if"}.txt`);
+    return recoursePanel(answer, row, form, { take, save, figure: (score) => this.figure(score) });
+  }
+
+  /** Put a row into the form. */
+  put(row) {
+    this.form.set(rows.read(this.fields, rows.written(row)));
+    this.moved();
+  }
+
+  /** A link by which a text is saved. */
+  saved(text, name) {
+    const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+    this.signal.addEventListener("abort", () => URL.revokeObjectURL(url));
+    return h("a", { href: url, download: name }, "Save it as a file");
   }
 
   /** A score as text. */
@@ -352,17 +377,7 @@ class View {
         h(
           "p",
           { class: "row" },
-          h(
-            "button",
-            {
-              type: "button",
-              onclick: () => {
-                this.form.set(rows.read(this.fields, rows.written(row)));
-                this.moved();
-              },
-            },
-            "Put these values into the form",
-          ),
+          h("button", { type: "button", onclick: () => this.put(row) }, "Put these values into the form"),
           h("a", { href: address.changed({ view: "explain", row: rows.written(row), decision: "" }) }, "Move them with sliders, in Explain"),
         ),
     ];
@@ -487,12 +502,10 @@ class View {
   }
 
   letter({ id, text, language, warnings }) {
-    const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
-    this.signal.addEventListener("abort", () => URL.revokeObjectURL(url));
     return [
       warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
       h("pre", { class: "letter", tabindex: 0, lang: language, "aria-label": "The notice" }, text),
-      h("p", {}, h("a", { href: url, download: `notice-${id}.txt` }, "Save it as a file")),
+      h("p", {}, this.saved(text, `notice-${id}.txt`)),
     ];
   }
 }
