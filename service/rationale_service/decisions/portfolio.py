@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_f
 from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
-    RECOURSE_COLUMNS,
     Further,
     Line,
     check_decisions,
     decision_batch,
     decision_columns,
+    recourse_columns,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
@@ -178,17 +177,13 @@ def _resume(partial: Path) -> int:
     return whole_parts[0]
 
 
-def _report(progress: Progress, start: int, total: int, done: int) -> None:
-    progress("deciding", start + done, total)
-
-
 def _decide(
     portfolio: Portfolio, decide: DecisionSession, file: Any, start_row: int, progress: Progress
 ) -> None:
     rows = portfolio.instances
     for start in range(start_row, len(rows), _AT_ONCE):
         block, key = rows[start : start + _AT_ONCE], f"portfolio-{portfolio.digest[:32]}-{start}"
-        lines = decide(block, key, partial(_report, progress, start, len(rows)))
+        lines = decide(block, key, lambda done: progress("deciding", done, len(rows)), start)
         for i, line in enumerate(lines, start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
@@ -203,7 +198,7 @@ def _lines(partial: Path) -> Iterator[Line]:
 
 def _further(deciding: DecidingEntry) -> Further:
     """Return the columns that a file has besides those of every decision."""
-    return () if deciding.plain is None else RECOURSE_COLUMNS
+    return () if deciding.plain is None else recourse_columns(deciding.manifest)
 
 
 def _outcome(line: Line) -> str:
@@ -241,6 +236,7 @@ def decide_files(
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
+    _further(deciding)  # refuses before anything is loaded
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import orjson
 
@@ -21,12 +20,9 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry
 from rationale.decisions.rows import feature_values, profile_of
 from rationale.portfolios.decisions import Line
-from rationale.recourse.entry import RunEntry, recourse_finder
-from rationale.recourse.recourse import RecourseFinder
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
-from rationale_service.decisions.recourse import recourse_of
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
@@ -36,6 +32,7 @@ from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFi
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
+from rationale_service.tensors import Tensors
 
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
@@ -155,18 +152,25 @@ class DecisionSession:
         self._recourse = None if plain is None else _recourse(deciding, self._session, *plain)
 
     def __call__(
-        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None] = lambda _: None
+        self,
+        rows: Sequence[Instance],
+        key: str,
+        begin: Callable[[int], None] = lambda _: None,
+        first: int = 0,
     ) -> list[Line]:
         """Return a line for each row; decisions under the key that the trail has are not recorded again.
 
         Args:
             begin: a function that is called with each row's number before the row is decided.
+            first: the number of the first row.
         """
-        return self._runner.run(self._lines(rows, key, begin))
+        return self._runner.run(self._lines(rows, key, begin, first))
 
-    async def _lines(self, rows: Sequence[Instance], key: str, begin: Callable[[int], None]) -> list[Line]:
+    async def _lines(
+        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None], first: int
+    ) -> list[Line]:
         began_s, outcomes = time.monotonic(), list[dict[str, Any] | str]()
-        for i, row in enumerate(rows):
+        for i, row in enumerate(rows, first):
             begin(i)
             outcomes.append(await self._decide_row(row))
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
@@ -210,13 +214,18 @@ class DecisionSession:
         if self._recourse is None or decision["decision"] == "approve":
             return decision
         (values,) = feature_values(manifest, inputs, [row])
-        return {**decision, "recourse": recourse_of(*self._recourse, inputs, values, decision)}
+        return {**decision, "recourse": self._recourse(inputs, values, decision)}
 
 
 def _recourse(
     deciding: DecidingEntry, session: ort.InferenceSession, plain: Entry, warmed: ReadyEntry
-) -> tuple[RecourseFinder, RunEntry]:
-    """Return the search for recourse of an entry, and the entry's functions that it calls."""
+) -> Callable[[Tensors, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
+    """Return a function that returns the recourse of a decision, from its row, its values and its answer."""
+    import onnx
+
+    from rationale.recourse.entry import RunEntry, recourse_finder
+    from rationale_service.decisions.recourse import recourse_of
+
     entry, own = deciding.entry, warmed.sessions.by_device[warmed.sessions.devices[0]]
     graph = onnx.load(entry.model_path, load_external_data=False)
     run_entry = RunEntry(
@@ -224,7 +233,7 @@ def _recourse(
         partial(run, plain, own, outputs=plain.output_names),
         partial(run, entry, session, outputs=entry.output_names),
     )
-    return recourse_finder(deciding.manifest, graph), run_entry
+    return partial(recourse_of, recourse_finder(deciding.manifest, graph), run_entry)
 
 
 def _with_recourse(recorded: Mapping[str, Any], decided: Mapping[str, Any]) -> Mapping[str, Any]:
