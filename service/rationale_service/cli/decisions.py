@@ -69,6 +69,14 @@ def decide(
             show_default=False,
         ),
     ] = None,
+    application_id: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the table with your own ids of the applications, by which the trail finds them.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     audit: Annotated[
         bool,
         typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
@@ -98,10 +106,12 @@ def decide(
         settings = load_settings({"repository": repository}, config)
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
-            files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, columns, progress)
+            files, outcomes = portfolio.decide_files(
+                settings, name, input_, save, trail, columns, progress, application_id
+            )
             target = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_), columns)
+            read = portfolio.read_portfolio(settings, name, Path(input_), columns, application_id)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             target = save
     print(f"{target}: {outcomes}")

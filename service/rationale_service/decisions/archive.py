@@ -4,13 +4,15 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rationale.decisions.notice import TEMPLATES, Notice, notice
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale_service.decisions.audit.rows import WrongInstanceError
+from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
+from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.errors import (
     ConflictError,
@@ -59,6 +61,16 @@ class Archive:
         """
         return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
 
+    async def latest(self, query: DecisionQuery) -> list[RecordedDecision]:
+        """Return the latest decisions of a query, newest first, without inputs.
+
+        Raises:
+            UnknownResourceError: if there is no trail.
+            InvalidInputError: if a time is none.
+            StateUnavailableError: if the trail cannot be read.
+        """
+        return await asyncio.wrap_future(self._readers.submit(self._latest, query))
+
     async def replay(self, decision: RecordedDecision, deadline_s: float) -> "ReplayedDecision":
         """Compute a decision again from the files that made it: see `Replayer`.
 
@@ -93,16 +105,16 @@ class Archive:
     def _read(self, decision: str, instance: Instance | None) -> RecordedDecision:
         if not _ID.fullmatch(decision):
             raise UnknownResourceError("a decision's id has 32 digits and letters from a to f")
-        try:
+        with _readable():
             return self._get_ledger().read(decision, instance)
-        except WrongInstanceError as error:
+
+    def _latest(self, query: DecisionQuery) -> list[RecordedDecision]:
+        try:
+            check_times(query.since, query.until)
+        except InvalidOptionError as error:
             raise InvalidInputError(str(error)) from error
-        except (InvalidOptionError, StateUnavailableError) as error:
-            log.error("a decision cannot be read: %s", error)  # it may name machines
-            raise StateUnavailableError(
-                "the audit trail cannot be read, or not by the gateway's key: the server's log says why",
-                5,
-            ) from error
+        with _readable():
+            return self._get_ledger().latest(query)
 
     def _get_ledger(self) -> "Ledger":
         with self._opening:
@@ -121,6 +133,20 @@ class Archive:
                 f"what decided is not in the repository: put the folder of '{decision.model}' back that was "
                 "served then, or replay it where that folder is (`rationale replay ID --entries FOLDER`)"
             ) from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Report a trail that cannot be read to callers; only the log has the reason, which may name machines."""
+    try:
+        yield
+    except WrongInstanceError as error:
+        raise InvalidInputError(str(error)) from error
+    except (InvalidOptionError, StateUnavailableError) as error:
+        log.error("a decision cannot be read: %s", error)
+        raise StateUnavailableError(
+            "the audit trail cannot be read, or not by the gateway's key: the server's log says why", 5
+        ) from error
 
 
 def noticed(

@@ -22,7 +22,7 @@ from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut
 from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
-from rationale_service.decisions.trail import AuditTrail, RecordedDecision
+from rationale_service.decisions.trail import AuditTrail, RecordedDecision, check_repeated
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.features import form_of, to_tensors
@@ -158,9 +158,11 @@ class Decider:
             async with _until(deadline_s):
                 earlier = await self._trail.find(manifest.model, caller, key, rows)
             if earlier:
+                check_repeated(earlier, request.application_ids)
                 return [decision.answer for decision in earlier]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
+        decisions = with_ids(decisions, request.application_ids)
         for option in OPTIONS:
             if option.name in request.options:
                 search = self._search(option)
@@ -173,7 +175,9 @@ class Decider:
         records = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
         async with _until(deadline_s):
             recorded = await self._trail.record(records)
-        if recorded and recorded[0].id == records[0].id:  # otherwise another request with the key was first
+        if recorded and recorded[0].id != records[0].id:  # another request with the key was first
+            check_repeated(recorded, request.application_ids)
+        elif recorded:
             for start in range(0, len(recorded), _AT_ONCE):
                 self._drift.observe(
                     manifest, [decision.answer for decision in recorded[start : start + _AT_ONCE]]
@@ -195,6 +199,15 @@ class RequestFacts:
     request_id: str
     latency_ms: float
     key: str | None
+
+
+def with_ids(decisions: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> list[dict[str, Any]]:
+    """Return the decisions, each with the lender's own id of its application; as they are without ids."""
+    named = zip(decisions, ids or [None] * len(decisions), strict=True)
+    return [
+        {**decision} if own is None else {"id": decision["id"], "application_id": own, **decision}
+        for decision, own in named
+    ]
 
 
 def as_recorded(

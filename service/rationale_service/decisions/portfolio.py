@@ -29,7 +29,7 @@ from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 from rationale.tables.written import KeptColumns, check_kept
 from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
-from rationale_service.decisions.trail import AuditTrail, NoTrail
+from rationale_service.decisions.trail import MOST_ID, AuditTrail, NoTrail, text_fault
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
@@ -89,20 +89,25 @@ class Portfolio:
     Attributes:
         digest: digest of the rows and of the entry; an interrupted run with the same digest goes on.
         kept_columns: columns to copy unchanged.
+        application_ids: lender's own id of each row; empty without any.
     """
 
     deciding: DecidingEntry
     instances: Sequence[Instance]
     digest: str
     kept_columns: KeptColumns = field(default_factory=dict)
+    application_ids: Sequence[str | None] = ()
 
 
-def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
+def read_portfolio(
+    settings: Settings, name: str, file: Path, keep: Sequence[str] = (), application: str | None = None
+) -> Portfolio:
     """Read a portfolio.
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
         keep: columns of a table to copy unchanged.
+        application: column with the lender's own ids.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
@@ -113,7 +118,11 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
     check_kept(keep, decision_columns(deciding.manifest))
-    return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
+    ids: list[str | None] = []
+    if application is not None:
+        ids = _application_ids(application, read_columns(file, [application], len(rows))[application])
+    kept = read_columns(file, keep, len(rows))
+    return Portfolio(deciding, rows, deciding.digest(rows, ids), kept, ids)
 
 
 def decide_portfolio(
@@ -177,10 +186,20 @@ def _decide(
     for start in range(start_row, len(rows), _AT_ONCE):
         progress("deciding", start, len(rows))
         block = rows[start : start + _AT_ONCE]
-        for i, line in enumerate(decide(block, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
+        key, ids = f"portfolio-{portfolio.digest[:32]}-{start}", portfolio.application_ids
+        for i, line in enumerate(decide(block, key, ids[start : start + _AT_ONCE]), start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _application_ids(column: str, cells: Sequence[Any]) -> list[str | None]:
+    """Return a column's ids; an empty cell has none. Raises InvalidOptionError."""
+    ids = [None if cell is None or cell != cell or cell == "" else str(cell) for cell in cells]
+    for i, each in enumerate(ids, 1):
+        if each is not None and (fault := text_fault(each, MOST_ID)) is not None:
+            raise InvalidOptionError(f"--application-id: row {i} of the column '{column}' {fault}")
+    return ids
 
 
 def _lines(partial: Path) -> Iterator[Line]:
@@ -205,6 +224,7 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
+    application: str | None = None,
 ) -> tuple[AnsweredFiles, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
 
@@ -213,6 +233,7 @@ def decide_files(
 
     Args:
         keep: columns to copy unchanged.
+        application: column with the lender's own ids.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
@@ -223,7 +244,7 @@ def decide_files(
     deciding = DecidingEntry.of(local_repository(settings), name)
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
-        means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
+        means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded, application)
         result = answer_files(rows, save, means, progress)
     counts: Counter[str] = Counter()
     for table in result.columns(["decision"]):
@@ -239,6 +260,7 @@ class _PortfolioAnswers:
     keep: tuple[str, ...]
     batch_rows: int
     is_recorded: bool
+    application: str | None
     stage: str = "deciding"
 
     def schema(self, table: Any) -> Any:
@@ -256,8 +278,13 @@ class _PortfolioAnswers:
                 rows = self.deciding.instances(*applicants_of(self.deciding.compiled, batch))
             except RationaleError as error:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
-            key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
-            lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
+            ids: list[str | None] = []
+            if self.application is not None:
+                if self.application not in batch.schema.names:
+                    raise InvalidOptionError(f"--application-id: no column '{self.application}'")
+                ids = _application_ids(self.application, batch.column(self.application).to_pylist())
+            key = f"portfolio-{self.deciding.digest(rows, ids)[:32]}-{place}-{first}"
+            lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key, ids), first)]
             yield with_kept(decision_batch(self._manifest, lines), batch, self.keep)
             first = last + 1
 

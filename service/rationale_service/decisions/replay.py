@@ -24,6 +24,7 @@ from rationale_service.repository.registry import folders
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
+_FACTS = ("id", "digests", "application_id")  # members that no model computes
 TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
     "hashed": "the trail holds only a digest of decision {}'s inputs: give them with --instance FILE",
@@ -136,7 +137,7 @@ class Replayer:
         added = {option.member: option for option in OPTIONS if option.member in decision.answer}
         for member, option in added.items():
             differences += option.load().differences(again, decision.answer[member])
-        passed_over = sorted({*decision.answer} - {*now, "id", "digests", *added})
+        passed_over = sorted({*decision.answer} - {*now, *_FACTS, *added})
         return ReplayedDecision(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from rationale_service.errors import StateUnavailableError
+from rationale_service.errors import ConflictError, StateUnavailableError
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class RecordedDecision:
         kept: form in which the trail keeps the inputs. If hashed or erased, `value`s in the answer are None
             too.
         runtime: digest of the files that ran (graph), and the backend's data: see `Backend.runtime`.
+        kind: decision of an entry; contest of an applicant; judgment of a person in place of an entry.
+        review_by: time until which a person has to review it; None if nobody needs to.
     """
 
     id: str
@@ -36,6 +38,45 @@ class RecordedDecision:
     place: int = 0
     kept: Literal["plain", "hashed", "sealed", "erased"] = "plain"
     runtime: Mapping[str, Any] = field(default_factory=dict)
+    kind: Literal["decision", "contest", "judgment"] = "decision"
+    review_by: str | None = None
+
+    @property
+    def application_id(self) -> str | None:
+        """The lender's own id of the application."""
+        return self.answer.get("application_id")
+
+    @property
+    def reviews(self) -> str | None:
+        """The id of the decision that this one contests or reviews; None of a first decision."""
+        return self.answer.get("reviews")
+
+
+MOST_ID = 255  # characters of a lender's own id
+
+
+def text_fault(text: str, most: int) -> str | None:
+    """Return the reason why no trail stores a text, or None."""
+    if not text.strip():
+        return "is empty"
+    if len(text) > most:
+        return f"has {len(text)} characters, more than {most}"
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        return "has a NUL or half of a surrogate pair, which no database stores"
+    return None
+
+
+def check_repeated(
+    recorded: Sequence[RecordedDecision], application_ids: Sequence[str | None], reviews: str | None = None
+) -> None:
+    """Raise ConflictError if decisions under a repeated idempotency key have other ids than the request."""
+    due = [*application_ids] or [None] * len(recorded)
+    is_same = [decision.application_id for decision in recorded] == due
+    if not is_same or any(decision.reviews != reviews for decision in recorded):
+        raise ConflictError(
+            f"the idempotency key '{recorded[0].idempotency_key}' was used for other applications: take a "
+            "new key for a new request"
+        )
 
 
 class AuditTrail(Protocol):

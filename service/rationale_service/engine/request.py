@@ -25,6 +25,7 @@ class InferenceRequest:
         inputs: valid input tensors; `faults` has the faults of the others.
         instances: rows by names of features, instead of `inputs`.
         options: names of the options of a decision, such as recourse.
+        application_ids: lender's own ids of a decision's rows; empty without any.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -38,6 +39,7 @@ class InferenceRequest:
     explainer: str | None = None
     reference_set: str | None = None
     options: frozenset[str] = frozenset()
+    application_ids: tuple[str | None, ...] = ()
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False

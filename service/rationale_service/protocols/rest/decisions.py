@@ -1,15 +1,16 @@
 """Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from rationale_service.decisions.archive import noticed
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.store import DecisionQuery
+from rationale_service.decisions.trail import MOST_ID, RecordedDecision, text_fault
 from rationale_service.errors import InvalidInputError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.administration import RecordedRoute
@@ -20,6 +21,11 @@ from rationale_service.protocols.rest.schemas import Decision, Instance
 from rationale_service.security.keys import AUDIT, needs
 
 _NOT_STORED = {"Cache-Control": "no-store"}
+_MOST_LISTED = 1000
+Kind = Annotated[
+    Literal["decision", "contest", "judgment"],
+    Field(description="decision of an entry, contest of an applicant, or judgment of a person"),
+]
 
 
 # A decision holds a person's data, so each call is recorded.
@@ -35,6 +41,10 @@ class Recorded(BaseModel):
     caller: str = Field(description="the name of the key that asked, empty where none was needed")
     request_id: str
     latency_ms: float
+    kind: Kind
+    application_id: str | None = Field(description="the lender's own id of the application")
+    reviews: str | None = Field(description="the first decision of the case, of what contests or reviews it")
+    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
     kept: Literal["plain", "hashed", "sealed", "erased"] = Field(description="how its inputs were kept")
     instance: Instance = Field(
         description="what was decided on; null where a digest alone was kept, or its key was erased. Values "
@@ -44,6 +54,24 @@ class Recorded(BaseModel):
         description="what ran: the digest of the files, and the backend's own words"
     )
     answer: Decision = Field(description="as `:decide` answered it")
+
+
+class ListedDecision(BaseModel):
+    """What a list says of a decision, contest or judgment."""
+
+    id: str
+    application_id: str | None = Field(description="the lender's own id of the application")
+    time: str = Field(description="RFC 3339, in UTC")
+    model: str
+    caller: str
+    kind: Kind
+    decision: Literal["approve", "refer", "decline"] | None = Field(description="null of a contest")
+    reviews: str | None = Field(description="the first decision of the case, of what contests or reviews it")
+    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
+
+
+class DecisionList(BaseModel):
+    decisions: list[ListedDecision] = Field(description="newest first")
 
 
 class GivenInstance(BaseModel):
@@ -92,6 +120,37 @@ class Replay(BaseModel):
     elsewhere: list[str] = Field(description="in what the runtime is another than the one that decided")
     passed_over: list[str] = Field(description="members of the answer that no replay computes")
     entry: str = Field(description="what decided, by its name today")
+
+
+@router.get(
+    "",
+    summary="The latest decisions",
+    description="Of one application, by the lender's own id, or of all. Newest first.",
+    operation_id="list_decisions",
+    responses=problem_responses(404, 422, 503),
+)
+@needs(AUDIT)
+async def list_decisions(
+    request: Request,
+    application_id: Annotated[str | None, Query(description="the lender's own id")] = None,
+    model: Annotated[str | None, Query(description="of this model alone")] = None,
+    since: Annotated[str | None, Query(description="a time in UTC or its beginning, such as 2026-11")] = None,
+    until: Annotated[str | None, Query(description="as `since`; not included")] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
+    *,
+    open: Annotated[bool, Query(description="only what waits for a review")] = False,  # noqa: A002
+) -> DecisionList:
+    context = current()
+    models = None if context is None else context.caller.models
+    if model is not None:
+        if context is not None:
+            context.caller.require_model(model)
+        models = frozenset({model})
+    query = DecisionQuery(application_id, models, since, until, open, limit)
+    if any(text is not None and text_fault(text, MOST_ID) for text in (application_id, model)):
+        return DecisionList(decisions=[])
+    found = await gateway_of(request).archive.latest(query)
+    return DecisionList(decisions=[_listed(decision) for decision in found])
 
 
 @router.get(
@@ -150,6 +209,11 @@ async def replay_decision(request: Request, decision: str) -> Replay:
         passed_over=list(replayed.passed_over),
         entry=replayed.entry.name,
     )
+
+
+def _listed(decision: RecordedDecision) -> ListedDecision:
+    content = {name: getattr(decision, name) for name in ListedDecision.model_fields if name != "decision"}
+    return ListedDecision(**content, decision=decision.answer.get("decision"))
 
 
 async def _read(

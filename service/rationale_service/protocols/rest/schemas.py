@@ -250,6 +250,9 @@ class Applicants(BaseModel):
         description="whether to tell which changes would have changed the decision: a search for each row, "
         "of up to a second",
     )
+    application_ids: list[str | None] | None = Field(
+        None, description="your own id of each instance's application, by which decisions are found again"
+    )
     dry_run: bool | None = Field(
         None, description="whether to tell what would be decided, and to record nothing: not with a key"
     )
@@ -331,6 +334,7 @@ class Decision(BaseModel):
     """`explained_value` = `base_value` + the sum of `attributions` + `completeness_gap`."""
 
     id: str | None = Field(description="in the audit trail; null of a dry run, which is not in it")
+    application_id: str | None = Field(None, description="as the request gave it")
     decision: Literal["approve", "refer", "decline"]
     score: float
     threshold: float
