@@ -19,7 +19,7 @@ from rationale.errors import InvalidOptionError
 
 ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
 TEMPLATES = (ADVERSE_ACTION, EU)
-_FILLED = ("decision", "reasons")  # variables that the decision fills
+_FILLED = ("decision", "reasons", "review")  # variables that the decision fills
 # Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
@@ -42,6 +42,7 @@ def notice(
     template: str = ADVERSE_ACTION,
     *,
     person_declined: bool = False,
+    first: Mapping[str, Any] | None = None,
 ) -> Notice:
     """Fill a template with a decision's reasons.
 
@@ -51,6 +52,7 @@ def notice(
             the reasons of the person who declined a referred application.
         template: the name of one that comes with Rationale, or a file; in .html, values are escaped.
         person_declined: whether a person declined a referred application.
+        first: the decision that `answer` reviews, if it reviews one.
 
     Raises:
         InvalidOptionError: if there is no adverse action, or none with specific reasons; if the template
@@ -63,7 +65,9 @@ def notice(
     if answer["decision"] == "approve":
         raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
     judged = _judgment(answer, variables, person_declined=person_declined)
-    reasons = _check_specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
+    scored = first["reasons"] if first and _is_judgment(answer) and first["decision"] == "refer" else ()
+    reasons = [*map(_reason_text, (*scored, *answer["reasons"])), *judged]
+    reasons = _check_specific(answer, reasons)
     missing: dict[str, None] = {}
     folder, name = _template_file(template)
     environment = SandboxedEnvironment(
@@ -75,7 +79,7 @@ def notice(
         keep_trailing_newline=True,
     )
     values = {"date": datetime.date.today().isoformat(), **variables}
-    context = {**_Variables(values), "decision": answer, "reasons": reasons}
+    context = {**_Variables(values), "decision": answer, "reasons": reasons, "review": _review(answer)}
     try:
         text = environment.get_template(name).render(context)
     except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
@@ -133,9 +137,30 @@ def _plain_values(node: Any) -> Any:
 def _reason_text(reason: Mapping[str, Any]) -> str:
     """Return a reason's text, with the applicant's value if the profile gives its unit or category."""
     text, shown = str(reason["text"]), reason.get("shown")
-    if shown is None or reason["code"] in reason["features"]:  # then the text is the feature's title
+    if shown is None or _is_untitled(reason):  # then the text is the feature's title
         return text if shown is None else str(shown)
     return f"{text} ({shown})"
+
+
+def _is_untitled(reason: Mapping[str, Any]) -> bool:
+    """Tell whether a feature's title stands for a reason's text. A person's reason has no features."""
+    return reason["code"] in reason.get("features", ())
+
+
+def _is_judgment(answer: Mapping[str, Any]) -> bool:
+    """Tell whether a person decided in place of a model."""
+    return "reviewer" in answer and "score" not in answer
+
+
+def _review(answer: Mapping[str, Any]) -> str:
+    """Return the sentence of a notice that says what a decision reviews; empty if it reviews nothing."""
+    if not answer.get("reviews"):
+        return ""
+    how = "This decision was made by a person, who reviewed"
+    if not _is_judgment(answer):
+        how = "A person corrected the data of your application, and with these data this decision replaces"
+        return f"{how} our earlier decision {answer['reviews']}."
+    return f"{how} our earlier decision {answer['reviews']} and replaces it."
 
 
 def _check_specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
@@ -182,7 +207,7 @@ def _judgment(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person
 
 def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
     for reason in answer["reasons"]:
-        if reason["code"] in reason["features"]:
+        if _is_untitled(reason):
             yield (
                 f"'{reason['text']}' is the title of a feature and no reason: give {reason['code']} a reason "
                 "code with a text in the decision profile"

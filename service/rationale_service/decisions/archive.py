@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rationale.decisions.notice import TEMPLATES, Notice, notice
+from rationale.decisions.notice import TEMPLATES, Notice
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
 from rationale_service.decisions.audit.store import DecisionQuery
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.cases import standing_notice
+from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,
@@ -61,6 +62,15 @@ class Archive:
         """
         return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
 
+    async def case(self, decision: str) -> Case:
+        """Return the case of a decision, contest or review. Raises as `read`.
+
+        If the first decision was pruned, the case begins with what is left of it.
+        """
+        record = await self.read(decision)
+        first = record.reviews or record.id
+        return await asyncio.wrap_future(self._readers.submit(self._case, first))
+
     async def latest(self, query: DecisionQuery) -> list[RecordedDecision]:
         """Return the latest decisions of a query, newest first, without inputs.
 
@@ -71,8 +81,10 @@ class Archive:
         """
         return await asyncio.wrap_future(self._readers.submit(self._latest, query))
 
-    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "ReplayedDecision":
-        """Compute a decision again from the files that made it: see `Replayer`.
+    async def replay(
+        self, decision: RecordedDecision, deadline_s: float, first: RecordedDecision | None = None
+    ) -> "ReplayedDecision":
+        """Compute a decision again from the files that made it: see `Replayer.replay`.
 
         Raises:
             InvalidInputError: if its inputs were kept hashed, and the caller does not send them.
@@ -81,11 +93,13 @@ class Archive:
             QueueFullError: if too many replays wait already.
             DeadlineError: if it takes longer than `deadline_s`.
         """
-        if decision.instance is None:
+        if decision.kind == "contest":
+            raise ConflictError(f"{decision.id} is a contest: only decisions are computed again")
+        if decision.instance is None and decision.kind == "decision":
             raise _unknown_inputs(decision)
         if not self._waiting.acquire(blocking=False):
             raise QueueFullError("too many replays wait already")
-        future = self._replays.submit(self._replay, decision)
+        future = self._replays.submit(self._replay, decision, first)
         future.add_done_callback(lambda _: self._waiting.release())
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -108,6 +122,10 @@ class Archive:
         with _readable():
             return self._get_ledger().read(decision, instance)
 
+    def _case(self, first: str) -> Case:
+        with _readable():
+            return Case(self._get_ledger().case(first))
+
     def _latest(self, query: DecisionQuery) -> list[RecordedDecision]:
         try:
             check_times(query.since, query.until)
@@ -122,11 +140,11 @@ class Archive:
                 self._ledger = _ledger(self._settings)
             return self._ledger
 
-    def _replay(self, decision: RecordedDecision) -> "ReplayedDecision":
+    def _replay(self, decision: RecordedDecision, first: RecordedDecision | None) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
         try:
-            return Replayer(self._settings).replay(decision)
+            return Replayer(self._settings).replay(decision, first)
         except RepositoryError as error:
             log.warning("decision %s is not replayed: %s", decision.id, error)
             raise UnknownResourceError(
@@ -150,17 +168,23 @@ def _readable() -> Iterator[None]:
 
 
 def noticed(
-    decision: RecordedDecision, template: str, variables: Mapping[str, Any], *, person_declined: bool
+    decision: RecordedDecision,
+    case: Case,
+    template: str,
+    variables: Mapping[str, Any],
+    *,
+    person_declined: bool,
 ) -> Notice:
     """Return the notice of a decision from one of Rationale's own templates.
 
     Raises:
-        InvalidInputError: if there is no such template or notice, or variables are missing.
+        InvalidInputError: if there is no such template or notice, variables are missing, or a review has
+            replaced the decision.
     """
     if template not in TEMPLATES:  # only the command line may name files
         raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
     try:
-        return notice(decision.answer, variables, template, person_declined=person_declined)
+        return standing_notice(decision, case, variables, template, person_declined=person_declined)
     except InvalidOptionError as error:
         raise InvalidInputError(_in_http_terms(str(error))) from error
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from rationale_service.errors import ConflictError, StateUnavailableError
@@ -77,6 +78,50 @@ def check_repeated(
             f"the idempotency key '{recorded[0].idempotency_key}' was used for other applications: take a "
             "new key for a new request"
         )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A first decision, and what contests or reviews it, by time.
+
+    Its state follows from its rows and is stored nowhere. It waits for a review while it is referred or
+    contested.
+    """
+
+    events: Sequence[RecordedDecision]
+
+    @property
+    def first(self) -> RecordedDecision:
+        return self.events[0]
+
+    @property
+    def standing(self) -> RecordedDecision:
+        """The decision that holds: the last one of an entry or a person."""
+        return [event for event in self.events if event.kind != "contest"][-1]
+
+    @property
+    def state(self) -> Literal["decided", "referred", "contested", "reviewed"]:
+        if self.events[-1].kind == "contest":
+            return "contested"
+        if self.standing.answer["decision"] == "refer":
+            return "referred"
+        return "reviewed" if self.standing.reviews else "decided"
+
+    @property
+    def waiting(self) -> Sequence[RecordedDecision]:
+        """What waits for a review: the standing decision if it refers, and contests of it."""
+        since = self.events[list(self.events).index(self.standing) :]
+        return [event for event in since if event.review_by is not None]
+
+    @property
+    def review_by(self) -> str | None:
+        """The time until which a person has to review it; None if nobody needs to."""
+        return min((str(event.review_by) for event in self.waiting), default=None)
+
+    def time_after(self) -> str:
+        """Return the present time, or one behind the last event of a clock that is ahead."""
+        last = datetime.fromisoformat(self.events[-1].time) + timedelta(microseconds=1)
+        return max(datetime.now(UTC), last).isoformat(timespec="microseconds")
 
 
 class AuditTrail(Protocol):

@@ -22,7 +22,7 @@ from rationale_service.decisions.audit.rows import (
 )
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     ErasedInputsError,
@@ -144,6 +144,15 @@ class Ledger:
         Contests have the applicant's words, as far as they can be shown.
         """
         return [self._as_answered(row) for row in self.store.case(decision)]
+
+    def case_of(self, decision: RecordedDecision) -> Case:
+        """Return the case of a decision; without its first decision if that was pruned. Raises as `read`."""
+        return Case(self.case(decision.reviews or decision.id))
+
+    def first_of(self, decision: RecordedDecision) -> RecordedDecision | None:
+        """Return the decision that this one reviews; None if it reviews none, or that was pruned."""
+        first = None if decision.reviews is None else self.case_of(decision).first
+        return None if first is None or first.id != decision.reviews else first
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""

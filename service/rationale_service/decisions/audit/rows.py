@@ -156,14 +156,15 @@ def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, An
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
     members = [name for name in PERSONAL if name in answer]
     values += [answer[name] for name in members]
-    without = {"reasons": [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]}
-    return {**answer, **without, **dict.fromkeys(members)}
+    without = [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]
+    return {**answer, **({"reasons": without} if "reasons" in answer else {}), **dict.fromkeys(members)}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """Put the values back into an answer of `without_values`."""
-    shown = {"reasons": [{**reason, **_value_members(reason, values)} for reason in answer["reasons"]]}
-    return {**answer, **shown, **{name: next(values) for name in PERSONAL if name in answer}}
+    shown = [{**reason, **_value_members(reason, values)} for reason in answer.get("reasons", ())]
+    personal = {name: next(values) for name in PERSONAL if name in answer}
+    return {**answer, **({"reasons": shown} if "reasons" in answer else {}), **personal}
 
 
 def _value_members(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:

@@ -330,6 +330,13 @@ class DecisionDigests(BaseModel):
     profile: str
 
 
+class Difference(BaseModel):
+    """After minus before."""
+
+    explained_value: float
+    attributions: dict[str, float] = Field(description="of every feature or group")
+
+
 class Decision(BaseModel):
     """`explained_value` = `base_value` + the sum of `attributions` + `completeness_gap`."""
 
@@ -348,6 +355,11 @@ class Decision(BaseModel):
     completeness_gap: float | None
     warnings: list[str] = Field(description="what a reader of the reasons has to know")
     digests: DecisionDigests
+    reviews: str | None = Field(None, description="the first decision of the case that it reviews")
+    reviewer: str | None = Field(None, description="who corrected the inputs, where it reviews a decision")
+    difference: Difference | None = Field(
+        None, description="by how much it differs from the decision that it reviews"
+    )
     recourse: Recourse | None = Field(
         None, description="where it was asked for; null in the trail if the inputs are not kept"
     )
