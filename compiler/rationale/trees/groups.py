@@ -25,6 +25,13 @@ class FeatureBounds:
     numbers: np.ndarray
     strict: np.ndarray
 
+    @cached_property
+    def index(self) -> dict[tuple[float, bool], int]:
+        """Return the place of each bound."""
+        return {
+            pair: i for i, pair in enumerate(zip(self.numbers.tolist(), self.strict.tolist(), strict=True))
+        }
+
     def pieces(self, x: np.ndarray) -> np.ndarray:
         """Return the piece of each number."""
         reached = np.searchsorted(self.numbers[~self.strict], x, "right")
@@ -59,12 +66,13 @@ class LeafGroup:
     leaves: tuple[TreeLeaf, ...]
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(int(s.max()) + 1 for s in self.states.values())
+    def size(self) -> dict[int, int]:
+        """Return the number of states of each feature."""
+        return {feature: int(states.max()) + 1 for feature, states in self.states.items()}
 
-    @property
+    @cached_property
     def rows(self) -> int:
-        return prod(self.sizes)
+        return prod(self.size.values())
 
     @property
     def cost(self) -> int:
@@ -121,10 +129,11 @@ def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> FeatureBo
 def _pieces_that_pass(ensemble: Ensemble, node: int, bounds: FeatureBounds) -> np.ndarray:
     """Return [pieces and NaN], whether the split is passed in each piece."""
     span = ensemble.bounds_of(node)
-    keys = {(float(n), bool(s)) for n, s in zip(ensemble.bounds[span], ensemble.strict[span], strict=True)}
-    flips = [pair in keys for pair in zip(bounds.numbers.tolist(), bounds.strict.tolist(), strict=True)]
-    past = np.concatenate([[0], np.cumsum(flips)]) % 2 == 1
-    return np.concatenate([bool(ensemble.below[node]) ^ past, [bool(ensemble.missing[node])]])
+    passing = np.full(len(bounds.numbers) + 2, bool(ensemble.below[node]))
+    for pair in set(zip(ensemble.bounds[span].tolist(), ensemble.strict[span].tolist(), strict=True)):
+        passing[bounds.index[pair] + 1 :] ^= True
+    passing[-1] = ensemble.missing[node]
+    return passing
 
 
 def _leaf_groups(
@@ -175,7 +184,9 @@ def _share(ensemble: Ensemble, node: int) -> float:
 
 
 def _leaf_group(leaf: TreeLeaf) -> LeafGroup:
-    return LeafGroup({f: _renumber(where.astype(np.int64)) for f, where in leaf.satisfied.items()}, (leaf,))
+    return LeafGroup(
+        {f: (where != where[0]).astype(np.int64) for f, where in leaf.satisfied.items()}, (leaf,)
+    )
 
 
 def _renumber(states: np.ndarray) -> np.ndarray:
@@ -186,12 +197,15 @@ def _renumber(states: np.ndarray) -> np.ndarray:
 
 def _merge(a: LeafGroup, b: LeafGroup) -> LeafGroup | None:
     """Merge two groups into one; return None if its table would be too large."""
-    states, rows = {}, 1
     limit = min(MOST_STATES, int(_GROWTH * (a.cost + b.cost)))
-    for feature in sorted({*a.states, *b.states}):
+    features = sorted({*a.states, *b.states})
+    if prod(max(a.size.get(f, 1), b.size.get(f, 1)) for f in features) > limit:
+        return None
+    states, rows = {}, 1
+    for feature in features:
         states_of_a, states_of_b = a.states.get(feature), b.states.get(feature)
         if states_of_a is not None and states_of_b is not None:
-            states[feature] = _renumber(states_of_a * (int(states_of_b.max()) + 1) + states_of_b)
+            states[feature] = _renumber(states_of_a * b.size[feature] + states_of_b)
         else:
             single_states = states_of_b if states_of_a is None else states_of_a
             assert single_states is not None

@@ -75,15 +75,20 @@ def _transform_others(
 def _difference(h: np.ndarray, axis: int, k: int) -> np.ndarray:
     """Return a − b, summed over b."""
     halves = _halves(h, axis, k)
-    return np.stack([-halves[..., 1, :], halves[..., 0, :]], axis=-2).reshape(h.shape)
+    out = np.empty(halves.shape)
+    np.negative(halves[..., 1, :], out=out[..., 0, :])
+    out[..., 1, :] = halves[..., 0, :]
+    return out.reshape(h.shape)
 
 
 def _mixture(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
     """Return q·a + (1 − q)·b, summed over b."""
     halves, points = _halves(h, axis, k), q.reshape(-1, 1, 1, 1)
-    return np.stack(
-        [(1 - points) * halves[..., 1, :], points * halves[..., 0, :] + halves[..., 1, :]], axis=-2
-    ).reshape(h.shape)
+    out = np.empty(halves.shape)
+    np.multiply(1 - points, halves[..., 1, :], out=out[..., 0, :])
+    np.multiply(points, halves[..., 0, :], out=out[..., 1, :])
+    out[..., 1, :] += halves[..., 1, :]
+    return out.reshape(h.shape)
 
 
 def _halves(h: np.ndarray, axis: int, k: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import prod
 
 import numpy as np
@@ -294,29 +294,20 @@ class _TablesBuilder:
     def _slots(self, tree: Tree, group: LeafGroup) -> Iterator[tuple[Bit, int]]:
         """Yield the bits that make up a row's index in the table, and the numbers that each skips."""
         stride = group.rows * len(self.columns[id(group)])
-        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
-            stride //= size
+        for feature, states in group.states.items():
+            stride //= group.size[feature]
             for bit, step in bits_of(feature, states, tree.bounds[feature]):
                 yield bit, step * stride
 
     def add(self, group: LeafGroup, leaf: TreeLeaf, leaf_values: np.ndarray) -> None:
         """Add the values [W, 2^k, units] of a leaf's units to its group's table."""
         table, columns = self.tables[id(group)], self.columns[id(group)]
-        code = np.zeros(1, np.int64)
-        shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
-        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
-            bits = np.zeros(size, np.int64)
-            if feature in shift:
-                bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
-            code = (code[:, None] + bits).reshape(-1)
-        players, pattern = self.units.players(leaf.satisfied), np.zeros_like(code)
-        for features in players.values():
-            all_of = sum(1 << shift[f] for f in features)
-            pattern = 2 * pattern + (code & all_of == all_of)
-        for target in np.flatnonzero(self.values[leaf.row]):
-            values_by_row = leaf_values[target % len(leaf_values), pattern]
-            table_columns = [columns[int(target), unit] for unit in self.units.of_players(players)]
-            table[:, table_columns] += self.values[leaf.row, target] * values_by_row
+        players = self.units.players(leaf.satisfied)
+        pattern = _patterns_of_rows(group, leaf, players)
+        for target in np.flatnonzero(self.values[leaf.row]).tolist():
+            values_by_pattern = self.values[leaf.row, target] * leaf_values[target % len(leaf_values)]
+            table_columns = [columns[target, unit] for unit in self.units.of_players(players)]
+            table[:, table_columns] += values_by_pattern.take(pattern, axis=0)
 
     def build(self) -> Tables:
         columns = [column for group_columns in self.columns.values() for column in group_columns]
@@ -332,21 +323,38 @@ class _TablesBuilder:
         )
 
 
+def _patterns_of_rows(group: LeafGroup, leaf: TreeLeaf, players: Players) -> np.ndarray:
+    """Return the pattern of a leaf's players in each row of its group's table."""
+    last = len(leaf.satisfied) - 1
+    shift = {f: last - i for i, f in enumerate(f for features in players.values() for f in features)}
+    code = np.zeros(1, np.int64)
+    for feature, states in group.states.items():
+        bits = np.zeros(group.size[feature], np.int64)
+        if feature in shift:
+            bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
+        code = (code[:, None] + bits).reshape(-1)
+    if len(players) == len(shift):  # each player is a feature
+        return code
+    pattern = np.zeros_like(code)
+    for features in players.values():
+        all_of = sum(1 << shift[f] for f in features)
+        pattern = 2 * pattern + (code & all_of == all_of)
+    return pattern
+
+
 def bits_of(feature: int, states: np.ndarray, bounds: FeatureBounds) -> Iterator[tuple[Bit, int]]:
     """Yield the tests of a feature's number that determine its state, and the number that each adds.
 
     NaN passes as many bounds from state 0 as lead to its own state, or has a bit of its own.
     """
-    pieces, missing = states[:-1], int(states[-1])
-    missing_alike = np.flatnonzero(pieces == missing)
-    passed = int(missing_alike[0]) if len(missing_alike) else 0
-    for i in np.flatnonzero(np.diff(pieces)).tolist():
-        strict, with_missing = bool(bounds.strict[i]), i < passed
-        yield (
-            (feature, _TESTS[strict, with_missing], float(bounds.numbers[i])),
-            int(pieces[i + 1] - pieces[i]),
-        )
-    if not len(missing_alike):
+    *pieces, missing = states.tolist()
+    is_alike = missing in pieces
+    passed = pieces.index(missing) if is_alike else 0
+    for i, (before, after) in enumerate(pairwise(pieces)):
+        if before != after:
+            strict, with_missing = bool(bounds.strict[i]), i < passed
+            yield (feature, _TESTS[strict, with_missing], float(bounds.numbers[i])), after - before
+    if not is_alike:
         yield (feature, SplitTest.MISSING, 0.0), missing
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rationale_service.tensors import Tensors
 log = logging.getLogger(__name__)
 
 _ALWAYS_LOADED = contextlib.nullcontext()
+_AT_ONCE = 256  # rows or answers per turn of the event loop: a few milliseconds
 
 
 class Lifecycle(enum.Enum):
@@ -186,7 +187,10 @@ class DataPlane:
             raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:.2g} s") from error
         check_rows(entry, tensors, rows)
         check_answer(entry, tensors)
-        self.metrics.explained(entry, tensors)
+        for block in _pieces(tensors, rows, _AT_ONCE):
+            self.metrics.explained(entry, block)
+            if rows > _AT_ONCE:
+                await asyncio.sleep(0)
         if answers is not None and key is not None:
             answers.keep(key, tensors)
         return tensors
@@ -197,12 +201,18 @@ class DataPlane:
             self._answers.clear()
 
     async def _run(
-        self, entry: Entry, pieces: Sequence[Tensors], outputs: Sequence[str], deadline_s: float
+        self, entry: Entry, pieces: Iterable[Tensors], outputs: Sequence[str], deadline_s: float
     ) -> Tensors:
         cache = self.model_cache
         async with cache.pinned(entry) if entry in cache.residents else _ALWAYS_LOADED:
-            answers = [await self.backend.infer(entry, piece, outputs, deadline_s) for piece in pieces]
-        return answers[0] if len(answers) == 1 else _join_pieces(answers)
+            blocks: list[Tensors] = []
+            answers: list[Tensors] = []
+            for piece in pieces:
+                answers.append(await self.backend.infer(entry, piece, outputs, deadline_s))
+                if len(answers) == _AT_ONCE:  # joining thousands of rows at the end would hold the loop
+                    blocks.append(_join_pieces(answers))
+                    answers = []
+        return _join_pieces([*blocks, *answers])
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """Return the deadline of a request from now (event loop's clock); `timeout_s` can only shorten it."""
@@ -266,14 +276,15 @@ def _row_bytes(entry: Entry, outputs: Sequence[str], inputs: Tensors) -> int:
     return sum(entry.output_bytes[spec.name] * length ** spec.shape.count(-1) for spec in specs)
 
 
-def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:
+def _pieces(tensors: Tensors, rows: int, size: int) -> Iterator[Tensors]:
     if rows <= size:
-        return [inputs]
-    return [
-        {name: array[start : start + size] for name, array in inputs.items()}
-        for start in range(0, rows, size)
-    ]
+        yield tensors
+        return
+    for start in range(0, rows, size):
+        yield {name: array[start : start + size] for name, array in tensors.items()}
 
 
 def _join_pieces(pieces: Sequence[Tensors]) -> Tensors:
+    if len(pieces) == 1:
+        return pieces[0]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
