@@ -6,7 +6,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from tests.service import patient
-from tests.service.console.conftest import demand_accessible, demand_no_sideways
+from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways
 from tests.service.console.test_decisions import decided, opened
 from tests.service.console.test_explain import WORST
 
@@ -17,7 +17,8 @@ def history(gateway: str, decision: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_a_decision_is_contested_corrected_and_judged(page: Page, gateway: str) -> None:
+def test_a_decision_is_contested_corrected_and_judged(page: Page, gateway: str, watched: Watched) -> None:
+    watched.may_be_refused = True  # a decline without a reason
     first = decided(gateway, "credit", WORST, application_ids=["A-<b>1"])
     opened(page, gateway, "credit", decision=first["id"])
     panel = page.get_by_label("Contests and reviews")

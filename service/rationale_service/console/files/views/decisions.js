@@ -233,12 +233,12 @@ class View {
 
   /** A person's judgment has no score; a contest is shown with its case. */
   judged(record) {
-    this.shownId = record.id;
+    this.shownId = record.answer.id;
     this.outcome = OUTCOMES[record.answer.decision] ?? "Contest";
     fill(this.now).hidden = true;
     fill(
       this.result,
-      reviews.panel(record.id, null, this.reviewing()),
+      reviews.panel(record.answer.id, null, this.reviewing()),
       record.kind === "judgment" && this.noticePanel(record.answer, record),
     );
   }
