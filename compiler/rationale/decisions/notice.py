@@ -1,12 +1,14 @@
 """The statement of a decline for the applicant: principal reasons, and a notice's other contents.
 
-docs/notices.md says which rules ask for what. Templates are Jinja's; two come with Rationale.
+docs/notices.md says which rules ask for what. Templates are Jinja's; two come with Rationale, in each
+language that has a folder of them.
 """
 
 import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,17 @@ from jinja2 import ChainableUndefined, FileSystemLoader, TemplateError, Undefine
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
+from rationale.decisions.decide import reason_in_language
 from rationale.errors import InvalidOptionError
+from rationale.schema.profile import ENGLISH, DecisionProfile, FeatureRule
 
 ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
 TEMPLATES = (ADVERSE_ACTION, EU)
-_FILLED = ("decision", "reasons", "review")  # variables that the decision fills
+_DOWN, _UP = Context(prec=3, rounding=ROUND_FLOOR), Context(prec=3, rounding=ROUND_CEILING)
+_FOLDER = Path(__file__).parent / "notices"
+_LOST = "the profile that decided is not in the repository: put the entry's folder back that was served then"
+LOST_PROFILE = f"the notice is in English, and tells no plans: {_LOST}"
+_FILLED = ("decision", "reasons", "plans", "language", "review")  # variables that the decision fills
 # Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
@@ -33,7 +41,24 @@ class Notice:
     """
 
     text: str
+    language: str
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """One change of a plan, with the texts of a profile.
+
+    Attributes:
+        value: the new value with its unit, or its label; a flag without a label is true or false.
+        least, most: the least and the greatest number that leads to an approval too, the last with its unit;
+            None for an open end, and for a value that is no number or has no region.
+    """
+
+    title: str
+    value: str | bool | None
+    least: str | None = None
+    most: str | None = None
 
 
 def notice(
@@ -43,21 +68,26 @@ def notice(
     *,
     person_declined: bool = False,
     first: Mapping[str, Any] | None = None,
+    profile: DecisionProfile | None = None,
+    language: str | None = None,
 ) -> Notice:
     """Fill a template with a decision's reasons.
 
     Args:
         answer: a decision as `:decide` answered it.
-        variables: the template's variables besides `decision` and `reasons`, nested by dots. `judgment` holds
-            the reasons of the person who declined a referred application.
+        variables: the template's variables besides those that the decision fills, nested by dots. `judgment`
+            holds the reasons of the person who declined a referred application.
         template: the name of one that comes with Rationale, or a file; in .html, values are escaped.
         person_declined: whether a person declined a referred application.
         first: the decision that `answer` reviews, if it reviews one.
+        profile: the profile that decided; without it, texts stay as they were answered, and the notice tells
+            no plans.
+        language: the language of the notice; by default the profile's first, or English.
 
     Raises:
-        InvalidOptionError: if there is no adverse action, or none with specific reasons; if the template
-            cannot
-            be read or rendered; or if variables are missing, all of which are named.
+        InvalidOptionError: if there is no adverse action, or none with specific reasons; if the profile or
+            the template is not in that language; if the template cannot be read or rendered; or if variables
+            are missing, all of which are named.
     """
     clashes = [name for name in _FILLED if name in variables]
     if clashes:
@@ -65,11 +95,28 @@ def notice(
     if answer["decision"] == "approve":
         raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
     judged = _judgment(answer, variables, person_declined=person_declined)
-    scored = first["reasons"] if first and _is_judgment(answer) and first["decision"] == "refer" else ()
-    reasons = [*map(_reason_text, (*scored, *answer["reasons"])), *judged]
-    reasons = _check_specific(answer, reasons)
+    is_judgment = "reviewer" in answer and "score" not in answer
+    scored = (
+        [*(first or {}).get("reasons", ())]
+        if is_judgment and (first or {}).get("decision") == "refer"
+        else []
+    )
+    persons = [str(reason["text"]) for reason in answer["reasons"]] if is_judgment else []
+    answer = {**answer, "reasons": scored} if is_judgment else answer
+    plans: list[list[PlannedChange]] = []
+    if profile is None:
+        if language is not None:
+            raise InvalidOptionError(f"language '{language[:80]}': {_LOST}")
+        language = ENGLISH[0]
+    else:
+        language = language or profile.language
+        own_reasons = [reason_in_language(profile, language, reason) for reason in answer["reasons"]]
+        answer = {**answer, "reasons": own_reasons}
+        told = (answer.get("recourse") or {}).get("plans", ()) if profile.notice.recourse else ()
+        plans = [planned_changes(profile.in_language(language), plan) for plan in told]
+    reasons = _check_specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
     missing: dict[str, None] = {}
-    folder, name = _template_file(template)
+    folder, name = _template_file(template, language)
     environment = SandboxedEnvironment(
         loader=FileSystemLoader(folder),
         undefined=_missing_variable_class(missing),
@@ -79,7 +126,9 @@ def notice(
         keep_trailing_newline=True,
     )
     values = {"date": datetime.date.today().isoformat(), **variables}
-    context = {**_Variables(values), "decision": answer, "reasons": reasons, "review": _review(answer)}
+    filled = {"decision": answer, "reasons": reasons, "plans": plans, "language": language}
+    filled["review"] = {"of": answer["reviews"], "by_person": is_judgment} if "reviews" in answer else None
+    context = {**_Variables(values), **filled}
     try:
         text = environment.get_template(name).render(context)
     except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
@@ -89,7 +138,7 @@ def notice(
             f"variables are missing: {', '.join(missing)}. Give each in the file of --variables, or by --set "
             "NAME=VALUE; false says that there is no such thing"
         )
-    return Notice(text, tuple(_warnings(answer)))
+    return Notice(text, language, tuple(_warnings(answer)))
 
 
 def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -134,33 +183,60 @@ def _plain_values(node: Any) -> Any:
     return {"true": True, "false": False, "null": None, "": None}.get(node, node)
 
 
+def planned_changes(profile: DecisionProfile, plan: Mapping[str, Any]) -> list[PlannedChange]:
+    """Return the changes of a plan in the order of `actionable`, without features that move along."""
+    changes, regions = plan["changes"], plan["regions"]
+    told = list[PlannedChange]()
+    for name in profile.actionable:
+        if name in profile.groups:
+            member = next((one for one in profile.groups[name].members if changes.get(one) == 1), None)
+            told += [] if member is None else [PlannedChange(profile.title(name), profile.title(member))]
+        elif name in changes:
+            told.append(_planned_change(profile, name, changes[name], regions.get(name)))
+    return told
+
+
+def _planned_change(
+    profile: DecisionProfile, name: str, value: Any, region: Sequence[float | None] | None
+) -> PlannedChange:
+    rule, title = profile.features.get(name, FeatureRule()), profile.title(name)
+    label = rule.label(value)
+    if label is not None or isinstance(value, str | bool):
+        return PlannedChange(title, value if label is None else label)
+    least, most = _short_region(value, region or (value, value), (rule.least, rule.most))
+    unit = "" if rule.unit is None else f" {rule.unit}"
+    texts = [None if number is None else profile.number(number) + unit for number in (value, least, most)]
+    if least is not None and most is not None:  # 12 to 30 months
+        texts[1] = profile.number(least)
+    return PlannedChange(title, *texts)
+
+
+def _short_region(
+    value: float, region: Sequence[float | None], bounds: Sequence[float | None]
+) -> Sequence[float | None]:
+    """Return a part of a region with short ends: the nearer end is the value, the other has three digits.
+
+    Args:
+        bounds: the least and the greatest number that the feature takes; an end that is one of them is open.
+    """
+    low, high = (None if end == bound else end for end, bound in zip(region, bounds, strict=True))
+    if low is not None and low == high:
+        return None, None
+    if low is None or high is None:
+        return None if low is None else value, None if high is None else value
+    if value - low <= high - value:
+        short = float(_DOWN.create_decimal(repr(high)))
+        return value, short if short > value else high
+    short = float(_UP.create_decimal(repr(low)))
+    return short if short < value else low, value
+
+
 def _reason_text(reason: Mapping[str, Any]) -> str:
     """Return a reason's text, with the applicant's value if the profile gives its unit or category."""
     text, shown = str(reason["text"]), reason.get("shown")
-    if shown is None or _is_untitled(reason):  # then the text is the feature's title
+    if shown is None or reason["code"] in reason["features"]:  # then the text is the feature's title
         return text if shown is None else str(shown)
     return f"{text} ({shown})"
-
-
-def _is_untitled(reason: Mapping[str, Any]) -> bool:
-    """Tell whether a feature's title stands for a reason's text. A person's reason has no features."""
-    return reason["code"] in reason.get("features", ())
-
-
-def _is_judgment(answer: Mapping[str, Any]) -> bool:
-    """Tell whether a person decided in place of a model."""
-    return "reviewer" in answer and "score" not in answer
-
-
-def _review(answer: Mapping[str, Any]) -> str:
-    """Return the sentence of a notice that says what a decision reviews; empty if it reviews nothing."""
-    if not answer.get("reviews"):
-        return ""
-    how = "This decision was made by a person, who reviewed"
-    if not _is_judgment(answer):
-        how = "A person corrected the data of your application, and with these data this decision replaces"
-        return f"{how} our earlier decision {answer['reviews']}."
-    return f"{how} our earlier decision {answer['reviews']} and replaces it."
 
 
 def _check_specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
@@ -207,7 +283,7 @@ def _judgment(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person
 
 def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
     for reason in answer["reasons"]:
-        if _is_untitled(reason):
+        if reason["code"] in reason["features"]:
             yield (
                 f"'{reason['text']}' is the title of a feature and no reason: give {reason['code']} a reason "
                 "code with a text in the decision profile"
@@ -217,10 +293,17 @@ def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from answer.get("warnings", ())
 
 
-def _template_file(template: str) -> tuple[Path, str]:
-    """Return folder and name of a template's file."""
+def _template_file(template: str, language: str) -> tuple[Path, str]:
+    """Return folder and name of a template's file; those of Rationale have no regions."""
     if template in TEMPLATES:
-        return Path(__file__).parent / "notices", f"{template}.txt"
+        folder = _FOLDER / language.partition("-")[0]
+        if not folder.is_dir():
+            there = ", ".join(sorted(each.name for each in _FOLDER.iterdir()))
+            raise InvalidOptionError(
+                f"--template {template}: it is in {there}, and not in '{language}': choose another language, "
+                "or write a template of your own (--template FILE)"
+            )
+        return folder, f"{template}.txt"
     path = Path(template)
     if not path.is_file():
         raise InvalidOptionError(

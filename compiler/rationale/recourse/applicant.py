@@ -9,7 +9,14 @@ import numpy as np
 
 from rationale.decisions.decide import Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
-from rationale.decisions.rows import Tensors, logit, margin_output, profile_of, sigmoid
+from rationale.decisions.rows import (
+    SIGMOID_ERROR,
+    Tensors,
+    logit,
+    margin_output,
+    profile_of,
+    sigmoid,
+)
 from rationale.recourse.levers import Values
 from rationale.schema.form import feature_names
 from rationale.schema.manifest import Manifest
@@ -85,6 +92,7 @@ class Applicant:
         places: the input and the flat index of each feature of the model; see `places_of`.
         inputs: the row of each input, [1, …].
         values: its features, and the columns that only knock-outs read; None for a missing value.
+        is_logistic: whether the model answers the Sigmoid of a sum of leaves.
     """
 
     entry: Entry
@@ -93,6 +101,7 @@ class Applicant:
     inputs: Tensors
     values: Values
     answer: Answered
+    is_logistic: bool = False
 
     @cached_property
     def profile(self) -> DecisionProfile:
@@ -113,7 +122,7 @@ class Applicant:
     @cached_property
     def has_margin(self) -> bool:
         """True if the score is the Sigmoid of a margin."""
-        return margin_output(self.manifest) is not None
+        return self.is_logistic or margin_output(self.manifest) is not None
 
     @cached_property
     def total(self) -> float:
@@ -121,6 +130,14 @@ class Applicant:
         if self.profile.space == "margin":
             return self.answer.explained_value
         return float(logit(self.answer.score)) if self.has_margin else self.answer.score
+
+    @cached_property
+    def error(self) -> float:
+        """The distance that `total` may have from the margin: a score near 0 or 1 tells little of it."""
+        if margin_output(self.manifest) is not None or not self.is_logistic:
+            return 0.0
+        variance = self.answer.score * (1 - self.answer.score)
+        return SIGMOID_ERROR / variance if variance > 0 else np.inf
 
     def cut(self, *, of_margin: bool) -> float:
         """Return the largest risk of an approval, of scores or of their margins."""

@@ -67,7 +67,7 @@ class CellSpace:
     @cached_property
     def cut(self) -> float:
         """The largest sum of leaves of an approval."""
-        return self.applicant.cut(of_margin=True) - self.constant
+        return self.applicant.cut(of_margin=True) - self.constant - self.applicant.error
 
     @cached_property
     def constant(self) -> float:
@@ -109,7 +109,7 @@ class CellSpace:
             own = self.places[self.candidates.of(lever)] - self.trees.boxes.offsets[column]
             if len(own):
                 low[column], high[column] = min(low[column], own.min()), max(high[column], own.max() + 1)
-        return self.trees.boxes.range(low, high)[0] > self.cut + 2 * SAFE
+        return self.trees.boxes.range(low, high)[0] > self.cut + 2 * (SAFE + self.applicant.error)
 
     def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
         """Return the candidate's own value: the row gets the same answer anywhere in its cell."""

@@ -18,6 +18,8 @@ from rationale.schema.manifest import Manifest
 from rationale.schema.profile import Action, DecisionProfile
 from rationale.trees.boxes import Boxes
 
+MOST_ERROR = 1e-3  # of a margin: nearer to 0 or 1 a score says too little of it
+
 
 @dataclass(frozen=True)
 class Recourse:
@@ -68,7 +70,10 @@ class RecourseFinder:
             values: its features, and what knock-outs read; see `decisions.rows.feature_values`.
             answer: the entry's decision on it.
         """
-        applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer)
+        is_logistic = self.boxes is not None and self.boxes.is_logistic
+        applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer, is_logistic)
+        if applicant.error > MOST_ERROR:
+            return replace(self, boxes=None).find(entry, inputs, values, answer)
         points = tuple(flip_points(applicant, self._flip_spaces(applicant)))
         if answer.decision == "approve":
             return Recourse(points, note="The decision is an approval.")

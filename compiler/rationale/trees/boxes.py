@@ -29,6 +29,7 @@ class Boxes:
         leaf, feature: [C], the leaf and the feature of each condition on a path.
         condition, low, high: [I], the condition of each interval of cells, its first cell, and the cell after
             its last. A condition holds in one of its intervals; they do not overlap.
+        is_logistic: whether the model answers the Sigmoid of the sum of leaves.
     """
 
     starts: tuple[np.ndarray, ...]
@@ -39,6 +40,7 @@ class Boxes:
     condition: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    is_logistic: bool = False
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -139,7 +141,8 @@ def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, facto
                 feature.append(tested)
             weights.append(values[end])
     integers = (np.asarray(each, np.int64) for each in (trees, leaf, feature, condition, low, high))
-    return Boxes(starts, np.asarray(weights, np.float64), *integers)
+    is_logistic = ensemble.post_transform == "LOGISTIC"
+    return Boxes(starts, np.asarray(weights, np.float64), *integers, is_logistic)
 
 
 def _starts(ensemble: Ensemble, feature: int, dtype: np.dtype) -> np.ndarray:

@@ -4,13 +4,15 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rationale.decisions.notice import TEMPLATES, Notice
+from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice
 from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
 from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.cases import standing_notice
@@ -23,6 +25,7 @@ from rationale_service.errors import (
     StateUnavailableError,
     UnknownResourceError,
 )
+from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class Archive:
         self._readers = ThreadPoolExecutor(_READERS, "archive-reader")
         self._replays = ThreadPoolExecutor(1, "archive-replay")  # one at a time holds a second model
         self._waiting = threading.BoundedSemaphore(_REPLAYS_WAITING)
+        self._profiles: dict[str, DecisionProfile] = {}  # by their digests
 
     async def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
         """Return a decision as it was answered.
@@ -109,6 +113,20 @@ class Archive:
                 "the replay did not end in time: `rationale replay` computes it without a deadline"
             ) from error
 
+    async def profile(self, decision: RecordedDecision, served: Iterable[Entry]) -> DecisionProfile | None:
+        """Return the profile that decided; None if the repository no longer has it.
+
+        Args:
+            served: the entries in memory, which are looked through first.
+        """
+        digest = decision.answer["digests"]["profile"]
+        if digest not in self._profiles:
+            embedded = (entry.manifest.decision for entry in served if entry.manifest is not None)
+            self._profiles |= {each.profile.digest: each.profile for each in embedded if each is not None}
+        if digest in self._profiles:
+            return self._profiles[digest]
+        return await asyncio.wrap_future(self._readers.submit(self._profile, decision))
+
     async def stop(self) -> None:
         """Close the trail; running reads end by themselves."""
         for pool in (self._readers, self._replays):
@@ -140,6 +158,16 @@ class Archive:
                 self._ledger = _ledger(self._settings)
             return self._ledger
 
+    def _profile(self, decision: RecordedDecision) -> DecisionProfile | None:
+        from rationale_service.decisions.replay import Replayer
+
+        try:
+            profile = Replayer(self._settings).profile(decision)
+            return self._profiles.setdefault(profile.digest, profile)
+        except (InvalidOptionError, RepositoryError) as error:
+            log.warning("decision %s: its profile is not found: %s", decision.id, error)
+            return None
+
     def _replay(self, decision: RecordedDecision, first: RecordedDecision | None) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
@@ -170,12 +198,17 @@ def _readable() -> Iterator[None]:
 def noticed(
     decision: RecordedDecision,
     case: Case,
+    profile: DecisionProfile | None,
     template: str,
     variables: Mapping[str, Any],
     *,
     person_declined: bool,
+    language: str | None = None,
 ) -> Notice:
     """Return the notice of a decision from one of Rationale's own templates.
+
+    Args:
+        profile: the profile that decided; None if it is lost.
 
     Raises:
         InvalidInputError: if there is no such template or notice, variables are missing, or a review has
@@ -184,9 +217,18 @@ def noticed(
     if template not in TEMPLATES:  # only the command line may name files
         raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
     try:
-        return standing_notice(decision, case, variables, template, person_declined=person_declined)
+        written = standing_notice(
+            decision,
+            case,
+            variables,
+            template,
+            person_declined=person_declined,
+            profile=profile,
+            language=language,
+        )
     except InvalidOptionError as error:
         raise InvalidInputError(_in_http_terms(str(error))) from error
+    return replace(written, warnings=(LOST_PROFILE, *written.warnings)) if profile is None else written
 
 
 # Names on the command line, and their replacements over HTTP.
@@ -196,6 +238,8 @@ _FLAGS = (
         "Give each in `variables`; false",
     ),
     ("--person-declined", "`person_declined`"),
+    (", or write a template of your own (--template FILE)", ""),
+    ("--template", "template"),
 )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from rationale.decisions.notice import Notice, notice
 from rationale.errors import InvalidOptionError
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.decider import difference_of
 from rationale_service.decisions.trail import Case, RecordedDecision
 
@@ -16,6 +17,8 @@ def standing_notice(
     template: str,
     *,
     person_declined: bool,
+    profile: DecisionProfile | None = None,
+    language: str | None = None,
 ) -> Notice:
     """Return the notice of the decision that holds: see `notice`.
 
@@ -31,7 +34,15 @@ def standing_notice(
             f"{standing.id} is in its place: take that one's notice"
         )
     first = case.first.answer if decision.reviews == case.first.id else None
-    return notice(decision.answer, variables, template, person_declined=person_declined, first=first)
+    return notice(
+        decision.answer,
+        variables,
+        template,
+        person_declined=person_declined,
+        first=first,
+        profile=profile,
+        language=language,
+    )
 
 
 def history(case: Case) -> list[dict[str, Any]]:

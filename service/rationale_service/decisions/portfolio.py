@@ -18,6 +18,8 @@ from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_f
 from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
+    RECOURSE_COLUMNS,
+    Further,
     Line,
     check_decisions,
     decision_batch,
@@ -100,7 +102,13 @@ class Portfolio:
 
 
 def read_portfolio(
-    settings: Settings, name: str, file: Path, keep: Sequence[str] = (), application: str | None = None
+    settings: Settings,
+    name: str,
+    file: Path,
+    keep: Sequence[str] = (),
+    *,
+    application: str | None = None,
+    recourse: bool = False,
 ) -> Portfolio:
     """Read a portfolio.
 
@@ -108,16 +116,17 @@ def read_portfolio(
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
         keep: columns of a table to copy unchanged.
         application: column with the lender's own ids.
+        recourse: whether each decision that is no approval tells what would have changed it.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
             decide.
         InvalidOptionError, InvalidReferencesError: if rows do not fit.
     """
-    deciding = DecidingEntry.of(local_repository(settings), name)
+    deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
-    check_kept(keep, decision_columns(deciding.manifest))
+    check_kept(keep, decision_columns(deciding.manifest, _further(deciding)))
     ids: list[str | None] = []
     if application is not None:
         ids = _application_ids(application, read_columns(file, [application], len(rows))[application])
@@ -142,14 +151,16 @@ def decide_portfolio(
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     check_decisions(save)
-    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
+    further = _further(portfolio.deciding)
+    kind = ".recourse" if further else ""
+    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}{kind}.partial")
     with _save_errors_reported(save):
         decided_rows = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, decided_rows, progress)
         with atomic_file(save) as partial_file:
             write_decisions(
-                partial_file, portfolio.deciding.manifest, _lines(partial), portfolio.kept_columns
+                partial_file, portfolio.deciding.manifest, _lines(partial), portfolio.kept_columns, further
             )
         counts = Counter(_outcome(line) for line in _lines(partial))
         partial.unlink()
@@ -184,10 +195,10 @@ def _decide(
 ) -> None:
     rows = portfolio.instances
     for start in range(start_row, len(rows), _AT_ONCE):
-        progress("deciding", start, len(rows))
-        block = rows[start : start + _AT_ONCE]
-        key, ids = f"portfolio-{portfolio.digest[:32]}-{start}", portfolio.application_ids
-        for i, line in enumerate(decide(block, key, ids[start : start + _AT_ONCE]), start):
+        block, key = rows[start : start + _AT_ONCE], f"portfolio-{portfolio.digest[:32]}-{start}"
+        ids = portfolio.application_ids[start : start + _AT_ONCE]
+        lines = decide(block, key, ids, lambda i, start=start: progress("deciding", start + i, len(rows)))
+        for i, line in enumerate(lines, start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
         os.fsync(file.fileno())
@@ -208,6 +219,11 @@ def _lines(partial: Path) -> Iterator[Line]:
             yield orjson.loads(line)
 
 
+def _further(deciding: DecidingEntry) -> Further:
+    """Return the columns that a file has besides those of every decision."""
+    return () if deciding.plain is None else RECOURSE_COLUMNS
+
+
 def _outcome(line: Line) -> str:
     decision = line.get("decision")
     return WITHOUT if decision is None else str(decision["decision"])
@@ -224,7 +240,9 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
+    *,
     application: str | None = None,
+    recourse: bool = False,
 ) -> tuple[AnsweredFiles, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
 
@@ -234,6 +252,7 @@ def decide_files(
     Args:
         keep: columns to copy unchanged.
         application: column with the lender's own ids.
+        recourse: whether each decision that is no approval tells what would have changed it.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
@@ -241,7 +260,7 @@ def decide_files(
         InvalidOptionError, InvalidReferencesError: if files or rows cannot be used.
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
-    deciding = DecidingEntry.of(local_repository(settings), name)
+    deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded, application)
@@ -264,7 +283,8 @@ class _PortfolioAnswers:
     stage: str = "deciding"
 
     def schema(self, table: Any) -> Any:
-        schema = with_kept(decision_batch(self._manifest, []), empty_batch(table), self.keep).schema
+        none = decision_batch(self._manifest, [], _further(self.deciding))
+        schema = with_kept(none, empty_batch(table), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return schema.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
@@ -285,7 +305,8 @@ class _PortfolioAnswers:
                 ids = _application_ids(self.application, batch.column(self.application).to_pylist())
             key = f"portfolio-{self.deciding.digest(rows, ids)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key, ids), first)]
-            yield with_kept(decision_batch(self._manifest, lines), batch, self.keep)
+            answers = decision_batch(self._manifest, lines, _further(self.deciding))
+            yield with_kept(answers, batch, self.keep)
             first = last + 1
 
     @property

@@ -72,6 +72,18 @@ def differences(replay: Replay, recourse: Mapping[str, Any] | None) -> Iterator[
             )
 
 
+def recourse_of(
+    finder: RecourseFinder,
+    run: RunEntry,
+    row: Tensors,
+    values: Mapping[str, Any],
+    decision: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the recourse of an answered decision, as it is answered."""
+    answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
+    return finder.find(run, row, values, answered).as_json()
+
+
 class RecourseSearch:
     """The search for recourse of the entries that a data plane serves."""
 
@@ -136,8 +148,7 @@ class RecourseSearch:
         values: Mapping[str, Any],
         decision: Mapping[str, Any],
     ) -> dict[str, Any]:
-        answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
-        return self._finder(entry, run.manifest).find(run, row, values, answered).as_json()
+        return recourse_of(self._finder(entry, run.manifest), run, row, values, decision)
 
     def _finder(self, entry: Entry, manifest: Manifest) -> RecourseFinder:
         """Return an entry's finder. Only the thread calls it.

@@ -13,6 +13,7 @@ from rationale.decisions.rows import feature_values, profile_of
 from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME, Manifest
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.cases import link_faults
 from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.options import OPTIONS, Replay
@@ -83,8 +84,7 @@ class Replayer:
         Raises:
             RepositoryError: if the repository has no such entry.
         """
-        digests = decision.answer["digests"]
-        identity = (digests["explainer"], digests["profile"])
+        identity = _identity(decision)
         candidates = [
             entry
             for folder, manifest in self._deciding()
@@ -93,11 +93,7 @@ class Replayer:
             if entry.manifest is not None
         ]
         if not candidates:
-            raise RepositoryError(
-                f"{self._repository}: has no entry with the explainer {identity[0][:12]}… and the profile "
-                f"{identity[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
-                "that was served then, or name a folder that has it with --entries"
-            )
+            raise self._no_entry(decision)
         graph, model = decision.runtime.get("graph"), decision.model
 
         def distance(entry: Entry) -> tuple[bool, bool, str]:
@@ -153,11 +149,32 @@ class Replayer:
             lambda row: run(entry, session, row, entry.output_names),
             TOLERANCE if elsewhere else 0.0,
         )
-        added = {option.member: option for option in OPTIONS if option.member in decision.answer}
+        added = {o.member: o for o in OPTIONS if o.member is not None and o.member in decision.answer}
         for member, option in added.items():
             differences += option.load().differences(again, decision.answer[member])
         passed_over = sorted({*decision.answer} - {*now, *_FACTS, *added})
         return ReplayedDecision(decision, entry, tuple(differences), elsewhere, (*passed_over, *unlinked))
+
+    def profile(self, decision: RecordedDecision) -> DecisionProfile:
+        """Return the profile that decided.
+
+        Raises:
+            RepositoryError: if no entry of the repository has it.
+        """
+        _, digest = _identity(decision)
+        profiles = (profile_of(manifest).profile for _, manifest in self._deciding())
+        found = next((profile for profile in profiles if profile.digest == digest), None)
+        if found is None:
+            raise self._no_entry(decision)
+        return found
+
+    def _no_entry(self, decision: RecordedDecision) -> RepositoryError:
+        explainer, profile = _identity(decision)
+        return RepositoryError(
+            f"{self._repository}: has no entry with the explainer {explainer[:12]}… and the profile "
+            f"{profile[:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back that was "
+            "served then, or name a folder that has it with --entries"
+        )
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
         """Return folders with a decision profile; skip unreadable ones."""
@@ -185,6 +202,12 @@ class Replayer:
             self._sessions[entry, cores] = sessions.by_device[sessions.devices[0]], sessions.devices[0]
         session, device = self._sessions[entry, cores]
         return session, runtime(entry, cores, (device,))
+
+
+def _identity(decision: RecordedDecision) -> tuple[str, str]:
+    """Return the digests of the explainer and of the profile that decided."""
+    digests = decision.answer["digests"]
+    return digests["explainer"], digests["profile"]
 
 
 def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: bool) -> list[str]:

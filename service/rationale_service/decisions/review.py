@@ -102,6 +102,7 @@ class Reviews:
     ) -> RecordedDecision:
         began_s, context, first = time.monotonic(), current(), case.first
         check_key(key)
+        answer = {**answer, "digests": first.answer["digests"]}
         if first.application_id is not None:
             answer = {**answer, "application_id": first.application_id}
         record = RecordedDecision(

@@ -1,6 +1,6 @@
 """Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.archive import noticed
 from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.cases import history
@@ -19,7 +20,7 @@ from rationale_service.protocols.rest.administration import RecordedRoute
 from rationale_service.protocols.rest.endpoint import gateway_of, idempotency_key, read_model
 from rationale_service.protocols.rest.openapi import JSON, KEY_PARAMETER, body_of
 from rationale_service.protocols.rest.problems import problem_responses
-from rationale_service.protocols.rest.schemas import Decision, Instance
+from rationale_service.protocols.rest.schemas import Decision, DecisionDigests, Instance
 from rationale_service.security.keys import AUDIT, DECIDE, REVIEW, needs
 
 _NOT_STORED = {"Cache-Control": "no-store"}
@@ -62,6 +63,7 @@ class Contest(BaseModel):
     id: str
     application_id: str | None = None
     reviews: str = Field(description="the first decision of the case")
+    digests: DecisionDigests = Field(description="of the first decision")
     review_by: str = Field(description="until when a person has to review it")
 
 
@@ -74,6 +76,7 @@ class Judgment(BaseModel):
     reasons: list[JudgedReason]
     reviewer: str
     reviews: str = Field(description="the first decision of the case")
+    digests: DecisionDigests = Field(description="of the first decision")
     warnings: list[str]
 
 
@@ -160,6 +163,10 @@ class Recorded(BaseModel):
         description="what ran: the digest of the files, and the backend's own words"
     )
     answer: Decision | Judgment | Contest = Field(description="as it was answered")
+    languages: list[str] = Field(
+        description="languages of the decision profile's texts, in which a notice can be written; none if "
+        "the profile is no longer in the repository"
+    )
 
 
 class ListedDecision(BaseModel):
@@ -209,6 +216,7 @@ class NoticeRequest(GivenInstance):
 class NoticeText(BaseModel):
     id: str
     template: str
+    language: str
     text: str = Field(description="the statement, as plain text; a draft for your counsel")
     warnings: list[str] = Field(description="what to look at before it is sent")
 
@@ -290,7 +298,9 @@ async def decision_history(request: Request, decision: str) -> CaseHistory:
 )
 @needs(AUDIT)
 async def get_decision(request: Request, decision: str) -> Response:
-    return _decision_response(await _read(request, decision))
+    record = await _read(request, decision)
+    profile = await _profile(request, record)
+    return _decision_response(record, [] if profile is None else profile.languages)
 
 
 @router.post(
@@ -298,19 +308,38 @@ async def get_decision(request: Request, decision: str) -> Response:
     summary="The notice that its applicant gets",
     description="The statement of a decline's principal reasons, by a template that comes with Rationale. It "
     "is returned, and neither sent nor stored. Variables that the template uses and nobody gave are named in "
-    "one error (422).",
+    "one error (422). All texts are in one of the languages of the profile that decided.",
     operation_id="decision_notice",
     responses=problem_responses(400, 404, 408, 413, 415, 422, 503),
     openapi_extra=body_of(NoticeRequest),
 )
 @needs(AUDIT)
-async def decision_notice(request: Request, decision: str) -> NoticeText:
+async def decision_notice(
+    request: Request,
+    decision: str,
+    language: Annotated[
+        str | None, Query(description="a language of the decision profile, such as de; by default its first")
+    ] = None,
+) -> NoticeText:
     body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
     record = await _read(request, decision, body.instance)
-    case = await gateway_of(request).archive.case(record.id)
-    notice = noticed(record, case, body.template, body.variables, person_declined=body.person_declined)
-    return NoticeText(id=record.id, template=body.template, text=notice.text, warnings=list(notice.warnings))
+    notice = noticed(
+        record,
+        await gateway_of(request).archive.case(record.id),
+        await _profile(request, record),
+        body.template,
+        body.variables,
+        person_declined=body.person_declined,
+        language=language,
+    )
+    return NoticeText(
+        id=record.id,
+        template=body.template,
+        language=notice.language,
+        text=notice.text,
+        warnings=list(notice.warnings),
+    )
 
 
 @router.post(
@@ -423,7 +452,14 @@ async def _read(
     return record
 
 
-def _decision_response(decision: RecordedDecision) -> Response:
+async def _profile(request: Request, record: RecordedDecision) -> DecisionProfile | None:
+    gateway = gateway_of(request)
+    return await gateway.archive.profile(record, gateway.plane.repository.entries.values())
+
+
+def _decision_response(decision: RecordedDecision, languages: Sequence[str]) -> Response:
     """Return a response of `Recorded` with every member and bit of the original answer."""
-    content = {name: getattr(decision, name) for name in Recorded.model_fields}
+    recorded = Recorded.model_fields.keys() - {"languages"}
+    content = {name: getattr(decision, name) for name in Recorded.model_fields if name in recorded}
+    content["languages"] = languages
     return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)
