@@ -96,13 +96,9 @@ def notice(
         raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
     judged = _judgment(answer, variables, person_declined=person_declined)
     is_judgment = "reviewer" in answer and "score" not in answer
-    scored = (
-        [*(first or {}).get("reasons", ())]
-        if is_judgment and (first or {}).get("decision") == "refer"
-        else []
-    )
-    persons = [str(reason["text"]) for reason in answer["reasons"]] if is_judgment else []
-    answer = {**answer, "reasons": scored} if is_judgment else answer
+    if is_judgment:  # where score and person decided together, the reasons of both
+        judged = [str(reason["text"]) for reason in answer["reasons"]]
+        answer = {**answer, "reasons": first["reasons"] if first and first["decision"] == "refer" else ()}
     plans: list[list[PlannedChange]] = []
     if profile is None:
         if language is not None:

@@ -1,9 +1,10 @@
 """The console's panel of contests and reviews: it shows what the API has, and its forms do what they say."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.service import patient
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways
@@ -17,8 +18,9 @@ def history(gateway: str, decision: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_a_decision_is_contested_corrected_and_judged(page: Page, gateway: str, watched: Watched) -> None:
-    watched.may_be_refused = True  # a decline without a reason
+def test_a_decision_is_contested_corrected_and_judged(watch: Callable[[str], Watched], gateway: str) -> None:
+    watched = watch(gateway)
+    watched.may_be_refused, page = True, watched.page  # a decline without a reason
     first = decided(gateway, "credit", WORST, application_ids=["A-<b>1"])
     opened(page, gateway, "credit", decision=first["id"])
     panel = page.get_by_label("Contests and reviews")

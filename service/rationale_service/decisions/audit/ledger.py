@@ -276,8 +276,8 @@ class Ledger:
             "idempotency_key": decision.idempotency_key,
             "place": decision.place,
             "kind": decision.kind,
-            "application_id": decision.application_id,
-            "reviews": decision.reviews,
+            "application_id": decision.answer.get("application_id"),
+            "reviews": decision.answer.get("reviews"),
             "review_by": decision.review_by,
         }
         return row, wrapped
