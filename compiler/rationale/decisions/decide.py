@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rationale.schema.profile import (
 )
 
 Outcome = Literal["approve", "refer", "decline"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 # Attributions that differ by less count as tied: float32's resolution of the largest in a row.
 TIE = 1e-6
 NOTHING_ADVERSE = (
@@ -148,11 +149,11 @@ def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
 
 
 def outcomes_of(profile: DecisionProfile, scores: np.ndarray) -> np.ndarray:
-    """Return the outcome of each score alone, [N] texts; see `outcome_of`."""
+    """Return the outcome of each score alone, [N] places in OUTCOMES; see `outcome_of`."""
     adverse = scores > profile.threshold if profile.adverse == "above" else scores < profile.threshold
-    outcomes = np.where(adverse, "decline", "approve").astype(object)
+    outcomes = np.where(adverse, OUTCOMES.index("decline"), OUTCOMES.index("approve"))
     if profile.refer is not None:
-        outcomes[(profile.refer[0] <= scores) & (scores <= profile.refer[1])] = "refer"
+        outcomes[(profile.refer[0] <= scores) & (scores <= profile.refer[1])] = OUTCOMES.index("refer")
     return outcomes
 
 

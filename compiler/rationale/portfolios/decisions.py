@@ -64,6 +64,19 @@ class FurtherColumn:
     cell: Callable[[Mapping[str, Any]], Any]
 
 
+Further = Sequence[FurtherColumn]
+
+
+def recourse_columns(manifest: Manifest) -> Further:
+    """Return the columns of recourse; raise InvalidOptionError if no decision of the entry has a plan."""
+    if not profile_of(manifest).profile.actionable:
+        raise InvalidOptionError(
+            f"recourse: the decision profile of '{manifest.model}' does not say what an applicant can "
+            "change: give actionable"
+        )
+    return RECOURSE_COLUMNS
+
+
 def _of_plan(member: str) -> Callable[[Mapping[str, Any]], Any]:
     """Return a function that returns a member of a decision's cheapest plan; None if it has no plan."""
 
@@ -82,7 +95,6 @@ RECOURSE_COLUMNS = (
     FurtherColumn("recourse_changes", False, _as_json(_of_plan("changes"))),
     FurtherColumn("recourse_cost", True, _of_plan("cost")),
 )
-Further = Sequence[FurtherColumn]
 
 
 def decide_batches(
@@ -117,7 +129,7 @@ def decide_batches(
     """
     shared = _deciding_entry(entry)
     numbered_batches, count = split_batches(batches, threads, lambda _: ROWS)
-    further = RECOURSE_COLUMNS if recourse else ()
+    further = recourse_columns(shared.compiled.manifest) if recourse else ()
     decide = partial(_decide_batch, shared, tuple(keep), numbered, further)
     return map_in_order(decide, numbered_batches, count)
 
@@ -138,7 +150,8 @@ def decisions_schema(
     Raises:
         InvalidOptionError: if a kept column is missing, or has the name of an answer's column.
     """
-    manifest, further = _deciding_entry(entry).compiled.manifest, RECOURSE_COLUMNS if recourse else ()
+    manifest = _deciding_entry(entry).compiled.manifest
+    further = recourse_columns(manifest) if recourse else ()
     return _table(manifest, [], empty_batch(schema), keep, further, numbered=numbered).schema
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rationale.decisions.decide import Decision, Outcome, outcomes_of
+from rationale.decisions.decide import OUTCOMES, Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
 from rationale.decisions.rows import (
     SIGMOID_ERROR,
@@ -139,10 +139,16 @@ class Applicant:
         variance = self.answer.score * (1 - self.answer.score)
         return SIGMOID_ERROR / variance if variance > 0 else np.inf
 
-    def cut(self, *, of_margin: bool) -> float:
-        """Return the largest risk of an approval, of scores or of their margins."""
+    def cut(self, *, of_margin: bool, is_certain: bool = True) -> float:
+        """Return the largest risk of an approval, of scores or of their margins.
+
+        Args:
+            is_certain: True for a risk that is approved whatever rounding does; False for one above which
+                rounding lets nothing be approved.
+        """
         bound = float(logit(self.bound)) if of_margin and self.has_margin else self.bound
-        return self.sign * bound - SAFE * max(abs(bound), float(of_margin) or abs(bound))
+        distance = SAFE * max(abs(bound), float(of_margin) or abs(bound))
+        return self.sign * bound + (-distance if is_certain else distance)
 
     def scores_of(self, totals: np.ndarray) -> np.ndarray:
         """Return the scores of margins; of scores themselves if they have none."""
@@ -156,9 +162,22 @@ class Applicant:
         """Return the risk of the row for each set of changed features."""
         return self.sign * self.entry.scores(self.rows(overrides))
 
-    def outcomes(self, overrides: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Return the outcome for each set of changed features, by the score alone."""
-        return outcomes_of(self.profile, self.entry.scores(self.rows(overrides)))
+    def is_near(self, scores: np.ndarray) -> np.ndarray:
+        """Tell whether scores are so near to a bound that rounding may decide on which side they are."""
+        largest = float(np.abs(scores).max(initial=0.0, where=np.isfinite(scores)))
+        bounds = (self.profile.threshold, *(self.profile.refer or ()))
+        near = [np.abs(scores - each) <= SAFE * max(abs(each), largest) for each in bounds]
+        any_near: np.ndarray = np.any(near, axis=0)
+        return any_near
+
+    def confirmed(self, overrides: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """Return the outcome for each set of changed features; the entry decides on those near to a bound."""
+        scores = self.entry.scores(self.rows(overrides))
+        outcomes = [OUTCOMES[place] for place in outcomes_of(self.profile, scores)]
+        for i in np.flatnonzero(self.is_near(scores)).tolist():
+            (decision,) = self.decide([overrides[i]])
+            outcomes[i] = decision.decision or self.answer.decision  # a row without a decision flips none
+        return outcomes
 
     def decide(self, overrides: Sequence[Mapping[str, Any]]) -> list[Decision | Undecided]:
         """Return the entry's decision for each set of changed features."""

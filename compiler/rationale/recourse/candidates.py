@@ -46,31 +46,43 @@ class Candidates:
 
 
 def candidates(
-    levers: Sequence[Lever], numbers: Sequence[np.ndarray], values: Values, knock_outs: Sequence[KnockOut]
+    levers: Sequence[Lever],
+    owner: np.ndarray,
+    numbers: np.ndarray,
+    values: Values,
+    knock_outs: Sequence[KnockOut],
 ) -> Candidates:
     """Return the candidates of levers.
 
     Args:
-        numbers: the values of each lever that is a number; NaN is excluded. Others list their choices.
+        owner, numbers: see `Candidates`; NaN is excluded.
     """
-    owners, places, costs = [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0)]
-    unsettled = list[int]()
-    for place, (lever, points) in enumerate(zip(levers, numbers, strict=True)):
-        value, choices = lever.current(values), lever.choices or ()
-        if lever.is_number:
-            low, high = lever.span(value)
-            allowed = (low <= points) & (points <= high) & (points != value)
-            cost, chosen = np.where(allowed, lever.costs(value, points), np.inf), points.tolist()
-        else:
-            points = np.arange(len(choices), dtype=np.float64)
-            cost = np.array([np.inf if choice == value else lever.action.cost for choice in choices])
-            chosen = list(choices)
+    currents = [lever.current(values) for lever in levers]
+    rules = [_number_rule(lever, value) for lever, value in zip(levers, currents, strict=True)]
+    low, high, start, unit, fixed = np.array(rules, np.float64).reshape(-1, 5)[owner].T
+    with np.errstate(invalid="ignore"):  # of a start at infinity, or a scale of 0
+        cost = np.where(np.isnan(unit), fixed, np.abs(numbers - start) * unit)
+    cost[~((low <= numbers) & (numbers <= high) & (numbers != start))] = np.inf
+    ends, unsettled = np.searchsorted(owner, np.arange(len(levers) + 1)), list[int]()
+    for place, lever in enumerate(levers):
         if tested := [rule for rule in knock_outs if rule.feature in lever.members]:
+            own = slice(int(ends[place]), int(ends[place + 1]))
+            chosen = numbers[own].tolist() if lever.is_number else lever.choices or ()
             hits = [triggers(tested, changed(values, [(lever, choice)])) for choice in chosen]
-            cost = np.where(np.array(hits, bool), np.inf, cost)
+            cost[own][np.array(hits, bool)] = np.inf
             unsettled += [place] * triggers(tested, values)
-        owners.append(np.full(len(points), place))
-        places.append(points)
-        costs.append(cost)
-    owner, number, cost = (np.concatenate(each) for each in (owners, places, costs))
-    return Candidates(tuple(levers), values, owner, number, cost, tuple(unsettled))
+    return Candidates(tuple(levers), values, owner, numbers, cost, tuple(unsettled))
+
+
+def _number_rule(lever: Lever, value: Any) -> tuple[float, float, float, float, float]:
+    """Return the least and the greatest number, the applicant's, and the cost per unit, or of any change.
+
+    Of texts and members, the numbers are their places among the choices.
+    """
+    if not lever.is_number:
+        choices = lever.choices or ()
+        start = float(choices.index(value)) if value in choices else np.nan
+        return 0.0, np.inf, start, np.nan, lever.action.cost
+    low, high = lever.span(value)
+    unit = np.nan if value is None or lever.choices is not None else lever.action.cost / lever.scale
+    return low, high, np.nan if value is None else value, unit, lever.action.cost

@@ -1,17 +1,16 @@
 """The search space of trees: the cells of each feature, between whose numbers no tree tells."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import outcomes_of
-from rationale.recourse.applicant import SAFE, Applicant
+from rationale.recourse.applicant import Applicant
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.levers import ROUNDED, Lever, Region, round_up
-from rationale.recourse.search import Changes
+from rationale.recourse.search import Changes, Scan
 from rationale.trees.boxes import Boxes
 
 
@@ -34,33 +33,65 @@ class TreeLevers:
         return tuple(self.features.index(lever.name) for lever in self.levers)
 
     @cached_property
-    def numbers(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """The number of each cell that is nearest to smaller, and to larger numbers, for each lever."""
+    def sizes(self) -> np.ndarray:
+        """The number of cells of each lever."""
+        return self.boxes.sizes[np.array(self.columns, np.int64)]
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """[M], the lever of each cell of the levers."""
+        return np.repeat(np.arange(len(self.levers)), self.sizes)
+
+    @cached_property
+    def cell(self) -> np.ndarray:
+        """[M], the place of each cell among those of its feature."""
+        return np.concatenate([np.arange(size) for size in self.sizes])
+
+    @cached_property
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """[M], the number of each cell that is nearest to smaller, and to larger numbers."""
         pairs = zip(self.columns, self.levers, strict=True)
-        return tuple(_in_cells(self.boxes.starts[column], lever) for column, lever in pairs)
+        each = [_in_cells(self.boxes.starts[column], lever) for column, lever in pairs]
+        return np.concatenate([up for up, _ in each]), np.concatenate([down for _, down in each])
+
+    @cached_property
+    def ends(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """The least and the greatest number of each cell but NaN's, for each lever; infinite if open."""
+        return tuple(
+            _ends(self.boxes.starts[column], lever.step)
+            for column, lever in zip(self.columns, self.levers, strict=True)
+        )
 
     def space(self, applicant: Applicant) -> "CellSpace":
         """Return the search space of one applicant."""
         flat = {name: array.reshape(-1) for name, array in applicant.inputs.items()}
         places = [None if name is None else applicant.places[name] for name in self.features]
         row = np.array([0.0 if place is None else flat[place[0]][place[1]] for place in places])
-        cells, numbers = self.boxes.cells(row), list[np.ndarray]()
-        for column, (up, down) in zip(self.columns, self.numbers, strict=True):
-            nearest = np.where(np.arange(len(up)) > cells[column], up, down)
-            nearest[cells[column]] = np.nan
-            numbers.append(nearest)
-        listed = candidates(self.levers, numbers, applicant.values, applicant.profile.knock_outs)
-        return CellSpace(self, applicant, listed, cells)
+        cells = self.boxes.cells(row)
+        own = cells[np.array(self.columns)][self.owner]
+        numbers = np.where(self.cell > own, *self.numbers)
+        numbers[self.cell == own] = np.nan
+        rules = applicant.profile.knock_outs
+        listed = candidates(self.levers, self.owner, numbers, applicant.values, rules)
+        return CellSpace(self, applicant, listed, self.cell, cells, self.boxes)
 
 
 @dataclass(frozen=True, eq=False)
 class CellSpace:
-    """The cells of the levers of one applicant; their risks are sums of leaves."""
+    """The cells of the levers of one applicant; their risks are sums of leaves.
+
+    Attributes:
+        cell: [M], the cell of each candidate.
+        cells: the cells of the applicant's row.
+        boxes: the leaves that the candidates reach.
+    """
 
     trees: TreeLevers
     applicant: Applicant
     candidates: Candidates
+    cell: np.ndarray
     cells: np.ndarray
+    boxes: Boxes
 
     is_exact = True
 
@@ -72,46 +103,64 @@ class CellSpace:
     @cached_property
     def constant(self) -> float:
         """The difference between the applicant's risk, as a margin, and the leaves of the row."""
-        leaves = self.trees.boxes.range(self.cells, self.cells + 1)[0]
-        return self.applicant.sign * self.applicant.total - leaves
+        return self.applicant.sign * self.applicant.total - self.first[0]
+
+    @cached_property
+    def first(self) -> Scan:
+        """The risk of the row, and of each candidate alone."""
+        return self.scan({})
 
     @cached_property
     def places(self) -> np.ndarray:
         """[M], the place of each candidate among the cells of all features."""
-        boxes = self.trees.boxes
-        own = [boxes.offsets[column] + np.arange(boxes.sizes[column]) for column in self.trees.columns]
-        return np.concatenate([np.zeros(0, np.int64), *own])
+        first = self.boxes.offsets[np.array(self.trees.columns)]
+        places: np.ndarray = first[self.candidates.owner] + self.cell
+        return places
 
     def after(self, changes: Changes) -> np.ndarray:
         """Return the cells of the row after changes."""
         cells = self.cells.copy()
         for lever, i in changes.items():
-            column = self.trees.columns[lever]
-            cells[column] = self.places[i] - self.trees.boxes.offsets[column]
+            cells[self.trees.columns[lever]] = self.cell[i]
         return cells
 
-    def scan(self, changes: Changes) -> np.ndarray:
-        return np.asarray(self.trees.boxes.scan(self.after(changes))[self.places])
-
-    def risk(self, changes: Changes) -> float:
+    def scan(self, changes: Changes) -> Scan:
         cells = self.after(changes)
-        return self.trees.boxes.range(cells, cells + 1)[1]
+        risks = self.boxes.scan(cells)
+        return float(risks[cells[0]]), risks.take(self.places)
 
-    def outcomes(self) -> np.ndarray:
-        """Return the outcome of each candidate alone, by the score alone."""
-        totals = self.applicant.sign * (self.constant + self.scan({}))
-        return outcomes_of(self.applicant.profile, self.applicant.scores_of(totals))
+    def scores(self) -> np.ndarray:
+        """Return the score of each candidate alone."""
+        return self.applicant.scores_of(self.applicant.sign * (self.constant + self.first[1]))
 
     def is_impossible(self) -> bool:
         """Tell whether no changes that the rules allow, however many, lead to an approval."""
         low, high = self.cells.copy(), self.cells + 1
-        for lever, column in enumerate(self.trees.columns):
-            own = self.places[self.candidates.of(lever)] - self.trees.boxes.offsets[column]
-            if len(own):
-                low[column], high[column] = min(low[column], own.min()), max(high[column], own.max() + 1)
-        return self.trees.boxes.range(low, high)[0] > self.cut + 2 * (SAFE + self.applicant.error)
+        allowed = np.isfinite(self.candidates.cost)
+        columns, cell = np.array(self.trees.columns)[self.candidates.owner[allowed]], self.cell[allowed]
+        np.minimum.at(low, columns, cell)
+        np.maximum.at(high, columns, cell + 1)
+        most = self.applicant.cut(of_margin=True, is_certain=False) - self.constant + self.applicant.error
+        return self.boxes.range(low, high)[0] > most
 
-    def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
+    def reduced(self) -> "CellSpace":
+        """Return the space of the leaves that the levers reach, with the cheapest of candidates alike."""
+        listed, columns = self.candidates, np.array(self.trees.columns)
+        low, high = self.cells.copy(), self.cells + 1
+        low[columns], high[columns] = 0, self.boxes.sizes[columns]
+        boxes = self.boxes.within(low, high)
+        kinds = np.cumsum(boxes.edges)[self.places]
+        own = np.cumsum(boxes.edges)[boxes.offsets[:-1] + self.cells][columns]
+        changes = (kinds != own[listed.owner]) | np.isin(listed.owner, listed.unsettled)
+        order = np.argsort(listed.cost, kind="stable")
+        order = order[(np.isfinite(listed.cost) & changes)[order]]
+        kept = np.sort(order[np.unique(kinds[order], return_index=True)[1]])
+        own_listed = replace(
+            listed, owner=listed.owner[kept], numbers=listed.numbers[kept], cost=listed.cost[kept]
+        )
+        return replace(self, candidates=own_listed, cell=self.cell[kept], boxes=boxes)
+
+    def nearest(self, i: int, holds: Callable[[Sequence[Any]], np.ndarray]) -> Any:
         """Return the candidate's own value: the row gets the same answer anywhere in its cell."""
         del holds
         return self.candidates.value(i)
@@ -123,14 +172,14 @@ class CellSpace:
     def around(self, i: int, same: np.ndarray) -> Region:
         """Return the numbers around a candidate for whose cells [M] `same` is true."""
         lever = int(self.candidates.owner[i])
-        column = self.trees.columns[lever]
-        own = np.flatnonzero(self.candidates.owner == lever)[:-1]  # the last one is NaN's
-        return self._numbers(lever, *run_around(same[own], self.places[i] - self.trees.boxes.offsets[column]))
+        first, end = np.searchsorted(self.candidates.owner, (lever, lever + 1))
+        around = run_around(same[first : end - 1], int(self.cell[i]))  # the last one is NaN's
+        return self._numbers(lever, *around)
 
     def regions(self, changes: Changes, values: Mapping[int, Any]) -> dict[int, Region]:
         """Return the numbers that each changed lever may have, whatever the others are within theirs."""
         del values
-        boxes, low = self.trees.boxes, self.after(changes)
+        boxes, low = self.boxes, self.after(changes)
         high = low + 1
         for lever in changes:
             column = self.trees.columns[lever]
@@ -150,19 +199,13 @@ class CellSpace:
             first[column] -= steps
         else:
             last[column] += steps
-        return self.trees.boxes.range(first, last)[1] <= self.cut
+        return self.boxes.range(first, last)[1] <= self.cut
 
     def _numbers(self, place: int, first: int, last: int) -> Region:
         """Return the numbers from one cell to another; None where nothing follows."""
-        starts, lever = self.trees.boxes.starts[self.trees.columns[place]], self.trees.levers[place]
-        low = float(str(starts[first - 1])) if first else None
-        high = None
-        if last < len(starts):
-            high = float(str(np.nextafter(starts[last], starts.dtype.type(-np.inf))))
-        if lever.step is not None:
-            low = None if low is None else float(np.ceil(low / lever.step) * lever.step)
-            high = None if high is None else float(np.floor(high / lever.step) * lever.step)
-        return low, high
+        low, high = self.trees.ends[place]
+        ends = float(low[first]), float(high[last])
+        return ends[0] if np.isfinite(ends[0]) else None, ends[1] if np.isfinite(ends[1]) else None
 
 
 def run_around(same: np.ndarray, place: int) -> tuple[int, int]:
@@ -182,6 +225,15 @@ def _furthest(room: int, holds: Callable[[int], bool]) -> int:
         if reached + step <= room and holds(reached + step):
             reached += step
     return reached
+
+
+def _ends(starts: np.ndarray, step: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the greatest number of each cell, as a reader may write them."""
+    past = np.nextafter(starts, starts.dtype.type(-np.inf))
+    low, high = (np.array([float(str(number)) for number in numbers]) for numbers in (starts, past))
+    if step is not None:
+        low, high = np.ceil(low / step) * step, np.floor(high / step) * step
+    return np.concatenate([[-np.inf], low]), np.concatenate([high, [np.inf]])
 
 
 def _in_cells(starts: np.ndarray, lever: Lever) -> tuple[np.ndarray, np.ndarray]:

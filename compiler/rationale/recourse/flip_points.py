@@ -1,12 +1,14 @@
 """Flip points: for each feature alone, the value nearest to the applicant's that changes the decision."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import Outcome, triggered
+from rationale.decisions.decide import OUTCOMES, Outcome, outcomes_of, triggered
 from rationale.recourse.applicant import Applicant
 from rationale.recourse.cells import CellSpace
 from rationale.recourse.levers import Lever, Region, widened, within
@@ -43,21 +45,38 @@ def flip_points(applicant: Applicant, spaces: Iterable[CellSpace | PointSpace]) 
 
 
 def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[FlipPoint]:
-    outcomes, cost = space.outcomes(), space.candidates.cost
-    for place, lever in enumerate(space.candidates.levers):
-        own = space.candidates.of(place)
-        others = own[outcomes[own] != applicant.answer.decision]
-        for i in others[np.argsort(cost[others], kind="stable")][:_TRIES].tolist():
-            to = outcomes[i]
+    scores, listed = space.scores(), space.candidates
+    outcomes, current = outcomes_of(applicant.profile, scores), OUTCOMES.index(applicant.answer.decision)
+    may_flip = ((outcomes != current) | applicant.is_near(scores)) & np.isfinite(listed.cost)
+    order = np.flatnonzero(may_flip)
+    order = order[np.lexsort([listed.cost[order], listed.owner[order]])]
+    ends = np.searchsorted(listed.owner[order], np.arange(len(listed.levers) + 1)).tolist()
+    tries = [order[a : min(a + _TRIES, b)].tolist() for a, b in pairwise(ends)]
+    pending = {place: own for place, own in enumerate(tries) if own}
+    found = dict[int, tuple[int, Outcome]]()
+    while pending:
+        tried = [own.pop(0) for own in pending.values()]
+        answers = applicant.confirmed(
+            [listed.levers[p].setting(listed.value(i)) for p, i in zip(pending, tried, strict=True)]
+        )
+        found |= {
+            place: (i, to)
+            for place, i, to in zip(pending, tried, answers, strict=True)
+            if to != applicant.answer.decision
+        }
+        pending = {place: own for place, own in pending.items() if own and place not in found}
+    for place, (i, to) in sorted(found.items()):
+        lever, flips = listed.levers[place], partial(_flip, applicant, listed.levers[place], to)
+        value, region = space.nearest(i, flips), None
+        if lever.is_number:
+            rules = applicant.profile.knock_outs if to != "decline" else ()
+            same = outcomes == OUTCOMES.index(to)
+            same[i] = True
+            region = within(widened(space.around(i, same), value), value, lever, rules)
+        yield FlipPoint(lever.name, value, to, region, space.is_exact or not lever.is_continuous)
 
-            def flips(value: Any, lever: Lever = lever, to: Outcome = to) -> bool:
-                return bool(applicant.outcomes([lever.setting(value)])[0] == to)
 
-            if flips(space.candidates.value(i)):
-                value = space.nearest(i, flips)
-                rules = applicant.profile.knock_outs if to != "decline" else ()
-                region = None
-                if lever.is_number:
-                    region = within(widened(space.around(i, outcomes == to), value), value, lever, rules)
-                yield FlipPoint(lever.name, value, to, region, space.is_exact or not lever.is_continuous)
-                break
+def _flip(applicant: Applicant, lever: Lever, to: Outcome, values: Sequence[Any]) -> np.ndarray:
+    """Tell for each value of a lever whether the decision there is `to`."""
+    outcomes = applicant.confirmed([lever.setting(value) for value in values])
+    return np.array([outcome == to for outcome in outcomes], bool)

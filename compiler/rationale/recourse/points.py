@@ -12,7 +12,7 @@ from rationale.recourse.applicant import Applicant
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.cells import run_around
 from rationale.recourse.levers import Lever, Region, changed, triggers
-from rationale.recourse.search import Changes
+from rationale.recourse.search import Changes, Scan
 from rationale.schema.form import FormField
 
 _DIGITS = 7  # of a float32; further ones are rounding
@@ -30,11 +30,17 @@ def point_space(
     Args:
         fields: the description of each feature.
     """
+    values, rules = applicant.values, applicant.profile.knock_outs
     numbers = [
-        _grid(lever, fields[lever.name], lever.current(applicant.values)) if lever.is_number else np.zeros(0)
+        _grid(lever, fields[lever.name], lever.current(values))
+        if lever.is_number
+        else np.arange(float(len(lever.choices or ())))
         for lever in levers
     ]
-    return PointSpace(applicant, candidates(levers, numbers, applicant.values, applicant.profile.knock_outs))
+    owner = np.repeat(np.arange(len(levers)), [len(each) for each in numbers])
+    return PointSpace(
+        applicant, candidates(levers, owner, np.concatenate([np.zeros(0), *numbers]), values, rules)
+    )
 
 
 def _grid(lever: Lever, field: FormField, value: float | None) -> np.ndarray:
@@ -61,36 +67,28 @@ class PointSpace:
     def cut(self) -> float:
         return self.applicant.cut(of_margin=False)
 
-    def scan(self, changes: Changes) -> np.ndarray:
+    def scan(self, changes: Changes) -> Scan:
         risks = np.full(len(self.candidates.owner), np.inf)
-        allowed = np.flatnonzero(np.isfinite(self.candidates.cost))
-        if len(allowed):
-            owner = self.candidates.owner
-            after = [self.candidates.after({**changes, int(owner[i]): int(i)}) for i in allowed]
-            risks[allowed] = self.applicant.risks(after)
-        return risks
+        allowed, owner = np.flatnonzero(np.isfinite(self.candidates.cost)), self.candidates.owner
+        after = [{**changes, int(owner[i]): int(i)} for i in allowed]
+        own, *risks[allowed] = self.applicant.risks([self.candidates.after(e) for e in (changes, *after)])
+        return float(own), risks
 
-    def risk(self, changes: Changes) -> float:
-        return float(self.applicant.risks([self.candidates.after(changes)])[0])
-
-    def outcomes(self) -> np.ndarray:
-        """Return the outcome of each candidate alone, by the score alone."""
-        owner = self.candidates.owner
-        after = [self.candidates.after({int(lever): i}) for i, lever in enumerate(owner)]
-        return self.applicant.outcomes(after) if after else np.zeros(0, object)
+    def scores(self) -> np.ndarray:
+        """Return the score of each candidate alone."""
+        after = [self.candidates.after({int(lever): i}) for i, lever in enumerate(self.candidates.owner)]
+        return self.applicant.sign * self.applicant.risks(after) if after else np.zeros(0)
 
     def is_impossible(self) -> bool:
         """Return False: points prove nothing."""
         return False
 
-    def nearest(self, i: int, holds: Callable[[Any], bool]) -> Any:
+    def nearest(self, i: int, holds: Callable[[Sequence[Any]], np.ndarray]) -> Any:
         """Return the value nearest to the applicant's between it and a candidate at which a test holds."""
         lever = self.candidates.levers[int(self.candidates.owner[i])]
         if not lever.is_continuous:
             return self.candidates.value(i)
-        return self._nearer(
-            lever, self.candidates.value(i), lambda values: np.array([holds(v) for v in values])
-        )
+        return self._nearer(lever, self.candidates.value(i), holds)
 
     def refined(self, changes: Changes) -> dict[int, Any]:
         """Return a value of each changed lever, each number as near to the applicant's as still passes."""

@@ -90,7 +90,7 @@ class RecourseFinder:
                 return Recourse(search="complete", note=note)
         space: CellSpace | PointSpace
         if self.actionable_trees is not None:
-            space = self.actionable_trees.space(applicant)
+            space = self.actionable_trees.space(applicant).reduced()
         else:
             space = point_space(applicant, levers, self.fields)
         if found := plans(applicant, space):
@@ -100,7 +100,7 @@ class RecourseFinder:
         return Recourse(note="The search found no changes that lead to an approval.")
 
     def _flip_spaces(self, applicant: Applicant) -> list[CellSpace | PointSpace]:
-        groups = [lever for lever in self._levers(self._groups_alone) if lever.can_change(applicant.values)]
+        groups = [lever for lever in self.groups if lever.can_change(applicant.values)]
         members = {name for lever in groups for name in lever.members}
         others = [lever for lever in self.other_features if lever.name not in members]
         spaces: list[CellSpace | PointSpace] = []
@@ -151,10 +151,11 @@ class RecourseFinder:
         return tuple(lever for lever in self.features if lever.name not in in_trees)
 
     @cached_property
-    def _groups_alone(self) -> dict[str, Action]:
+    def groups(self) -> tuple[Lever, ...]:
+        """A lever for every group without a protected feature."""
         protected = {*self.profile.protected}
-        groups = self.profile.groups.items()
-        return {name: FREE for name, rule in groups if not protected & {name, *rule.members}}
+        rules = self.profile.groups.items()
+        return self._levers({name: FREE for name, rule in rules if not protected & {name, *rule.members}})
 
     def _of_trees(self, levers: Sequence[Lever]) -> TreeLevers | None:
         """Select the levers that change a feature of the trees; return None if there are none."""

@@ -6,7 +6,7 @@ The search is a beam over the number of changes, with the best risk of each rang
 polished, by exchanging one change for a cheaper one, and loses the changes that it does not need.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,16 +49,13 @@ class Space(Protocol):
     @property
     def cut(self) -> float: ...
 
-    def scan(self, changes: "Changes") -> np.ndarray:
-        """Return [M], the risk after these changes and each candidate, which replaces its lever's change."""
-        ...
-
-    def risk(self, changes: "Changes") -> float:
-        """Return the risk after these changes."""
+    def scan(self, changes: "Changes") -> "Scan":
+        """Return the risk after these changes, and [M] after each candidate, which replaces its lever's."""
         ...
 
 
 Changes = Mapping[int, int]  # the candidate of each changed lever
+Scan = tuple[float, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -78,116 +75,181 @@ def find_plans(space: Space, wanted: int = 3, most_changes: int = MOST_CHANGES) 
         wanted: the largest number of plans.
         most_changes: the largest number of levers that a plan changes.
     """
-    listed, plans = space.candidates, dict[frozenset[int], FoundPlan]()
+    search, plans = _Search.of(space), _Plans(wanted)
     beam: list[tuple[float, Changes]] = [(0.0, {})]
     for size in range(most_changes):
-        states = dict[frozenset[tuple[int, int]], tuple[float, float, Changes]]()
+        states = list[_States]()
         for spent, changes in beam:
-            risks, costs = space.scan(changes), _costs(space, changes)
-            totals = spent + costs
-            open_levers = [lever for lever in listed.unsettled if lever not in changes]
-            if open_levers:
-                totals = np.where(np.isin(listed.owner, open_levers), totals, np.inf)
-            totals = np.where(totals < _bound(plans, wanted), totals, np.inf)
-            passes = (risks <= space.cut) & (len(open_levers) <= 1)
-            for i in _cheapest(listed.owner, np.where(passes, totals, np.inf)):
-                _keep(plans, FoundPlan({**changes, int(listed.owner[i]): i}, float(totals[i])))
-            if size + 1 < most_changes:
-                rest = np.where(passes, np.inf, totals)
-                for i in _frontier(rest, risks):
-                    after = {**changes, int(listed.owner[i]): i}
-                    states[frozenset(after.items())] = (float(rest[i]), float(risks[i]), after)
-        beam = _thinned(list(states.values()), _bound(plans, wanted))
+            i, totals, risks = search.extended(changes, spent, plans.bound())
+            passes = (risks <= space.cut) & (len(search.unsettled(changes)) <= 1)
+            for k in _firsts(search.owner[i], passes):
+                plans.keep(FoundPlan({**changes, int(search.owner[i[k]]): int(i[k])}, float(totals[k])))
+            rest = np.flatnonzero(~passes)
+            states.append(_States(changes, i[rest], totals[rest], risks[rest]).frontier())
+        if size + 1 == most_changes:
+            break
+        beam = search.thinned(states, plans.bound())
         if not beam:
             break
-    for plan in _different(plans.values(), wanted):
-        _keep(plans, _polished(space, plan))
-    return _different(plans.values(), wanted)
+    for plan in plans.different():
+        plans.keep(search.polished(plan))
+    return plans.different()
 
 
-def _costs(space: Space, changes: Changes) -> np.ndarray:
-    """Return the costs of candidates of levers that are unchanged; inf for the others."""
-    if not changes:
-        return space.candidates.cost
-    return np.where(np.isin(space.candidates.owner, list(changes)), np.inf, space.candidates.cost)
+class _Plans:
+    """The cheapest plan of each set of levers."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._kept = dict[frozenset[int], FoundPlan]()
+        self._best: list[FoundPlan] | None = []
+
+    def keep(self, plan: FoundPlan) -> None:
+        """Keep a plan if it is cheaper than others."""
+        levers = frozenset(plan.changes)
+        if plan.cost < self.bound() and (levers not in self._kept or plan.cost < self._kept[levers].cost):
+            self._kept[levers], self._best = plan, None
+
+    def bound(self) -> float:
+        """Return the cost that a plan must not reach to be wanted."""
+        best = self.different()
+        return best[-1].cost if len(best) == self._wanted else np.inf
+
+    def different(self) -> list[FoundPlan]:
+        """Return the cheapest plans, without those that change all levers of a cheaper one."""
+        if self._best is None:
+            self._best = []
+            for plan in sorted(
+                self._kept.values(), key=lambda plan: (plan.cost, sorted(plan.changes.items()))
+            ):
+                if not any(other.changes.keys() <= plan.changes.keys() for other in self._best):
+                    self._best.append(plan)
+                if len(self._best) == self._wanted:
+                    break
+        return self._best
 
 
-def _bound(plans: Mapping[frozenset[int], FoundPlan], wanted: int) -> float:
-    """Return the cost above which a plan is not wanted."""
-    best = _different(plans.values(), wanted)
-    return best[-1].cost if len(best) == wanted else np.inf
+@dataclass(frozen=True, eq=False)
+class _States:
+    """Extensions of changes by one candidate each, cheapest first.
+
+    Attributes:
+        candidate, total, risk: [n], the candidate, and the cost and the risk of all changes.
+    """
+
+    changes: Changes
+    candidate: np.ndarray
+    total: np.ndarray
+    risk: np.ndarray
+
+    def frontier(self) -> "_States":
+        """Return those than which no cheaper one has as little risk."""
+        least = np.minimum.accumulate(self.risk)
+        better = np.ones(len(least), bool)
+        better[1:] = self.risk[1:] < least[:-1]
+        return _States(self.changes, self.candidate[better], self.total[better], self.risk[better])
 
 
-def _keep(plans: dict[frozenset[int], FoundPlan], plan: FoundPlan) -> None:
-    levers = frozenset(plan.changes)
-    if levers not in plans or plan.cost < plans[levers].cost:
-        plans[levers] = plan
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The search of one space.
+
+    Attributes:
+        order: the candidates that the rules allow, cheapest first; costs: their costs.
+        scan: the space's, which remembers answers.
+    """
+
+    space: Space
+    owner: np.ndarray
+    order: np.ndarray
+    costs: np.ndarray
+    scan: Callable[[Changes], Scan]
+
+    @classmethod
+    def of(cls, space: Space) -> "_Search":
+        """Return the search of a space."""
+        cost, known = space.candidates.cost, dict[frozenset[tuple[int, int]], Scan]()
+        order = np.argsort(cost, kind="stable")[: int(np.isfinite(cost).sum())]
+
+        def scan(changes: Changes) -> Scan:
+            key = frozenset(changes.items())
+            if key not in known:
+                known[key] = space.scan(changes)
+            return known[key]
+
+        return cls(space, space.candidates.owner, order, cost[order], scan)
+
+    def unsettled(self, changes: Changes) -> list[int]:
+        """Return the levers that have to change besides."""
+        return [lever for lever in self.space.candidates.unsettled if lever not in changes]
+
+    def extended(
+        self, changes: Changes, spent: float, bound: float, levers: Sequence[int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return candidates that may follow changes, cheapest first, and costs and risks with them.
+
+        Args:
+            spent: the cost of the changes.
+            bound: the cost that no plan may reach.
+            levers: the levers to change; those that have to, if there are any, else all others.
+        """
+        chosen = levers if levers is not None else self.unsettled(changes)
+        may = np.full(max(int(self.owner.max(initial=0)), *chosen, *changes, 0, 0) + 1, not chosen)
+        may[chosen] = True
+        may[list(changes)] = False
+        cheap = self.order[: np.searchsorted(self.costs, bound - spent)]
+        i = cheap.compress(may.take(self.owner.take(cheap)))
+        return i, spent + self.space.candidates.cost.take(i), self.scan(changes)[1].take(i)
+
+    def thinned(self, states: Sequence[_States], bound: float) -> list[tuple[float, Changes]]:
+        """Return the state of the least risk in each of BEAM ranges of costs, equal on a log scale."""
+        total, risk, candidate = (
+            np.concatenate([getattr(each, name) for each in states])
+            for name in ("total", "risk", "candidate")
+        )
+        parent = np.repeat(np.arange(len(states)), [len(each.total) for each in states])
+        there = np.flatnonzero(total < bound)
+        if not len(there):
+            return []
+        logs = np.log(total[there])
+        place = np.digitize(logs, np.linspace(logs.min(), logs.max() + 1e-9, BEAM + 1))
+        by_place = np.lexsort([risk[there], place])
+        is_best = np.zeros(len(there), bool)
+        is_best[by_place[np.unique(place[by_place], return_index=True)[1]]] = True
+        chosen = dict[frozenset[tuple[int, int]], tuple[float, Changes]]()
+        for k in there[np.lexsort([risk[there], ~is_best])].tolist():
+            i = int(candidate[k])
+            changes = {**states[parent[k]].changes, int(self.owner[i]): i}
+            chosen.setdefault(frozenset(changes.items()), (float(total[k]), changes))
+            if len(chosen) == BEAM:
+                break
+        return list(chosen.values())
+
+    def polished(self, plan: FoundPlan) -> FoundPlan:
+        """Return a plan that no exchange of one change makes cheaper, without needless changes."""
+        for _ in range(_ROUNDS):
+            best = min((self.without(plan, lever) for lever in plan.changes), key=lambda other: other.cost)
+            if not best.cost < plan.cost:
+                break
+            plan = best
+        return plan
+
+    def without(self, plan: FoundPlan, lever: int) -> FoundPlan:
+        """Return the cheapest plan with the other changes alone, or with one change in place of a lever's."""
+        others = {k: i for k, i in plan.changes.items() if k != lever}
+        spent = float(sum(self.space.candidates.cost[i] for i in others.values()))
+        must_change = lever in self.space.candidates.unsettled
+        if not must_change and self.scan(others)[0] <= self.space.cut:
+            return FoundPlan(others, spent)
+        i, totals, risks = self.extended(others, spent, plan.cost, [lever] if must_change else ())
+        passes = np.flatnonzero(risks <= self.space.cut)
+        if not len(passes):
+            return plan
+        k = passes[0]
+        return FoundPlan({**others, int(self.owner[i[k]]): int(i[k])}, float(totals[k]))
 
 
-def _different(plans: Iterable[FoundPlan], wanted: int) -> list[FoundPlan]:
-    """Return the cheapest plans, without those that change all levers of a cheaper one."""
-    chosen = list[FoundPlan]()
-    for plan in sorted(plans, key=lambda plan: (plan.cost, sorted(plan.changes.items()))):
-        if not any(other.changes.keys() <= plan.changes.keys() for other in chosen):
-            chosen.append(plan)
-        if len(chosen) == wanted:
-            break
-    return chosen
-
-
-def _cheapest(owner: np.ndarray, totals: np.ndarray) -> Iterator[int]:
-    """Yield the cheapest candidate of each lever that has one."""
-    there = np.flatnonzero(np.isfinite(totals))
-    order = there[np.argsort(totals[there], kind="stable")]
-    _, first = np.unique(owner[order], return_index=True)
-    yield from (int(i) for i in order[first])
-
-
-def _frontier(totals: np.ndarray, risks: np.ndarray) -> Iterator[int]:
-    """Yield candidates of which no cheaper one has less risk, by cost."""
-    there = np.flatnonzero(np.isfinite(totals))
-    order = there[np.lexsort([risks[there], totals[there]])]
-    least = np.minimum.accumulate(risks[order])
-    better = np.ones(len(order), bool)
-    better[1:] = risks[order][1:] < least[:-1]
-    yield from (int(i) for i in order[better])
-
-
-def _thinned(states: list[tuple[float, float, Changes]], bound: float) -> list[tuple[float, Changes]]:
-    """Return the state of the least risk in each of BEAM ranges of costs, equal on a log scale."""
-    states = [state for state in states if state[0] < bound]
-    if len(states) > BEAM:
-        logs = np.log([state[0] for state in states])
-        ranges = np.linspace(logs.min(), logs.max() + 1e-9, BEAM + 1)
-        best = dict[int, tuple[float, float, Changes]]()
-        for state, place in zip(states, np.digitize(logs, ranges), strict=True):
-            if int(place) not in best or state[1] < best[int(place)][1]:
-                best[int(place)] = state
-        spare = sorted((s for s in states if s not in best.values()), key=lambda s: s[1])
-        states = [*best.values(), *spare[: BEAM - len(best)]]
-    return [(cost, changes) for cost, _, changes in states]
-
-
-def _polished(space: Space, plan: FoundPlan) -> FoundPlan:
-    """Return a plan that no exchange of one change makes cheaper, without needless changes."""
-    for _ in range(_ROUNDS):
-        others = [_without(space, plan, lever) for lever in plan.changes]
-        best = min(others, key=lambda other: other.cost)
-        if not best.cost < plan.cost:
-            break
-        plan = best
-    return plan
-
-
-def _without(space: Space, plan: FoundPlan, lever: int) -> FoundPlan:
-    """Return the cheapest plan with the other changes alone, or with one change in place of a lever's."""
-    listed, others = space.candidates, {k: i for k, i in plan.changes.items() if k != lever}
-    spent = float(sum(listed.cost[i] for i in others.values()))
-    must_change = lever in listed.unsettled
-    if not must_change and space.risk(others) <= space.cut:
-        return FoundPlan(others, spent)
-    allowed = (listed.owner == lever) | (not must_change)
-    passes = allowed & (space.scan(others) <= space.cut)
-    totals = np.where(passes, spent + _costs(space, others), np.inf)
-    i = int(totals.argmin())
-    return FoundPlan({**others, int(listed.owner[i]): i}, float(totals[i]))
+def _firsts(owner: np.ndarray, passes: np.ndarray) -> Iterator[int]:
+    """Yield the first candidate of each lever that passes."""
+    there = np.flatnonzero(passes)
+    yield from there[np.unique(owner[there], return_index=True)[1]].tolist()

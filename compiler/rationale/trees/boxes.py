@@ -26,9 +26,9 @@ class Boxes:
         starts: for each feature, the least number of each cell but the first, in the type that trees compare.
         weights: [L], the score of each leaf; the leaves of one tree stand together.
         trees: [trees], the first leaf of each tree.
-        leaf, feature: [C], the leaf and the feature of each condition on a path.
+        leaf, feature: [C], the leaf and the feature of each condition on a path; features ascend.
         condition, low, high: [I], the condition of each interval of cells, its first cell, and the cell after
-            its last. A condition holds in one of its intervals; they do not overlap.
+            its last; conditions ascend. A condition holds in one of its intervals; they do not overlap.
         is_logistic: whether the model answers the Sigmoid of the sum of leaves.
     """
 
@@ -52,6 +52,13 @@ class Boxes:
         """[F + 1], where the cells of each feature begin in a flat array."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """[cells of all features], whether a leaf tells a cell from the one before, or the feature begins."""
+        edges, first = np.zeros(int(self.offsets[-1]) + 1, bool), self.offsets.take(self._owner)
+        edges[self.offsets] = edges[first + self.low] = edges[first + self.high] = True
+        return edges[:-1]
+
     def cells(self, row: np.ndarray) -> np.ndarray:
         """Return [F], the cell of each number of a row."""
         return np.array(
@@ -70,22 +77,48 @@ class Boxes:
         Returns:
             [cells of all features] float64, flat.
         """
-        at = cells[self._owner]
+        at = np.repeat(cells.astype(np.int32), self._counts)
         inside = (self.low <= at) & (at < self.high)
-        holds = np.bincount(self.condition[inside], minlength=len(self.leaf)) > 0
-        broken = np.bincount(self.leaf[~holds], minlength=len(self.weights))
-        of_leaf = broken[self.leaf]
-        reached = holds & (of_leaf == 0)
-        lost = np.bincount(self.feature[reached], self._weight[reached], len(self.starts))
-        free = (of_leaf - ~holds) == 0  # all other conditions of the leaf hold
-        chosen = free[self.condition]
-        owner, weight = self._owner[chosen], self._weight[self.condition[chosen]]
-        first, length = self.offsets[owner], int(self.offsets[-1]) + 1
-        steps = np.bincount(first + self.low[chosen], weight, length)
-        steps -= np.bincount(first + self.high[chosen], weight, length)
+        broken = self._tests - np.bincount(self._leaf.compress(inside), minlength=len(self.weights))
+        near = np.flatnonzero((broken <= 1).take(self._leaf))  # no other leaf is one change away
+        leaf, condition, is_inside = self._leaf.take(near), self.condition.take(near), inside.take(near)
+        is_reached = (broken == 0).take(leaf)
+        holds = self._marked(condition.compress(is_inside))
+        reached = near.compress(is_reached & is_inside)
+        lost = np.bincount(self._owner.take(reached), self._weight.take(reached), len(self.starts))
+        chosen = near.compress(is_reached | ~holds.take(condition))
+        weight, length = self._weight.take(chosen), int(self.offsets[-1]) + 1
+        first = self.offsets.take(self._owner.take(chosen))
+        steps = np.bincount(first + self.low.take(chosen), weight, length)
+        steps -= np.bincount(first + self.high.take(chosen), weight, length)
         gained = np.cumsum(steps)[:-1]
         total = float(self.weights[broken == 0].sum())
         return gained + np.repeat(total - lost, self.sizes)
+
+    def within(self, low: np.ndarray, high: np.ndarray) -> "Boxes":
+        """Return the leaves that a box of cells reaches, without the conditions that hold in all of it.
+
+        Args:
+            low, high: [F], the first cell of each feature, and the cell after its last.
+        """
+        first, last = np.repeat(low, self._counts), np.repeat(high, self._counts)
+        meets, covers = self._meets(low, high), (self.low <= first) & (last <= self.high)
+        reached = self._reached(meets)
+        tested = reached.take(self.leaf)
+        tested[self.condition.compress(covers)] = False
+        kept = meets & tested.take(self.condition)
+        condition, leaf = np.cumsum(tested) - 1, np.cumsum(reached)
+        return Boxes(
+            self.starts,
+            self.weights[reached],
+            (leaf - reached)[self.trees],
+            leaf.take(self.leaf.compress(tested)) - 1,
+            self.feature.compress(tested),
+            condition.take(self.condition.compress(kept)),
+            self.low.compress(kept),
+            self.high.compress(kept),
+            self.is_logistic,
+        )
 
     def range(self, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
         """Return bounds of the scores of all rows in a box of cells.
@@ -93,13 +126,29 @@ class Boxes:
         Args:
             low, high: [F], the first cell of each feature, and the cell after its last.
         """
-        meets = (self.low < high[self._owner]) & (low[self._owner] < self.high)
-        missed = np.bincount(self.condition[meets], minlength=len(self.leaf)) == 0
-        reached = np.ones(len(self.weights), bool)
-        reached[self.leaf[missed]] = False
+        reached = self._reached(self._meets(low, high))
         least = np.minimum.reduceat(np.where(reached, self.weights, np.inf), self.trees)
         most = np.maximum.reduceat(np.where(reached, self.weights, -np.inf), self.trees)
         return float(least.sum()), float(most.sum())
+
+    def _meets(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Return [I], whether each interval meets a box."""
+        return np.asarray(
+            (self.low < np.repeat(high, self._counts)) & (np.repeat(low, self._counts) < self.high)
+        )
+
+    def _reached(self, meets: np.ndarray) -> np.ndarray:
+        """Return [L], whether one interval of each of a leaf's conditions is among these."""
+        met = np.bincount(
+            self.leaf.compress(self._marked(self.condition.compress(meets))), minlength=len(self.weights)
+        )
+        return np.asarray(met == self._tests)
+
+    def _marked(self, conditions: np.ndarray) -> np.ndarray:
+        """Return [C], whether each condition is among some."""
+        marks = np.zeros(len(self.leaf), bool)
+        marks[conditions] = True
+        return marks
 
     @cached_property
     def _owner(self) -> np.ndarray:
@@ -107,9 +156,24 @@ class Boxes:
         return np.asarray(self.feature[self.condition])
 
     @cached_property
+    def _counts(self) -> np.ndarray:
+        """[F], the number of intervals of each feature."""
+        return np.bincount(self._owner, minlength=len(self.starts))
+
+    @cached_property
+    def _leaf(self) -> np.ndarray:
+        """[I], the leaf of each interval."""
+        return np.asarray(self.leaf[self.condition])
+
+    @cached_property
     def _weight(self) -> np.ndarray:
-        """[C], the score of each condition's leaf."""
-        return np.asarray(self.weights[self.leaf])
+        """[I], the score of each interval's leaf."""
+        return np.asarray(self.weights[self._leaf])
+
+    @cached_property
+    def _tests(self) -> np.ndarray:
+        """[L], the number of conditions of each leaf."""
+        return np.bincount(self.leaf, minlength=len(self.weights))
 
 
 def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, factor: float = 1.0) -> Boxes:
@@ -140,9 +204,21 @@ def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, facto
                 leaf.append(len(weights))
                 feature.append(tested)
             weights.append(values[end])
-    integers = (np.asarray(each, np.int64) for each in (trees, leaf, feature, condition, low, high))
-    is_logistic = ensemble.post_transform == "LOGISTIC"
-    return Boxes(starts, np.asarray(weights, np.float64), *integers, is_logistic)
+    of_leaf, of_feature, of_condition = (np.asarray(each, np.int64) for each in (leaf, feature, condition))
+    order = np.argsort(of_feature, kind="stable")
+    place = np.argsort(order)[of_condition]
+    intervals = np.argsort(place, kind="stable")
+    return Boxes(
+        starts,
+        np.asarray(weights, np.float64),
+        np.asarray(trees, np.int64),
+        of_leaf[order],
+        of_feature[order],
+        place[intervals],
+        np.asarray(low, np.int32)[intervals],
+        np.asarray(high, np.int32)[intervals],
+        ensemble.post_transform == "LOGISTIC",
+    )
 
 
 def _starts(ensemble: Ensemble, feature: int, dtype: np.dtype) -> np.ndarray:

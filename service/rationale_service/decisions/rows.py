@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import orjson
 
@@ -21,12 +20,9 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry
 from rationale.decisions.rows import feature_values, profile_of
 from rationale.portfolios.decisions import Line
-from rationale.recourse.entry import RunEntry, recourse_finder
-from rationale.recourse.recourse import RecourseFinder
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
-from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
-from rationale_service.decisions.recourse import recourse_of
+from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of, with_ids
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
@@ -36,6 +32,7 @@ from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFi
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
+from rationale_service.tensors import Tensors
 
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
@@ -74,9 +71,11 @@ class DecidingEntry:
         plain = registry.entries.get(manifest.model, entry) if recourse else None
         return cls(entry, manifest, open_entry(repository, manifest.model), plain)
 
-    def digest(self, rows: Sequence[Instance]) -> str:
-        """Return a digest of rows and of the entry that decides them."""
+    def digest(self, rows: Sequence[Instance], application_ids: Sequence[str | None] = ()) -> str:
+        """Return a digest of rows, of their applications and of the entry that decides them."""
         digest = hashlib.sha256(orjson.dumps(rows))
+        if application_ids:
+            digest.update(orjson.dumps(application_ids))
         for identity in self.made_by:
             digest.update(f"\0{identity}".encode())
         return digest.hexdigest()
@@ -155,20 +154,35 @@ class DecisionSession:
         self._recourse = None if plain is None else _recourse(deciding, self._session, *plain)
 
     def __call__(
-        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None] = lambda _: None
+        self,
+        rows: Sequence[Instance],
+        key: str,
+        application_ids: Sequence[str | None] = (),
+        begin: Callable[[int], None] = lambda _: None,
+        first: int = 0,
     ) -> list[Line]:
         """Return a line for each row; decisions under the key that the trail has are not recorded again.
 
         Args:
+            application_ids: lender's own id of each row; empty without any.
             begin: a function that is called with each row's number before the row is decided.
+            first: the number of the first row.
         """
-        return self._runner.run(self._lines(rows, key, begin))
+        ids = application_ids or [None] * len(rows)
+        return self._runner.run(self._lines(rows, key, ids, begin, first))
 
-    async def _lines(self, rows: Sequence[Instance], key: str, begin: Callable[[int], None]) -> list[Line]:
+    async def _lines(
+        self,
+        rows: Sequence[Instance],
+        key: str,
+        application_ids: Sequence[str | None],
+        begin: Callable[[int], None],
+        first: int,
+    ) -> list[Line]:
         began_s, outcomes = time.monotonic(), list[dict[str, Any] | str]()
-        for i, row in enumerate(rows):
+        for i, (row, application_id) in enumerate(zip(rows, application_ids, strict=True), first):
             begin(i)
-            outcomes.append(await self._decide_row(row))
+            outcomes.append(await self._decide_row(row, application_id))
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
@@ -197,26 +211,32 @@ class DecisionSession:
             for recorded_decision in recorded
         ]
 
-    async def _decide_row(self, row: Instance) -> dict[str, Any] | str:
+    async def _decide_row(self, row: Instance, application_id: str | None) -> dict[str, Any] | str:
         """Return the decision on one row, or the reason for which there is none."""
         entry, manifest = self._deciding.entry, self._deciding.manifest
         try:
             inputs = inputs_of(entry, manifest, [row], Faults())
             answers = run(entry, self._session, inputs, entry.output_names)
             check_answer(entry, answers)
-            (decision,) = await decisions_of(manifest, [row], inputs, answers, self._drift)
+            decisions = await decisions_of(manifest, [row], inputs, answers, self._drift)
         except _REFUSALS as error:
             return str(error).removeprefix("instances[0]: ")
+        (decision,) = with_ids(decisions, [application_id])
         if self._recourse is None or decision["decision"] == "approve":
             return decision
         (values,) = feature_values(manifest, inputs, [row])
-        return {**decision, "recourse": recourse_of(*self._recourse, inputs, values, decision)}
+        return {**decision, "recourse": self._recourse(inputs, values, decision)}
 
 
 def _recourse(
     deciding: DecidingEntry, session: ort.InferenceSession, plain: Entry, warmed: ReadyEntry
-) -> tuple[RecourseFinder, RunEntry]:
-    """Return the search for recourse of an entry, and the entry's functions that it calls."""
+) -> Callable[[Tensors, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
+    """Return a function that returns the recourse of a decision, from its row, its values and its answer."""
+    import onnx
+
+    from rationale.recourse.entry import RunEntry, recourse_finder
+    from rationale_service.decisions.recourse import recourse_of
+
     entry, own = deciding.entry, warmed.sessions.by_device[warmed.sessions.devices[0]]
     graph = onnx.load(entry.model_path, load_external_data=False)
     run_entry = RunEntry(
@@ -224,7 +244,7 @@ def _recourse(
         partial(run, plain, own, outputs=plain.output_names),
         partial(run, entry, session, outputs=entry.output_names),
     )
-    return recourse_finder(deciding.manifest, graph), run_entry
+    return partial(recourse_of, recourse_finder(deciding.manifest, graph), run_entry)
 
 
 def _with_recourse(recorded: Mapping[str, Any], decided: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -186,6 +186,21 @@ def test_a_score_near_1_certifies_nothing() -> None:
         assert (found.plans, found.search) == ((), "heuristic")
 
 
+def test_a_value_whose_score_is_the_threshold_flips() -> None:
+    model, entry = whole()
+    row = declined(entry, 1)[0]
+    starts = np.asarray(entry.manifest.splits["x0"], np.float32)
+    changed = np.tile(row, (len(starts), 1))
+    changed[:, 0] = starts
+    risks = scores(model, changed)
+    for score in np.unique(risks[risks < scores(model, row[None])[0]]):
+        exact = compiled(model, EVERY, threshold=float(str(score)))
+        flips = [d.decision == "approve" for d in exact.decide(changed)]
+        distances = np.abs(starts - row[0])[flips]
+        found = {point.feature: point for point in exact.recourse(row[None])[0].flip_points}
+        assert abs(found["x0"].value - row[0]) <= distances.min() + 1e-2
+
+
 def test_the_order_of_the_features_does_not_matter() -> None:
     _, entry = whole()
     row = declined(entry, 1)

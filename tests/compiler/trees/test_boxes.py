@@ -81,3 +81,21 @@ def test_a_factor_turns_the_scores_around() -> None:
     turned = boxes(ensemble, FEATURES, 0, np.dtype(np.float32), -1.0)
     row = trees.rows(1, 1, FEATURES)[0]
     np.testing.assert_array_equal(turned.scan(turned.cells(row)), -found.scan(found.cells(row)))
+
+
+@pytest.mark.parametrize("modes", MODES, ids="-".join)
+def test_the_leaves_within_a_box_give_its_scores(modes: list[str]) -> None:
+    for seed in range(4):
+        _, found = read(seed, modes)
+        random = np.random.default_rng(seed)
+        for row in trees.rows(seed, 3, FEATURES):
+            cells = found.cells(row)
+            is_free = random.random(FEATURES) < 0.5
+            low, high = np.where(is_free, 0, cells), np.where(is_free, found.sizes, cells + 1)
+            part = found.within(low, high)
+            assert len(part.weights) <= len(found.weights)
+            assert part.range(low, high) == pytest.approx(found.range(low, high), abs=1e-12)
+            columns = np.repeat(is_free, found.sizes)
+            for cell in range(int(found.sizes.max())):
+                other = np.where(is_free, np.minimum(cell, found.sizes - 1), cells)
+                np.testing.assert_allclose(part.scan(other)[columns], found.scan(other)[columns], atol=1e-12)

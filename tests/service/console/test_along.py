@@ -51,7 +51,7 @@ def test_a_curve_of_trees_is_that_of_a_dense_scan(trees: Any, name: str, seed: i
     assert (values[0] >= span[0], values[-1] <= span[1], row[name] in values) == (True, True, True)
     # The scan: every split, the number just before it, and a thousand steps; or all whole numbers.
     before = np.nextafter(splits.astype(np.float32), np.float32(-np.inf))
-    dense = np.concatenate([splits, before, np.linspace(*span, 1000)])
+    dense = np.concatenate([splits, before, np.linspace(span[0], span[1], 1000)])
     dense = np.arange(np.ceil(span[0]), span[1] + 1) if spread.whole else np.unique(dense)
     dense = dense[(dense >= span[0]) & (dense <= span[1])]
     pieces = np.searchsorted(splits, values, "right")

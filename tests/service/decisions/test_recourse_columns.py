@@ -9,6 +9,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from rationale import decide_batches, decisions_schema
+from rationale.errors import InvalidOptionError
 from rationale.portfolios.decisions import RECOURSE_COLUMNS
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.replay import Replayer
@@ -89,6 +90,23 @@ def test_a_row_that_is_not_approved_has_its_cheapest_plan(
             assert cost == pytest.approx(own_cost, rel=1e-3)
             assert json.loads(changes).keys() == own.keys()
     assert any(cost is not None for _, cost in found)
+
+
+def test_a_profile_without_actions_has_no_such_columns(folder: Path, tmp_path: Path) -> None:
+    rows = table(tmp_path, "trees")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.parquet").write_bytes(rows.read_bytes())
+    for given, save in ((rows, "a.csv"), (tmp_path / "in", "out")):
+        words = ("silent", "--input", given, "--save", tmp_path / save, "--repository", folder, "--recourse")
+        code, _, fault = decide(*words)
+        assert (code, "give actionable" in fault) == (2, True), fault
+        assert not (tmp_path / save).exists()
+    for call in (
+        lambda: decide_batches(folder / "silent", [], recourse=True),
+        lambda: decisions_schema(folder / "silent", recourse=True),
+    ):
+        with pytest.raises(InvalidOptionError, match="give actionable"):
+            call()
 
 
 def test_without_the_option_files_are_as_before(folder: Path, tmp_path: Path) -> None:
