@@ -69,14 +69,19 @@ class RecourseFinder:
             answer: the entry's decision on it.
         """
         applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer)
-        points = tuple(flip_points(applicant, self._flip_spaces(applicant)))
+        points = self.flip_points(applicant)
         if answer.decision == "approve":
             return Recourse(points, note="The decision is an approval.")
         if not self.profile.actionable:
             return Recourse(points, note="The decision profile does not say what an applicant can change.")
-        return replace(self._plans(applicant), flip_points=points)
+        return replace(self.plans(applicant), flip_points=points)
 
-    def _plans(self, applicant: Applicant) -> Recourse:
+    def flip_points(self, applicant: Applicant) -> tuple[FlipPoint, ...]:
+        """Return the flip point of each feature or group that has one."""
+        return tuple(flip_points(applicant, self._flip_spaces(applicant)))
+
+    def plans(self, applicant: Applicant) -> Recourse:
+        """Return the plans for an applicant who is not approved."""
         levers = [lever for lever in self.actionable if lever.can_change(applicant.values)]
         changeable = {name for lever in levers for name in lever.members}
         for rule in triggered(self.profile, applicant.values):
