@@ -9,7 +9,7 @@ import numpy as np
 
 from rationale.decisions.decide import OUTCOMES, Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
-from rationale.decisions.rows import Tensors, logit, margin_output, profile_of, sigmoid
+from rationale.decisions.rows import SIGMOID_ERROR, Tensors, logit, margin_output, profile_of, sigmoid
 from rationale.recourse.levers import Values
 from rationale.schema.form import feature_names
 from rationale.schema.manifest import Manifest
@@ -70,9 +70,13 @@ def changed_rows(
         for name, value in features.items():
             if name in places:
                 tensor, index = places[name]
-                is_text = isinstance(flat[tensor][i, index], bytes)  # as a server's tensors hold texts
-                flat[tensor][i, index] = value.encode() if is_text else value
+                flat[tensor][i, index] = as_element(value, flat[tensor][i, index])
     return rows
+
+
+def as_element(value: Any, present: Any) -> Any:
+    """Return a value in the type of an input's element: a server's tensors hold texts as bytes."""
+    return value.encode() if isinstance(present, bytes) else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +117,18 @@ class Applicant:
     @cached_property
     def has_margin(self) -> bool:
         """True if the score is the Sigmoid of a margin."""
-        return margin_output(self.manifest) is not None
+        return margin_output(self.manifest) is not None or self._is_sigmoid
+
+    @property
+    def _is_sigmoid(self) -> bool:
+        """True if the score is the Sigmoid of the trees' scores, which the graph does not answer."""
+        return self.manifest.trees is not None and self.manifest.trees.sigmoid
+
+    @cached_property
+    def error(self) -> float:
+        """The largest error of `total`, if it comes from a score that a Sigmoid rounds."""
+        score = self.answer.score
+        return SIGMOID_ERROR / max(score * (1 - score), SIGMOID_ERROR) if self._is_sigmoid else 0.0
 
     @cached_property
     def total(self) -> float:

@@ -98,7 +98,7 @@ class CellSpace:
     @cached_property
     def cut(self) -> float:
         """The largest sum of leaves of an approval."""
-        return self.applicant.cut(of_margin=True) - self.constant
+        return self.applicant.cut(of_margin=True) - self.constant - self.applicant.error
 
     @cached_property
     def constant(self) -> float:
@@ -138,7 +138,7 @@ class CellSpace:
         columns, cell = np.array(self.trees.columns)[self.candidates.owner[allowed]], self.cell[allowed]
         np.minimum.at(low, columns, cell)
         np.maximum.at(high, columns, cell + 1)
-        return self.boxes.range(low, high)[0] > self.cut + 2 * SAFE
+        return self.boxes.range(low, high)[0] > self.cut + 2 * (SAFE + self.applicant.error)
 
     def reduced(self) -> "CellSpace":
         """Return the space of the leaves that the levers reach, with the cheapest of candidates alike."""

@@ -18,6 +18,8 @@ from rationale.schema.manifest import Manifest
 from rationale.schema.profile import Action, DecisionProfile
 from rationale.trees.boxes import Boxes
 
+_MOST_ERROR = 0.01  # of a margin; near scores of 0 and 1 it is larger, and the entry scores points instead
+
 
 @dataclass(frozen=True)
 class Recourse:
@@ -89,7 +91,7 @@ class RecourseFinder:
                 note = f"A knock-out declines by '{rule.feature}', which the applicant cannot change."
                 return Recourse(search="complete", note=note)
         space: CellSpace | PointSpace
-        if self.actionable_trees is not None:
+        if self.actionable_trees is not None and applicant.error <= _MOST_ERROR:
             space = self.actionable_trees.space(applicant).reduced()
         else:
             space = point_space(applicant, levers, self.fields)
@@ -102,10 +104,13 @@ class RecourseFinder:
     def _flip_spaces(self, applicant: Applicant) -> list[CellSpace | PointSpace]:
         groups = [lever for lever in self.groups if lever.can_change(applicant.values)]
         members = {name for lever in groups for name in lever.members}
-        others = [lever for lever in self.other_features if lever.name not in members]
+        trees = self.tree_features if applicant.error <= _MOST_ERROR else None
+        others = [
+            lever for lever in (self.other_features if trees else self.features) if lever.name not in members
+        ]
         spaces: list[CellSpace | PointSpace] = []
-        if self.tree_features is not None:
-            spaces.append(self.tree_features.space(applicant))
+        if trees is not None:
+            spaces.append(trees.space(applicant))
         if groups or others:
             spaces.append(point_space(applicant, [*groups, *others], self.fields))
         return spaces

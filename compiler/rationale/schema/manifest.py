@@ -269,7 +269,7 @@ class Spread(Frozen):
 
 
 class TreeScores(Frozen):
-    """The tree ensemble of the plain model whose scores are the explained value, but for a constant."""
+    """The tree ensemble of the plain model whose scores, but for a constant, are the explained value."""
 
     output: str = Field(description="the tensor that the ensemble's node answers")
     column: int = Field(description="of the ensemble's scores")
@@ -277,6 +277,7 @@ class TreeScores(Frozen):
     features: tuple[str | None, ...] = Field(
         description="the feature that each feature of the trees is; null where they split by none"
     )
+    sigmoid: bool = Field(False, description="whether the explained value is the Sigmoid of these scores")
 
 
 class References(Frozen):
