@@ -35,7 +35,6 @@ from benchmarks.timing import quietly
 from rationale import DeepShap, TreeShap, compile_model
 from rationale.decisions.rows import feature_values
 from rationale.graph.runtime.session import Runner
-from rationale.recourse.applicant import Applicant
 from rationale.recourse.entry import RunEntry, recourse_finder
 from rationale.recourse.levers import Lever
 from rationale.recourse.search import MOST_CHANGES
@@ -207,7 +206,7 @@ def our_recourse(
     for i, values in enumerate(feature_values(compiled.manifest, inputs)):
         row = {name: array[i : i + 1] for name, array in inputs.items()}
         (decision,) = entry.decide(row, [values])
-        applicant = Applicant(entry, compiled.manifest, finder.places, row, values, decision)
+        applicant = finder.applicant(entry, row, values, decision)
         began = time.perf_counter()
         points = finder.flip_points(applicant)
         between = time.perf_counter()

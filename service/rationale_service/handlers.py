@@ -2,13 +2,14 @@
 
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rationale.schema.manifest import Manifest
-from rationale_service.engine.checks import tell_all
+from rationale_service.engine.checks import Faults, tell_all
 from rationale_service.engine.dataplane import DataPlane
+from rationale_service.engine.features import compared_rows, form_of
 from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import InvalidInputError
 from rationale_service.models.references.resolver import AnsweringEntry, ReferenceResolver
@@ -16,7 +17,7 @@ from rationale_service.observability.context import current
 from rationale_service.observability.metrics import CANARY, DEFAULT
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import Canary, ModelRegistry
-from rationale_service.security.keys import Scopes, needed_by_entry
+from rationale_service.security.keys import AUDIT, Scopes, needed_by_entry
 from rationale_service.tensors import Tensors
 
 # Features of Triton that the gateway does not offer, and their replacements.
@@ -117,12 +118,19 @@ async def open_request(plane: DataPlane, call: InferenceCall, read: BodyReader) 
     return await read(deadline_s, understood)
 
 
+class RecordedInstances(Protocol):
+    """Function that returns the instances of recorded decisions of a model, by their ids."""
+
+    def __call__(self, decisions: Sequence[str], model: str) -> Awaitable[Sequence[Mapping[str, Any]]]: ...
+
+
 class InferenceHandler:
     """Handler of requests for predictions and explanations."""
 
-    def __init__(self, plane: DataPlane, references: ReferenceResolver) -> None:
+    def __init__(self, plane: DataPlane, references: ReferenceResolver, recorded: RecordedInstances) -> None:
         self.plane = plane
         self._references = references
+        self._recorded = recorded
 
     async def answer(self, call: InferenceCall, read: BodyReader) -> InferenceAnswer:
         """Run a request on the entry that it names, or on that entry with the request's references.
@@ -157,9 +165,28 @@ class InferenceHandler:
 
     async def _chosen(self, admitted: AdmittedRequest) -> AnsweringEntry:
         entry, inputs, name = admitted.entry, admitted.inputs, admitted.request.reference_set
+        if admitted.request.compare_with is not None:
+            inputs = inputs | await self._partners(entry, admitted.request.compare_with)
         if name is None and not _may_bring_references(entry, inputs):
             return AnsweringEntry(entry, inputs)
         return await self._references.choose(self.plane, entry, inputs, name, admitted.deadline_s)
+
+    async def _partners(self, entry: Entry, decisions: Sequence[str]) -> Tensors:
+        """Return the rows of recorded decisions, as a request brings rows to compare with."""
+        manifest = entry.manifest
+        if manifest is None:
+            raise InvalidInputError(f"compare_with: '{entry.name}' explains nothing")
+        context, faults = current(), Faults()
+        if context is not None:
+            context.caller.require(AUDIT)
+        form = form_of(entry, manifest)
+        rows = [
+            {name: value for name, value in instance.items() if name in form.allowed_keys}
+            for instance in await self._recorded(decisions, manifest.model)
+        ]
+        tensors = compared_rows(form, manifest, rows, faults)
+        faults.report()
+        return tensors
 
 
 def _warnings(manifest: Manifest, inputs: Tensors) -> tuple[str, ...]:
@@ -189,7 +216,7 @@ def _infers(registry: ModelRegistry, call: InferenceCall, named: Entry, request:
     """
     if named.manifest is not None:
         return _explains(registry, call, named, request)
-    for name in ("explainer", "reference_set"):
+    for name in ("explainer", "reference_set", "compare_with"):
         if getattr(request, name) is not None:
             raise InvalidInputError(
                 f"'{name}' applies to explain requests, and '{named.name}' is a plain model: use its verb "

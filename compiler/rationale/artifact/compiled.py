@@ -37,6 +37,7 @@ from rationale.pictures.picture import (
 )
 from rationale.recourse.entry import RunEntry, recourse_finder, recourse_of_rows
 from rationale.recourse.recourse import Recourse
+from rationale.references.request_time import pair_references
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
 from rationale.tables.frames import as_texts, columns_in_order, divide_columns, frame_of
@@ -182,17 +183,24 @@ class Compiled:
             demand_proof(self.probes, run)
         return run
 
-    def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
+    def explain(
+        self,
+        x: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+        *,
+        compare_with: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
+    ) -> Explanation:
         """Run the combined graph here.
 
         Args:
             x: rows [N, …] of the only input, or a mapping from input name to rows. Columns of a table such as
                 a DataFrame are matched with the features by name, and one table may hold several inputs.
+            compare_with: one row for each row of `x`, or one for all: the only reference of that row. The
+                references must be an input of the graph (`OpenReferences`).
 
         Raises:
             InvalidOptionError: if names, shapes or dtypes do not fit the model.
         """
-        inputs = self.fit(x)
+        inputs = self.fit(x, compare_with)
         demand_texts(self.manifest, inputs)
         return Explanation(self.run(inputs), self.manifest, inputs)
 
@@ -258,11 +266,41 @@ class Compiled:
         """
         return self.manifest.rules
 
-    def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
-        """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""
-        names = {spec.name for spec in self.manifest.inputs}
-        if self.manifest.open_references is not None:
-            names |= self.manifest.open_references.names
+    def fit(
+        self,
+        x: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+        compare_with: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return rows of every input in the model's dtypes; raise InvalidOptionError for others.
+
+        Args:
+            compare_with: see `explain`.
+        """
+        names, references = {spec.name for spec in self.manifest.inputs}, self.manifest.open_references
+        if compare_with is None:
+            return self._fit_inputs(x, names | (references.names if references else set()))
+        if references is None:
+            raise InvalidOptionError(
+                "compare_with: the graph holds its references. Compile it once more with references that "
+                "come with each row: OpenReferences(1) (--open-references 1)."
+            )
+        inputs = self._fit_inputs(x, names)
+        if isinstance(compare_with, Mapping):  # inputs that are not explained keep each row's own values
+            ignored = names - references.inputs.keys()
+            compare_with = {name: rows for name, rows in compare_with.items() if name not in ignored}
+        partners = self._fit_inputs(compare_with, set(references.inputs))
+        demand_texts(self.manifest, partners)
+        count = len(next(iter(partners.values())))
+        rows = max(len(a) for a in inputs.values() if a.ndim)
+        if count not in (1, rows):
+            raise InvalidOptionError(
+                f"compare_with holds {count} rows, and {rows} are explained: give one for each, or one for "
+                "all."
+            )
+        repeated = {name: np.repeat(a, rows // count, axis=0) for name, a in partners.items()}
+        return inputs | pair_references(references, repeated)
+
+    def _fit_inputs(self, x: Any, names: set[str]) -> dict[str, np.ndarray]:
         specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in names}
         by_input = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
         if set(by_input) != set(specs):

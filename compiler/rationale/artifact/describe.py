@@ -258,13 +258,7 @@ def _trees(selection: Selection[Any, Any], names: Mapping[str, tuple[str, ...] |
         else:
             features.append(own[element[1]])
     datatype = DATATYPES[selection.lowered.specs[trees.reads][1].name]
-    return TreeScores(
-        output=trees.answers,
-        column=column,
-        datatype=datatype,
-        features=tuple(features),
-        sigmoid=trees.margin is not None,
-    )
+    return TreeScores(output=trees.answers, column=column, datatype=datatype, features=tuple(features))
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: CheckResult) -> tuple[ExplainedLayer, ...]:

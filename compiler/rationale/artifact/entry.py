@@ -25,7 +25,15 @@ from rationale.graph.runtime.session import kernels_of
 from rationale.methods.engine import Gap
 from rationale.methods.outputs import GAP, GAP_ERROR
 from rationale.references.of_model import text_columns
-from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+from rationale.schema.manifest import (
+    DATATYPES,
+    EXPLAIN,
+    EXPLAIN_SUFFIX,
+    EXPLAINED,
+    FILE_NAME,
+    OPEN_SUFFIX,
+    Manifest,
+)
 from rationale.schema.probes import Probes
 from rationale.tables.files import Columns, Table, read_rows
 
@@ -145,10 +153,29 @@ def _fill_open_lengths(dims: Sequence[int], size: int) -> list[int]:
     return [d or length for d in dims]
 
 
-def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> dict[str, np.ndarray]:
+def open_comparing(repository: Path, name: str) -> Compiled:
+    """Read an entry whose references come with each row: `NAME` itself, or `NAME_explain_open`.
+
+    Raises:
+        InvalidOptionError: if there is none; the message says how to make it.
+        RepositoryError: if it cannot be read.
+    """
+    open_name = name if name.endswith(OPEN_SUFFIX) else f"{name}{OPEN_SUFFIX}"
+    if not (repository / check_name(open_name) / FILE_NAME).is_file():
+        raise InvalidOptionError(
+            f"{repository / open_name}: no entry of {name!r} takes references with each row: make it with "
+            "`rationale compile … --open-references 1`, with the same method and options."
+        )
+    return open_entry(repository, open_name)
+
+
+def read_inputs(
+    compiled: Compiled, file: Path, *, any_text: bool = False, compare_with: Path | None = None
+) -> dict[str, np.ndarray]:
     """Return the rows of a file in the model's dtypes, by input name; a table's columns are found by name.
 
     Args:
+        compare_with: a file with the only reference of each row, or one for all.
         any_text: True to allow texts that the fitted model refuses; decisions name these row by row.
 
     Raises:
@@ -156,7 +183,11 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
     """
     table = read_table(file, compiled.manifest)
     check_table(str(file), table, compiled.manifest)
-    return _fit_rows(compiled, table.rows, any_text=any_text)
+    if compare_with is None:
+        return _fit_rows(compiled, table.rows, any_text=any_text)
+    partners = read_table(compare_with, compiled.manifest)
+    check_table(str(compare_with), partners, compiled.manifest)
+    return _fit_rows(compiled, table.rows, any_text=any_text, compare_with=partners.rows)
 
 
 def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:
@@ -164,8 +195,10 @@ def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -
     return _fit_rows(compiled, batch, any_text=any_text)
 
 
-def _fit_rows(compiled: Compiled, rows: Any, *, any_text: bool) -> dict[str, np.ndarray]:
-    inputs = compiled.fit(rows)
+def _fit_rows(
+    compiled: Compiled, rows: Any, *, any_text: bool, compare_with: Any = None
+) -> dict[str, np.ndarray]:
+    inputs = compiled.fit(rows, compare_with)
     if not any_text:
         demand_texts(compiled.manifest, inputs)
     return inputs

@@ -43,6 +43,14 @@ def explain_command(
             metavar="NAME,…",
         ),
     ] = None,
+    compare_with: Annotated[
+        Path | None,
+        typer.Option(
+            help="Compare each row with the row of this file in the same place, or all with its only row: "
+            "why this answer and not that one. It needs an entry compiled with --open-references.",
+            metavar="FILE",
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Cores that explain many files. Default: all.", min=1)
     ] = None,
@@ -74,6 +82,8 @@ def explain_command(
 
     Example: rationale explain credit --input applicants.csv --save reasons.csv --html reasons.html
 
+    Example: rationale explain credit --input declined.csv --compare-with approved.csv
+
     Example: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
     with reporting_errors():
@@ -85,6 +95,11 @@ def explain_command(
         if tokenizer is not None and picture is None and html is None:
             raise InvalidOptionError("--tokenizer needs --html FILE or --save FILE.svg.")
         columns = [] if keep is None else [name.strip() for name in keep.split(",")]
+        if compare_with is not None and (picture or html is not None or is_portfolio(rows_in)):
+            raise InvalidOptionError(
+                "--compare-with is for the rows of one file, printed or saved as .csv, .parquet, .json or "
+                ".npz."
+            )
         if is_portfolio(rows_in):
             if save is None or html is not None:
                 raise InvalidOptionError(
@@ -116,7 +131,9 @@ def explain_command(
         with progress_bar() as progress:
             saved = None if save is None or picture is not None else Path(save)
             kept = columns if saved else ()
-            lines = explain_file(repository, name, input_file, saved, top, row_count, progress, kept)
+            lines = explain_file(
+                repository, name, input_file, saved, top, row_count, progress, kept, compare_with
+            )
         for line in lines:
             print(line)
 

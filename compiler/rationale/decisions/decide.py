@@ -17,7 +17,6 @@ from rationale.schema.profile import (
     KnockOut,
     ReasonText,
     Wording,
-    as_category,
 )
 
 Outcome = Literal["approve", "refer", "decline"]
@@ -239,9 +238,25 @@ def _reason(
     )
 
 
+def reason_in_language(profile: DecisionProfile, language: str, reason: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reason of an answer, whose value may be hidden, with its texts in a language.
+
+    Args:
+        profile: the profile that decided.
+    """
+    own, feature = profile.in_language(language), reason["feature"]
+    ours, theirs = profile.reasons.get(reason["code"]), own.reasons.get(reason["code"])
+    if ours is None or theirs is None:
+        text: str | None = own.title(feature)
+    else:
+        text = theirs.wordings[ours.wordings.index(reason["text"])]
+    unit, category, shown = _describe_value(own, feature, reason["value"])
+    return {**reason, "text": text, "unit": unit, "category": category, "shown": shown}
+
+
 def _describe_value(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
     """Return the unit and category of a value, and a text of both with the feature's title."""
-    values = value if key in profile.groups else {key: value}
+    values = (value or {}) if key in profile.groups else {key: value}
     group = profile.groups.get(key)
     units, labels = dict[str, str](), dict[str, str]()
     for name, member in values.items():
@@ -253,7 +268,7 @@ def _describe_value(profile: DecisionProfile, key: str, value: Any) -> tuple[Any
             labels[name] = title
     shown = [
         f"{profile.features.get(name, _NO_RULE).title or name}: "
-        + labels.get(name, f"{as_category(member)} {units.get(name)}")
+        + labels.get(name, f"{profile.number(member)} {units.get(name)}")
         for name, member in values.items()
         if member is not None and (name in units or name in labels)
     ]

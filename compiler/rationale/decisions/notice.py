@@ -1,12 +1,14 @@
 """The statement of a decline for the applicant: principal reasons, and a notice's other contents.
 
-docs/notices.md says which rules ask for what. Templates are Jinja's; two come with Rationale.
+docs/notices.md says which rules ask for what. Templates are Jinja's; two come with Rationale, in each
+language that has a folder of them.
 """
 
 import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,17 @@ from jinja2 import ChainableUndefined, FileSystemLoader, TemplateError, Undefine
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
+from rationale.decisions.decide import reason_in_language
 from rationale.errors import InvalidOptionError
+from rationale.schema.profile import ENGLISH, DecisionProfile, FeatureRule
 
 ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
 TEMPLATES = (ADVERSE_ACTION, EU)
-_FILLED = ("decision", "reasons")  # variables that the decision fills
+_DOWN, _UP = Context(prec=3, rounding=ROUND_FLOOR), Context(prec=3, rounding=ROUND_CEILING)
+_FOLDER = Path(__file__).parent / "notices"
+_LOST = "the profile that decided is not in the repository: put the entry's folder back that was served then"
+LOST_PROFILE = f"the notice is in English, and tells no plans: {_LOST}"
+_FILLED = ("decision", "reasons", "plans", "language")  # variables that the decision fills
 # Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
@@ -33,7 +41,24 @@ class Notice:
     """
 
     text: str
+    language: str
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """One change of a plan, with the texts of a profile.
+
+    Attributes:
+        value: the new value with its unit, or its label; a flag without a label is true or false.
+        least, most: the least and the greatest number that leads to an approval too, the last with its unit;
+            None for an open end, and for a value that is no number or has no region.
+    """
+
+    title: str
+    value: str | bool | None
+    least: str | None = None
+    most: str | None = None
 
 
 def notice(
@@ -42,20 +67,25 @@ def notice(
     template: str = ADVERSE_ACTION,
     *,
     person_declined: bool = False,
+    profile: DecisionProfile | None = None,
+    language: str | None = None,
 ) -> Notice:
     """Fill a template with a decision's reasons.
 
     Args:
         answer: a decision as `:decide` answered it.
-        variables: the template's variables besides `decision` and `reasons`, nested by dots. `judgment` holds
-            the reasons of the person who declined a referred application.
+        variables: the template's variables besides those that the decision fills, nested by dots. `judgment`
+            holds the reasons of the person who declined a referred application.
         template: the name of one that comes with Rationale, or a file; in .html, values are escaped.
         person_declined: whether a person declined a referred application.
+        profile: the profile that decided; without it, texts stay as they were answered, and the notice tells
+            no plans.
+        language: the language of the notice; by default the profile's first, or English.
 
     Raises:
-        InvalidOptionError: if there is no adverse action, or none with specific reasons; if the template
-            cannot
-            be read or rendered; or if variables are missing, all of which are named.
+        InvalidOptionError: if there is no adverse action, or none with specific reasons; if the profile or
+            the template is not in that language; if the template cannot be read or rendered; or if variables
+            are missing, all of which are named.
     """
     clashes = [name for name in _FILLED if name in variables]
     if clashes:
@@ -63,9 +93,20 @@ def notice(
     if answer["decision"] == "approve":
         raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
     judged = _judgment(answer, variables, person_declined=person_declined)
+    plans: list[list[PlannedChange]] = []
+    if profile is None:
+        if language is not None:
+            raise InvalidOptionError(f"language '{language[:80]}': {_LOST}")
+        language = ENGLISH[0]
+    else:
+        language = language or profile.language
+        own_reasons = [reason_in_language(profile, language, reason) for reason in answer["reasons"]]
+        answer = {**answer, "reasons": own_reasons}
+        told = (answer.get("recourse") or {}).get("plans", ()) if profile.notice.recourse else ()
+        plans = [planned_changes(profile.in_language(language), plan) for plan in told]
     reasons = _check_specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
     missing: dict[str, None] = {}
-    folder, name = _template_file(template)
+    folder, name = _template_file(template, language)
     environment = SandboxedEnvironment(
         loader=FileSystemLoader(folder),
         undefined=_missing_variable_class(missing),
@@ -75,7 +116,8 @@ def notice(
         keep_trailing_newline=True,
     )
     values = {"date": datetime.date.today().isoformat(), **variables}
-    context = {**_Variables(values), "decision": answer, "reasons": reasons}
+    filled = {"decision": answer, "reasons": reasons, "plans": plans, "language": language}
+    context = {**_Variables(values), **filled}
     try:
         text = environment.get_template(name).render(context)
     except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
@@ -85,7 +127,7 @@ def notice(
             f"variables are missing: {', '.join(missing)}. Give each in the file of --variables, or by --set "
             "NAME=VALUE; false says that there is no such thing"
         )
-    return Notice(text, tuple(_warnings(answer)))
+    return Notice(text, language, tuple(_warnings(answer)))
 
 
 def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -128,6 +170,54 @@ def _plain_values(node: Any) -> Any:
     if isinstance(node, list):
         return [_plain_values(value) for value in node]
     return {"true": True, "false": False, "null": None, "": None}.get(node, node)
+
+
+def planned_changes(profile: DecisionProfile, plan: Mapping[str, Any]) -> list[PlannedChange]:
+    """Return the changes of a plan in the order of `actionable`, without features that move along."""
+    changes, regions = plan["changes"], plan["regions"]
+    told = list[PlannedChange]()
+    for name in profile.actionable:
+        if name in profile.groups:
+            member = next((one for one in profile.groups[name].members if changes.get(one) == 1), None)
+            told += [] if member is None else [PlannedChange(profile.title(name), profile.title(member))]
+        elif name in changes:
+            told.append(_planned_change(profile, name, changes[name], regions.get(name)))
+    return told
+
+
+def _planned_change(
+    profile: DecisionProfile, name: str, value: Any, region: Sequence[float | None] | None
+) -> PlannedChange:
+    rule, title = profile.features.get(name, FeatureRule()), profile.title(name)
+    label = rule.label(value)
+    if label is not None or isinstance(value, str | bool):
+        return PlannedChange(title, value if label is None else label)
+    least, most = _short_region(value, region or (value, value), (rule.least, rule.most))
+    unit = "" if rule.unit is None else f" {rule.unit}"
+    texts = [None if number is None else profile.number(number) + unit for number in (value, least, most)]
+    if least is not None and most is not None:  # 12 to 30 months
+        texts[1] = profile.number(least)
+    return PlannedChange(title, *texts)
+
+
+def _short_region(
+    value: float, region: Sequence[float | None], bounds: Sequence[float | None]
+) -> Sequence[float | None]:
+    """Return a part of a region with short ends: the nearer end is the value, the other has three digits.
+
+    Args:
+        bounds: the least and the greatest number that the feature takes; an end that is one of them is open.
+    """
+    low, high = (None if end == bound else end for end, bound in zip(region, bounds, strict=True))
+    if low is not None and low == high:
+        return None, None
+    if low is None or high is None:
+        return None if low is None else value, None if high is None else value
+    if value - low <= high - value:
+        short = float(_DOWN.create_decimal(repr(high)))
+        return value, short if short > value else high
+    short = float(_UP.create_decimal(repr(low)))
+    return short if short < value else low, value
 
 
 def _reason_text(reason: Mapping[str, Any]) -> str:
@@ -192,10 +282,17 @@ def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from answer.get("warnings", ())
 
 
-def _template_file(template: str) -> tuple[Path, str]:
-    """Return folder and name of a template's file."""
+def _template_file(template: str, language: str) -> tuple[Path, str]:
+    """Return folder and name of a template's file; those of Rationale have no regions."""
     if template in TEMPLATES:
-        return Path(__file__).parent / "notices", f"{template}.txt"
+        folder = _FOLDER / language.partition("-")[0]
+        if not folder.is_dir():
+            there = ", ".join(sorted(each.name for each in _FOLDER.iterdir()))
+            raise InvalidOptionError(
+                f"--template {template}: it is in {there}, and not in '{language}': choose another language, "
+                "or write a template of your own (--template FILE)"
+            )
+        return folder, f"{template}.txt"
     path = Path(template)
     if not path.is_file():
         raise InvalidOptionError(

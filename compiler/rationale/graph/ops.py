@@ -72,8 +72,13 @@ class Ops(Layouts):
         *,
         outputs: int = 1,
         domain: str = "",
+        specs: Sequence[Spec] | None = None,
     ) -> list[Tensor]:
-        """Append one node; see the class. Return its outputs, flat or split as the operator needs."""
+        """Append one node; see the class. Return its outputs, flat or split as the operator needs.
+
+        Args:
+            specs: row shape and type of each output, if ONNX cannot infer them.
+        """
         given_tensors = [o for o in operands if isinstance(o, Tensor)]
         numeric = [t for t in given_tensors if t.dtype != ir.DataType.BOOL]
         first = next((t for t in numeric if t.dtype.is_floating_point()), numeric[0] if numeric else None)
@@ -87,7 +92,7 @@ class Ops(Layouts):
             return [self._emit_matmul(x, tensors[1])]
         if x is not None and x.rows and op_type in _MEASURING:
             return [self._measure(op_type, x, attributes)]
-        specs = infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        specs = specs or infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
         if x is not None and x.rows and op_type in _RESHAPING:
             return [self._reshaped(x, specs[0][0])]
         if x is not None and x.rows and op_type == "Expand":
@@ -317,10 +322,18 @@ def open_rows(op: Ops, name: str, row: Sequence[int], axis: str, dtype: ir.DataT
     return Tensor(flat, (1, *row), dtype, frozenset({"N", axis}), rows=True)
 
 
-def open_weights(op: Ops, name: str, axis: str, dtype: ir.DataType) -> Tensor:
-    """Return weights [N, count] of such rows from a new graph input, normalised to the sum 1."""
+def open_weights(
+    op: Ops, name: str, axis: str, dtype: ir.DataType, total: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Return weights [N, count] of such rows from a new graph input, normalised to the sum 1.
+
+    Args:
+        total: function that sums the weights of a row; the default is one node, whose order of summation may
+            depend on the batch.
+    """
     weight_rows = open_rows(op, name, (), axis, dtype)
-    return op.Div(weight_rows, _reduce(op, "ReduceSum", weight_rows, axis))
+    summed = total(weight_rows) if total else _reduce(op, "ReduceSum", weight_rows, axis)
+    return op.Div(weight_rows, summed)
 
 
 def rows_along(op: Ops, x: Tensor) -> np.ndarray:

@@ -343,6 +343,13 @@ class Layouts(Emitter):
         x = self.in_layout(x, order, (x.shape[1], 1, *x.shape[2:]))
         return replace(x, shape=x.shape[1:], batch_axes=x.batch_axes | {axis}, split=(*order, axis))
 
+    def beside(self, x: Tensor, axis: str) -> Tensor:
+        """Turn the last batch axis into axis 1 of the row, [1, n, …]: the inverse of `along`."""
+        assert axis == max(x.batch_axes, key=AXES.index)
+        shape, other_axes = (1, self.sizes[axis], *x.shape[1:]), x.batch_axes - {axis}
+        value = self._in_shape(x.value, self._lengths(other_axes, None, shape))
+        return replace(x, value=value, shape=shape, batch_axes=other_axes, split=None)
+
     def rows_output(self, x: Tensor, name: str) -> ir.Value:
         """Return the graph output [N, *x.shape[1:]] of a tensor that varies over rows."""
         return self._output(self.vary(x, frozenset({"N"})), x.shape[1:], name)

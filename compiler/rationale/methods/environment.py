@@ -15,7 +15,7 @@ from rationale.errors import UnsupportedModelError
 from rationale.graph.batching import Node, works_on_axis_0
 from rationale.graph.memory.fit import build_whole
 from rationale.graph.nodes import names_read
-from rationale.graph.ops import Ops
+from rationale.graph.ops import Ops, mean, open_rows, open_weights
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered, narrow
 from rationale.lowering.batch import (
@@ -29,6 +29,8 @@ from rationale.lowering.control_flow.branches import REASON
 from rationale.lowering.precision import on_cpu
 from rationale.lowering.rewrites.engine import RELEVANCE
 from rationale.lowering.sizes import specs_at_batch
+from rationale.references.reference_set import ReferenceSet
+from rationale.references.request_time import WEIGHTS, references_name
 from rationale.rules.rule import Rule
 
 
@@ -181,7 +183,7 @@ class Environment:
         """Lift a node off the path: its rows lie elsewhere, or its graph is made for one row's sizes."""
         inputs = [None if v is None else self.tensor(self.name_of(v)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
-        outputs = emit_copy(self.op, node, inputs, "sample")
+        outputs = emit_copy(self.op, node, inputs, "sample", self.specs_of(node))
         self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
 
     def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> RuleCall:
@@ -252,6 +254,13 @@ class Environment:
         self._values[name], self._x[name] = new.value, new
         return new
 
+    def specs_of(self, node: ir.Node) -> list[tuple[tuple[int, ...], ir.DataType]] | None:
+        """Return row shape and type of each output of a node for which ONNX infers none; else None."""
+        if node.domain != "ai.onnx.ml" or not node.op_type.startswith("TreeEnsemble"):
+            return None
+        unread = (1,), ir.DataType.UNDEFINED  # such as a classifier's labels
+        return [self.lowered.specs.get(self.name_of(value), unread) for value in node.outputs]
+
     def name_of(self, value: ir.Value) -> str:
         """Return the value's name in the model, even if the graph has renamed the value."""
         return self._replaced.get(value, str(value.name))
@@ -290,7 +299,7 @@ class MovedEnvironment:
     def _emit(self, node: ir.Node) -> None:
         inputs = [None if v is None else self.tensor(self.origin.name_of(v)) for v in node.inputs]
         self.op.scope = f"{self.scope}/{node.name}"
-        outputs = emit_copy(self.op, node, inputs, self.scope)
+        outputs = emit_copy(self.op, node, inputs, self.scope, self.origin.specs_of(node))
         self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
 
     def evaluate(self, call: RuleCall) -> RulePoint:
@@ -300,6 +309,45 @@ class MovedEnvironment:
         point = call.evaluate(self.op, inputs)
         self._there.update(zip(call.outputs, point.outputs, strict=True))
         return point
+
+
+def at_open_references(
+    at_x: Environment,
+    references: ReferenceSet,
+    dependent: frozenset[str],
+    total: Callable[[Tensor], Tensor] | None = None,
+) -> MovedEnvironment:
+    """Return the values at references that come with a request: inputs that this adds to the graph.
+
+    Args:
+        references: examples of such rows, of the same shapes and types.
+        dependent: names of the values that depend on the explained inputs.
+        total: see `open_weights`.
+    """
+    op = at_x.op
+    op.scope = "reference"
+    dtype = ir.DataType.from_numpy(references.weights_dtype)
+    op.weights["K"] = open_weights(op, WEIGHTS, "K", dtype, total)
+    rows = {
+        name: open_rows(op, references_name(name), array.shape[1:], "K", _type_of(array))
+        for name, array in references.arrays.items()
+    }
+    return MovedEnvironment(at_x, "reference", rows, dependent)
+
+
+def _type_of(array: np.ndarray) -> ir.DataType:
+    return ir.DataType.STRING if array.dtype.kind in "OU" else ir.DataType.from_numpy(array.dtype)
+
+
+def mean_at_references(at_r: MovedEnvironment, output: str, weights: np.ndarray | None = None) -> Tensor:
+    """Return the mean of an output over the references, row shape [1, elements].
+
+    It is computed in float64: a float32 sum of thousands of large outputs loses their differences.
+    """
+    op, y_r = at_r.op, at_r.tensor(output)
+    y_r = op.reshape(y_r, (1, int(np.prod(y_r.shape))))
+    wide = y_r if y_r.dtype == ir.DataType.DOUBLE else op.Cast(y_r, to=int(ir.DataType.DOUBLE))
+    return mean(op, wide, "K", weights)
 
 
 def _nodes_to_compute(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
@@ -319,13 +367,21 @@ def _nodes_to_compute(name: str, is_known: Callable[[str], bool], at_x: Environm
         pending += missing
 
 
-def emit_copy(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
-    """Emit a copy of a model's node with other inputs."""
-    attributes = {a.name: a.value for a in node.attributes.values()}
+def emit_copy(
+    op: Ops,
+    node: ir.Node,
+    inputs: Sequence[Tensor | None],
+    where: str,
+    specs: Sequence[tuple[tuple[int, ...], ir.DataType]] | None = None,
+) -> list[Tensor]:
+    """Emit a copy of a model's node with other inputs; see `Ops.emit`."""
+    attributes = {a.name: a if specs else a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         why = node.metadata_props.get(REASON, "it stays in the graph")
         raise UnsupportedModelError(f"{_describe_node(node)} cannot be written out for each {where}: {why}.")
-    return op.emit(node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain)
+    return op.emit(
+        node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain, specs=specs
+    )
 
 
 def with_batch(lowered: Lowered) -> Lowered:

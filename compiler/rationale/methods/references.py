@@ -74,8 +74,11 @@ def prepare_references(selection: Selection[Any, Any]) -> PreparedReferences:
     dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in target.tensors}
     rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
     missing = method.engine.takes_missing
+    is_drawn = isinstance(leaf_references, OpenReferences) and leaf_references.examples is None
+    splits = selection.choice.splits(lowered, target) if is_drawn else {}
+    weights = method.reference_weights
     return PreparedReferences(
-        prepare(leaf_references, method.reference_weights, rows, missing=missing), input_rows
+        prepare(leaf_references, weights, rows, missing=missing, splits=splits), input_rows
     )
 
 

@@ -1,6 +1,7 @@
 """Decisions on many rows, as Arrow record batches in constant memory and as files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,52 @@ Line = dict[
 ]  # of a row: its number, the decision as `:decide` answers it, or a fault: why there is none
 
 
+@dataclass(frozen=True)
+class FurtherColumn:
+    """A column of decisions for a caller who asks for it.
+
+    Attributes:
+        cell: a function from a decision, as `:decide` answers it, to the column's cell.
+    """
+
+    name: str
+    is_number: bool
+    cell: Callable[[Mapping[str, Any]], Any]
+
+
+Further = Sequence[FurtherColumn]
+
+
+def recourse_columns(manifest: Manifest) -> Further:
+    """Return the columns of recourse; raise InvalidOptionError if no decision of the entry has a plan."""
+    if not profile_of(manifest).profile.actionable:
+        raise InvalidOptionError(
+            f"recourse: the decision profile of '{manifest.model}' does not say what an applicant can "
+            "change: give actionable"
+        )
+    return RECOURSE_COLUMNS
+
+
+def _of_plan(member: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a function that returns a member of a decision's cheapest plan; None if it has no plan."""
+
+    def cell(decision: Mapping[str, Any]) -> Any:
+        plans = (decision.get("recourse") or {}).get("plans")
+        return plans[0][member] if plans else None
+
+    return cell
+
+
+def _as_json(cell: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda decision: None if (value := cell(decision)) is None else orjson.dumps(value).decode()
+
+
+RECOURSE_COLUMNS = (
+    FurtherColumn("recourse_changes", False, _as_json(_of_plan("changes"))),
+    FurtherColumn("recourse_cost", True, _of_plan("cost")),
+)
+
+
 def decide_batches(
     entry: Entry,
     batches: Iterable[Any],
@@ -57,6 +104,7 @@ def decide_batches(
     keep: Sequence[str] = (),
     threads: int | None = None,
     numbered: bool = True,
+    recourse: bool = False,
 ) -> Iterator[Any]:
     """Decide the rows of Arrow record batches, as they come; nothing is recorded.
 
@@ -71,6 +119,8 @@ def decide_batches(
         keep: columns of the batches to copy into the answer, such as an id.
         threads: number of cores that decide rows; None for all.
         numbered: whether to write `row`; leave it out if the stream is one of many.
+        recourse: whether to add the cheapest plan of each row that is not approved, as `recourse_changes`
+            (JSON) and `recourse_cost`: a search for each row.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: if the entry has no profile, or cannot take the columns
@@ -79,11 +129,18 @@ def decide_batches(
     """
     shared = _deciding_entry(entry)
     numbered_batches, count = split_batches(batches, threads, lambda _: ROWS)
-    return map_in_order(partial(_decide_batch, shared, tuple(keep), numbered), numbered_batches, count)
+    further = recourse_columns(shared.compiled.manifest) if recourse else ()
+    decide = partial(_decide_batch, shared, tuple(keep), numbered, further)
+    return map_in_order(decide, numbered_batches, count)
 
 
 def decisions_schema(
-    entry: Entry, schema: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
+    entry: Entry,
+    schema: Any = None,
+    keep: Sequence[str] = (),
+    *,
+    numbered: bool = True,
+    recourse: bool = False,
 ) -> Any:
     """Return the schema of the batches that `decide_batches` yields.
 
@@ -93,9 +150,9 @@ def decisions_schema(
     Raises:
         InvalidOptionError: if a kept column is missing, or has the name of an answer's column.
     """
-    return _table(
-        _deciding_entry(entry).compiled.manifest, [], empty_batch(schema), keep, numbered=numbered
-    ).schema
+    manifest = _deciding_entry(entry).compiled.manifest
+    further = recourse_columns(manifest) if recourse else ()
+    return _table(manifest, [], empty_batch(schema), keep, further, numbered=numbered).schema
 
 
 def _deciding_entry(entry: Entry) -> OpenedEntry:
@@ -108,26 +165,42 @@ def _deciding_entry(entry: Entry) -> OpenedEntry:
 
 
 def _decide_batch(
-    entry: OpenedEntry, keep: Sequence[str], numbered: bool, numbered_batch: tuple[int, Any]
+    entry: OpenedEntry,
+    keep: Sequence[str],
+    numbered: bool,
+    further: Further,
+    numbered_batch: tuple[int, Any],
 ) -> Any:
     first, batch = numbered_batch
     manifest, lines = entry.compiled.manifest, list[Line]()
     with row_errors(first, batch):
         inputs, knock_out_cells = applicants_of(entry.compiled, batch)
-        for row, decision in enumerate(decide_inputs(manifest, entry.run, inputs, knock_out_cells), first):
+        decided: Iterator[tuple[Any, Any]] = (
+            entry.compiled.decisions_with_recourse(inputs, knock_out_cells)
+            if further
+            else ((each, None) for each in decide_inputs(manifest, entry.run, inputs, knock_out_cells))
+        )
+        for row, (decision, found) in enumerate(decided, first):
             if isinstance(decision, Decision):
-                lines.append({"row": row, "decision": decision_answer(manifest, decision)})
+                recourse = {} if found is None else {"recourse": found.as_json()}
+                lines.append({"row": row, "decision": {**decision_answer(manifest, decision), **recourse}})
             else:
                 lines.append({"row": row, **decision.as_json()})
-        return _table(manifest, lines, batch, keep, numbered=numbered)
+        return _table(manifest, lines, batch, keep, further, numbered=numbered)
 
 
 def _table(
-    manifest: Manifest, lines: Sequence[Line], batch: Any, keep: Sequence[str], *, numbered: bool
+    manifest: Manifest,
+    lines: Sequence[Line],
+    batch: Any,
+    keep: Sequence[str],
+    further: Further,
+    *,
+    numbered: bool,
 ) -> Any:
     """Return lines, and kept columns of the batch that they are about, as a record batch."""
     omitted = ["id"] if numbered else ["id", "row"]
-    answer = with_kept(decision_batch(manifest, lines).drop_columns(omitted), batch, keep)
+    answer = with_kept(decision_batch(manifest, lines, further).drop_columns(omitted), batch, keep)
     digests = {DIGEST: manifest.digests.explanation, PROFILE: profile_of(manifest).digest}
     return answer.replace_schema_metadata(digests)
 
@@ -149,7 +222,7 @@ def reason_numbers(manifest: Manifest) -> range:
     return range(1, most_reasons(profile_of(manifest).profile) + 1)
 
 
-def decision_schema(manifest: Manifest) -> Any:
+def decision_schema(manifest: Manifest, further: Further = ()) -> Any:
     """Return the schema of decisions as a table.
 
     A value that is no number is a text: a category's, or those of a group's members as JSON.
@@ -160,24 +233,28 @@ def decision_schema(manifest: Manifest) -> Any:
     reason = {name: number if name in _REASON_NUMBERS else text for name in _TYPED_COLUMNS}
     kinds = {"row": pa.int64(), "id": text, "decision": text, **dict.fromkeys(NUMBERS, number)}
     kinds |= {f"reason_{k}_{name}": kind for k in reason_numbers(manifest) for name, kind in reason.items()}
-    return pa.schema({**kinds, "warnings": pa.list_(text), "fault": text})
+    kinds |= {"warnings": pa.list_(text), "fault": text}
+    return pa.schema({**kinds, **{each.name: number if each.is_number else text for each in further}})
 
 
-def decision_batch(manifest: Manifest, lines: Sequence[Line]) -> Any:
+def decision_batch(manifest: Manifest, lines: Sequence[Line], further: Further = ()) -> Any:
     """Return lines, with the number of each one's `row`, as a record batch."""
     import pyarrow as pa
 
-    rows = [_columns(line, _typed_reason) for line in lines]
-    return pa.RecordBatch.from_pylist(rows, schema=decision_schema(manifest))
+    rows = [_columns(line, _typed_reason, further) for line in lines]
+    return pa.RecordBatch.from_pylist(rows, schema=decision_schema(manifest, further))
 
 
-def _columns(line: Line, reason_cells: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+def _columns(
+    line: Line, reason_cells: Callable[[Mapping[str, Any]], dict[str, Any]], further: Further
+) -> dict[str, Any]:
     decision = line.get("decision")
     columns = {"row": line["row"], "fault": line.get("fault")}
     if decision is None:
         return columns
     columns |= {name: decision.get(name) for name in ("id", "decision", *NUMBERS)}
     columns["warnings"] = decision["warnings"]
+    columns |= {each.name: each.cell(decision) for each in further}
     for k, reason in enumerate(decision["reasons"], 1):
         columns |= {f"reason_{k}_{name}": cell for name, cell in reason_cells(reason).items()}
     return columns
@@ -206,42 +283,55 @@ def check_decisions(save: Path) -> None:
     check_kind(save, _WRITERS)
 
 
-def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+def write_decisions(
+    path: Path,
+    manifest: Manifest,
+    lines: Iterable[Line],
+    kept_columns: KeptColumns,
+    further: Further = (),
+) -> None:
     """Write lines, and kept columns beside them: a row for each, or as .jsonl whole answers."""
-    _WRITERS[path.suffix.lower()](path, manifest, lines, kept_columns)
+    _WRITERS[path.suffix.lower()](path, manifest, lines, kept_columns, further)
 
 
-def decision_columns(manifest: Manifest) -> list[str]:
+def decision_columns(manifest: Manifest, further: Further = ()) -> list[str]:
     """Return the names of all columns that a file of decisions of any kind may have."""
-    return [*_csv_columns(manifest), *(f"reason_{k}_value_text" for k in reason_numbers(manifest))]
+    return [*_csv_columns(manifest, further), *(f"reason_{k}_value_text" for k in reason_numbers(manifest))]
 
 
-def _csv_columns(manifest: Manifest) -> list[str]:
+def _csv_columns(manifest: Manifest, further: Further) -> list[str]:
     reasons = [f"reason_{k}_{name}" for k in reason_numbers(manifest) for name in REASON_COLUMNS]
-    return ["row", "id", "decision", *NUMBERS, *reasons, "warnings", "fault"]
+    own = ["row", "id", "decision", *NUMBERS, *reasons, "warnings", "fault"]
+    return [*own, *(each.name for each in further)]
 
 
-def _write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
-    names = [*_csv_columns(manifest), *kept_columns]
-    rows = ({**_columns(line, _plain_reason), **_kept_cells(kept_columns, line)} for line in lines)
+def _write_csv(
+    path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns, further: Further
+) -> None:
+    names = [*_csv_columns(manifest, further), *kept_columns]
+    rows = ({**_columns(line, _plain_reason, further), **_kept_cells(kept_columns, line)} for line in lines)
     texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
     write_csv(path, names, ([row.get(name) for name in names] for row in texts))
 
 
-def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+def _write_jsonl(
+    path: Path, _: Manifest, lines: Iterable[Line], kept_columns: KeptColumns, __: Further
+) -> None:
     write_json_lines(
         path, ({**line, "kept": _kept_cells(kept_columns, line)} if kept_columns else line for line in lines)
     )
 
 
-def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns) -> None:
+def _write_parquet(
+    path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns, further: Further
+) -> None:
     import pyarrow as pa
 
     columns = pa.record_batch([pa.array(column) for column in kept_columns.values()], list(kept_columns))
 
     def table_of(group: list[Line]) -> Any:
         rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
-        return with_kept(decision_batch(manifest, group), rows, list(kept_columns))
+        return with_kept(decision_batch(manifest, group, further), rows, list(kept_columns))
 
     write_parquet(path, map(table_of, batched(lines, ROW_GROUP)), table_of([]).schema)
 
@@ -250,7 +340,7 @@ def _kept_cells(kept_columns: KeptColumns, line: Line) -> dict[str, Any]:
     return {name: column[line["row"]] for name, column in kept_columns.items()}
 
 
-_WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], KeptColumns], None]] = {
+_WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], KeptColumns, Further], None]] = {
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from rationale.artifact.compiled import Compiled, Explanation
-from rationale.artifact.entry import open_entry, read_inputs
+from rationale.artifact.entry import open_comparing, open_entry, read_inputs
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
 from rationale.portfolios.files import check_explanations, write_explanations
@@ -27,6 +27,7 @@ def explain_file(
     rows: int | None,
     progress: Progress,
     keep: Sequence[str] = (),
+    compare_with: Path | None = None,
 ) -> list[str]:
     """Explain the rows of a file, in batches that the entry's memory budget holds.
 
@@ -35,6 +36,7 @@ def explain_file(
         top: number of features to print for each row, those with the largest attributions.
         rows: number of rows to print; None for all. Without `save` no others are explained.
         keep: columns of the file, a table, to save unchanged.
+        compare_with: a file with the only reference of each row, or one for all.
 
     Returns:
         The lines to print.
@@ -46,8 +48,8 @@ def explain_file(
         check_explanations(save, keep)
         if save.exists() and file.exists() and save.samefile(file):
             raise InvalidOptionError(f"{save}: holds the rows to explain: save to another file.")
-    compiled = open_entry(repository, name)
-    inputs = read_inputs(compiled, file)
+    compiled = open_entry(repository, name) if compare_with is None else open_comparing(repository, name)
+    inputs = read_inputs(compiled, file, compare_with=compare_with)
     count = len(next(iter(inputs.values())))
     kept_columns = read_columns(file, keep, count)
     shown = count if rows is None else min(rows, count)

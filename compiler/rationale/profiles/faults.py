@@ -274,6 +274,28 @@ def _actions(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
                 yield f"{where}.{given[0]} is for numbers, and it changes {kind}: leave it out"
 
 
+def _notices(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]:
+    told = {**profile.actionable} if profile.notice.recourse else {}
+    if profile.notice.recourse and not told:
+        yield "notice.recourse tells plans, and there are none without actionable: say what can change"
+    if hidden := [name for name in told if name in profile.never_disclose]:
+        yield f"notice.recourse: plans name {quoted_names(hidden)}, which never_disclose hides: leave it out"
+    if len(profile.languages) == 1:
+        return
+    rules = {**profile.groups, **profile.features}
+    named = [
+        *told,
+        *(member for name in told if name in profile.groups for member in profile.groups[name].members),
+    ]
+    named += [name for name, rule in profile.features.items() if rule.unit or rule.categories]
+    named += [] if _codes_used(profile) else _keys(profile, known)
+    if untitled := [name for name in dict.fromkeys(named) if name not in rules or rules[name].title is None]:
+        yield (
+            f"notices name {_listed('the feature', untitled)}: give a title in "
+            f"{quoted_names(profile.languages)}"
+        )
+
+
 def _band(profile: DecisionProfile, _: ProfiledFeatures) -> Iterator[str]:
     if profile.refer is None:
         return
@@ -294,6 +316,7 @@ _CHECKS: tuple[Callable[[DecisionProfile, ProfiledFeatures], Iterator[str]], ...
     _undisclosed,
     _protected,
     _actions,
+    _notices,
     _band,
 )
 

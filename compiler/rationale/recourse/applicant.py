@@ -9,7 +9,14 @@ import numpy as np
 
 from rationale.decisions.decide import OUTCOMES, Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
-from rationale.decisions.rows import SIGMOID_ERROR, Tensors, logit, margin_output, profile_of, sigmoid
+from rationale.decisions.rows import (
+    SIGMOID_ERROR,
+    Tensors,
+    logit,
+    margin_output,
+    profile_of,
+    sigmoid,
+)
 from rationale.recourse.levers import Values
 from rationale.schema.form import feature_names
 from rationale.schema.manifest import Manifest
@@ -89,6 +96,7 @@ class Applicant:
         places: the input and the flat index of each feature of the model; see `places_of`.
         inputs: the row of each input, [1, …].
         values: its features, and the columns that only knock-outs read; None for a missing value.
+        is_logistic: whether the model answers the Sigmoid of a sum of leaves.
     """
 
     entry: Entry
@@ -97,6 +105,7 @@ class Applicant:
     inputs: Tensors
     values: Values
     answer: Answered
+    is_logistic: bool = False
 
     @cached_property
     def profile(self) -> DecisionProfile:
@@ -117,18 +126,7 @@ class Applicant:
     @cached_property
     def has_margin(self) -> bool:
         """True if the score is the Sigmoid of a margin."""
-        return margin_output(self.manifest) is not None or self._is_sigmoid
-
-    @property
-    def _is_sigmoid(self) -> bool:
-        """True if the score is the Sigmoid of the trees' scores, which the graph does not answer."""
-        return self.manifest.trees is not None and self.manifest.trees.sigmoid
-
-    @cached_property
-    def error(self) -> float:
-        """The largest error of `total`, if it comes from a score that a Sigmoid rounds."""
-        score = self.answer.score
-        return SIGMOID_ERROR / max(score * (1 - score), SIGMOID_ERROR) if self._is_sigmoid else 0.0
+        return self.is_logistic or margin_output(self.manifest) is not None
 
     @cached_property
     def total(self) -> float:
@@ -137,10 +135,24 @@ class Applicant:
             return self.answer.explained_value
         return float(logit(self.answer.score)) if self.has_margin else self.answer.score
 
-    def cut(self, *, of_margin: bool) -> float:
-        """Return the largest risk of an approval, of scores or of their margins."""
+    @cached_property
+    def error(self) -> float:
+        """The distance that `total` may have from the margin: a score near 0 or 1 tells little of it."""
+        if margin_output(self.manifest) is not None or not self.is_logistic:
+            return 0.0
+        variance = self.answer.score * (1 - self.answer.score)
+        return SIGMOID_ERROR / variance if variance > 0 else np.inf
+
+    def cut(self, *, of_margin: bool, is_certain: bool = True) -> float:
+        """Return the largest risk of an approval, of scores or of their margins.
+
+        Args:
+            is_certain: True for a risk that is approved whatever rounding does; False for one above which
+                rounding lets nothing be approved.
+        """
         bound = float(logit(self.bound)) if of_margin and self.has_margin else self.bound
-        return self.sign * bound - SAFE * max(abs(bound), float(of_margin) or abs(bound))
+        distance = SAFE * max(abs(bound), float(of_margin) or abs(bound))
+        return self.sign * bound + (-distance if is_certain else distance)
 
     def scores_of(self, totals: np.ndarray) -> np.ndarray:
         """Return the scores of margins; of scores themselves if they have none."""
@@ -159,7 +171,8 @@ class Applicant:
         largest = float(np.abs(scores).max(initial=0.0, where=np.isfinite(scores)))
         bounds = (self.profile.threshold, *(self.profile.refer or ()))
         near = [np.abs(scores - each) <= SAFE * max(abs(each), largest) for each in bounds]
-        return np.logical_or.reduce(near)
+        any_near: np.ndarray = np.any(near, axis=0)
+        return any_near
 
     def confirmed(self, overrides: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Return the outcome for each set of changed features; the entry decides on those near to a bound."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.recourse.applicant import SAFE, Applicant
+from rationale.recourse.applicant import Applicant
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.levers import ROUNDED, Lever, Region, round_up
 from rationale.recourse.search import Changes, Scan
@@ -113,7 +113,9 @@ class CellSpace:
     @cached_property
     def places(self) -> np.ndarray:
         """[M], the place of each candidate among the cells of all features."""
-        return self.boxes.offsets[np.array(self.trees.columns)][self.candidates.owner] + self.cell
+        first = self.boxes.offsets[np.array(self.trees.columns)]
+        places: np.ndarray = first[self.candidates.owner] + self.cell
+        return places
 
     def after(self, changes: Changes) -> np.ndarray:
         """Return the cells of the row after changes."""
@@ -138,7 +140,8 @@ class CellSpace:
         columns, cell = np.array(self.trees.columns)[self.candidates.owner[allowed]], self.cell[allowed]
         np.minimum.at(low, columns, cell)
         np.maximum.at(high, columns, cell + 1)
-        return self.boxes.range(low, high)[0] > self.cut + 2 * (SAFE + self.applicant.error)
+        most = self.applicant.cut(of_margin=True, is_certain=False) - self.constant + self.applicant.error
+        return self.boxes.range(low, high)[0] > most
 
     def reduced(self) -> "CellSpace":
         """Return the space of the leaves that the levers reach, with the cheapest of candidates alike."""

@@ -83,7 +83,10 @@ def form_fields(manifest: Manifest) -> tuple[FormField, ...]:
 
 
 def tree_boxes(manifest: Manifest, source: onnx.ModelProto) -> Boxes | None:
-    """Return the leaves of the trees whose score decides; larger scores are more adverse."""
+    """Return the leaves of the trees whose score decides; larger scores are more adverse.
+
+    Return None if the score is not the sum of leaves or its Sigmoid.
+    """
     trees = manifest.trees
     if trees is None:
         return None
@@ -92,5 +95,7 @@ def tree_boxes(manifest: Manifest, source: onnx.ModelProto) -> Boxes | None:
         return None
     dtype = np.dtype({"FP32": np.float32, "FP64": np.float64}[trees.datatype])
     ensemble = read_ensemble(node, len(trees.features), dtype)
+    if ensemble.post_transform not in ("NONE", "LOGISTIC"):
+        return None
     is_adverse = profile_of(manifest).profile.adverse == "above"
     return boxes(ensemble, len(trees.features), trees.column, dtype, 1.0 if is_adverse else -1.0)

@@ -78,4 +78,5 @@ def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[F
 
 def _flip(applicant: Applicant, lever: Lever, to: Outcome, values: Sequence[Any]) -> np.ndarray:
     """Tell for each value of a lever whether the decision there is `to`."""
-    return np.array(applicant.confirmed([lever.setting(value) for value in values])) == to
+    outcomes = applicant.confirmed([lever.setting(value) for value in values])
+    return np.array([outcome == to for outcome in outcomes], bool)

@@ -18,7 +18,7 @@ from rationale.schema.manifest import Manifest
 from rationale.schema.profile import Action, DecisionProfile
 from rationale.trees.boxes import Boxes
 
-_MOST_ERROR = 0.01  # of a margin; near scores of 0 and 1 it is larger, and the entry scores points instead
+MOST_ERROR = 1e-3  # of a margin: nearer to 0 or 1 a score says too little of it
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,18 @@ class RecourseFinder:
             values: its features, and what knock-outs read; see `decisions.rows.feature_values`.
             answer: the entry's decision on it.
         """
-        applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer)
+        applicant = self.applicant(entry, inputs, values, answer)
         points = self.flip_points(applicant)
         if answer.decision == "approve":
             return Recourse(points, note="The decision is an approval.")
         if not self.profile.actionable:
             return Recourse(points, note="The decision profile does not say what an applicant can change.")
         return replace(self.plans(applicant), flip_points=points)
+
+    def applicant(self, entry: Entry, inputs: Tensors, values: Values, answer: Answered) -> Applicant:
+        """Return an applicant; see `find`."""
+        is_logistic = self.boxes is not None and self.boxes.is_logistic
+        return Applicant(entry, self.manifest, self.places, inputs, values, answer, is_logistic)
 
     def flip_points(self, applicant: Applicant) -> tuple[FlipPoint, ...]:
         """Return the flip point of each feature or group that has one."""
@@ -91,7 +96,7 @@ class RecourseFinder:
                 note = f"A knock-out declines by '{rule.feature}', which the applicant cannot change."
                 return Recourse(search="complete", note=note)
         space: CellSpace | PointSpace
-        if self.actionable_trees is not None and applicant.error <= _MOST_ERROR:
+        if self.actionable_trees is not None and applicant.error <= MOST_ERROR:
             space = self.actionable_trees.space(applicant).reduced()
         else:
             space = point_space(applicant, levers, self.fields)
@@ -104,11 +109,10 @@ class RecourseFinder:
     def _flip_spaces(self, applicant: Applicant) -> list[CellSpace | PointSpace]:
         groups = [lever for lever in self.groups if lever.can_change(applicant.values)]
         members = {name for lever in groups for name in lever.members}
-        trees = self.tree_features if applicant.error <= _MOST_ERROR else None
-        others = [
-            lever for lever in (self.other_features if trees else self.features) if lever.name not in members
-        ]
-        spaces: list[CellSpace | PointSpace] = []
+        trees = self.tree_features if applicant.error <= MOST_ERROR else None
+        features = self.features if trees is None else self.other_features
+        others = [lever for lever in features if lever.name not in members]
+        spaces = list[CellSpace | PointSpace]()
         if trees is not None:
             spaces.append(trees.space(applicant))
         if groups or others:

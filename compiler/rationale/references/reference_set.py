@@ -79,6 +79,12 @@ class ReferenceSet:
         return len(next(iter(self.arrays.values())))
 
     @property
+    def weights_dtype(self) -> np.dtype:
+        """The type of weights that come with a request: that of the first rows of floats."""
+        floats = (array.dtype for array in self.arrays.values() if is_float(array.dtype))
+        return next(floats, np.dtype(np.float32))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         if self.is_open or self.count > 1 or self.given_rows == 1:
             return ()
@@ -94,6 +100,7 @@ def prepare(
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
     *,
     missing: bool = False,
+    splits: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> ReferenceSet:
     """Check references against the explained inputs (row shape [1, …] and dtype by name).
 
@@ -101,13 +108,15 @@ def prepare(
 
     Args:
         missing: whether the model takes NaN, as a missing value.
+        splits: numbers at which answers change, by input and element of a row; open references without
+            examples are drawn among them.
 
     Raises:
         InvalidReferencesError: if names, shapes, dtypes or weights do not fit, a value is NaN or infinite, or
             there are no rows.
     """
     if isinstance(references, OpenReferences):
-        return _examples(references, weights, inputs)
+        return _examples(references, weights, inputs, missing, splits or {})
     if isinstance(references, Baseline):
         references = {
             name: np.broadcast_to(references.value, (1, *row[1:])) for name, (row, _) in inputs.items()
@@ -137,18 +146,37 @@ def _examples(
     references: OpenReferences,
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    missing: bool,
+    splits: Mapping[str, Sequence[Sequence[float]]],
 ) -> ReferenceSet:
-    """Return K rows such as may come: the examples over and over, or normal draws without any."""
+    """Return K rows such as may come: the examples over and over, or draws without any."""
     if weights is not None:
         raise InvalidOptionError("open references: weights come with the references, in each request.")
     count, random = int(references.count), np.random.default_rng(0)
     if references.examples is None:
-        drawn = {name: random.standard_normal((count, *row[1:])) for name, (row, _) in inputs.items()}
+        drawn = {
+            name: _drawn(random, (count, *row[1:]), dtype, splits.get(name, ()))
+            for name, (row, dtype) in inputs.items()
+        }
         examples = prepare(drawn, None, inputs)
     else:
-        examples = prepare(references.examples, None, inputs)
+        examples = prepare(references.examples, None, inputs, missing=missing)
     arrays = {name: array[np.arange(count) % len(array)] for name, array in examples.arrays.items()}
     return ReferenceSet(arrays, None, count, float(count), "", is_open=True)
+
+
+def _drawn(
+    random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, splits: Sequence[Sequence[float]]
+) -> np.ndarray:
+    """Return rows: draws among an element's split points if it has any, else normal ones, 0 or empty text."""
+    if not is_float(dtype):
+        return np.full(shape, "" if dtype.kind == "O" else 0, dtype)
+    rows = random.standard_normal(shape).reshape(shape[0], -1)
+    for element, points in enumerate(splits):
+        if points:
+            between = np.convolve([points[0] - 1, *points, points[-1] + 1], [0.5, 0.5], "valid")
+            rows[:, element] = random.choice(between, len(rows))
+    return rows.reshape(shape)
 
 
 def _by_name(

@@ -18,6 +18,11 @@ def references_name(name: str) -> str:
     return f"{name}_references"
 
 
+def partner_name(name: str) -> str:
+    """Return the name under which a request brings the only reference of each row, for an explained input."""
+    return f"{name}_compare_with"
+
+
 def names_of_inputs(tensors: Iterable[str]) -> set[str]:
     """Return every input that the graph needs for itself."""
     return {WEIGHTS, *map(references_name, tensors)}
@@ -57,14 +62,40 @@ def repeat_references(
     fed = {references_spec.weights.name: np.pad(shares / shares.sum(), (0, missing))}
     for name, spec in references_spec.inputs.items():
         fed[spec.name] = np.concatenate([references[name], *[references[name][-1:]] * missing])
-    dtypes = {
-        spec.name: np.dtype(_DTYPES[spec.datatype])
+    return {
+        name: np.broadcast_to(array, (rows, *array.shape))
+        for name, array in _in_own_types(references_spec, fed).items()
+    }
+
+
+def pair_references(
+    references_spec: OpenReferenceInputs, references: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return one reference for each row, as the graph takes it.
+
+    Args:
+        references: the row's only reference, [rows, …] by the name of the explained input; like those of
+            `repeat_references`.
+
+    Returns:
+        [rows, K, …] by the graph's own names, filled up with copies at weight 0.
+    """
+    rows, count = len(next(iter(references.values()))), references_spec.count
+    weights = np.broadcast_to(np.arange(count) == 0, (rows, count)).astype(np.float64)
+    fed = {references_spec.weights.name: weights}
+    for name, spec in references_spec.inputs.items():
+        fed[spec.name] = np.repeat(references[name][:, None], count, axis=1)
+    return _in_own_types(references_spec, fed)
+
+
+def _in_own_types(
+    references_spec: OpenReferenceInputs, fed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    types = {
+        spec.name: np.dtype(_DTYPES.get(spec.datatype, spec.datatype.lower()))
         for spec in (references_spec.weights, *references_spec.inputs.values())
     }
-    return {
-        name: np.broadcast_to(array.astype(dtypes[name], copy=False), (rows, *array.shape))
-        for name, array in fed.items()
-    }
+    return {name: array.astype(types[name], copy=False) for name, array in fed.items()}
 
 
-_DTYPES = {"FP32": np.float32, "FP64": np.float64}  # narrower models are explained in float32
+_DTYPES = {"FP32": "float32", "FP64": "float64", "BYTES": "object"}  # narrower models: float32

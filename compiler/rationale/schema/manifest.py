@@ -269,7 +269,7 @@ class Spread(Frozen):
 
 
 class TreeScores(Frozen):
-    """The tree ensemble of the plain model whose scores, but for a constant, are the explained value."""
+    """The tree ensemble of the plain model whose scores are the explained value, but for a constant."""
 
     output: str = Field(description="the tensor that the ensemble's node answers")
     column: int = Field(description="of the ensemble's scores")
@@ -277,7 +277,6 @@ class TreeScores(Frozen):
     features: tuple[str | None, ...] = Field(
         description="the feature that each feature of the trees is; null where they split by none"
     )
-    sigmoid: bool = Field(False, description="whether the explained value is the Sigmoid of these scores")
 
 
 class References(Frozen):
@@ -729,9 +728,9 @@ class Manifest(Frozen):
     def takes_missing(self) -> frozenset[str]:
         """Names of the inputs in which NaN, or an empty text, is a missing value."""
         explained = {item.tensor.name: item.takes_missing for item in self.explained}
-        return frozenset(
-            spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")
-        )
+        names = {spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")}
+        of_references = {} if self.open_references is None else self.open_references.inputs
+        return frozenset(names | {of_references[name].name for name in names & of_references.keys()})
 
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:

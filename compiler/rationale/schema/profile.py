@@ -6,17 +6,30 @@ and the service decides by it. docs/adr/0038-decisions.md says why it stands in 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticSerializationError
 
-from rationale.errors import InvalidProfileError
+from rationale.errors import InvalidOptionError, InvalidProfileError
 
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
@@ -26,10 +39,46 @@ _MOST, _SHOWN, _LONGEST = 20, 6, 80  # in a message: faults, names of a list, ch
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
+ENGLISH = ("en",)
+# Languages and regions that write 0.5 with a point, after the Unicode CLDR; others write 0,5
+_WITH_POINT = frozenset(
+    "am bn cy en fil ga gu he hi ja kn ko ml mr ms mt my ne pa si sw ta te th ur zh "
+    "de-CH de-LI es-MX es-US it-CH".split()
+)
+# The languages of the profile that is read, and the one in which its texts are read
+_READING = ContextVar[tuple[Sequence[str], str]]("_READING", default=(ENGLISH, "en"))
 
 Number = Annotated[float, Strict()]  # not the text "0.2", nor yes
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, StringConstraints(pattern=r"\S")]  # not blank
+Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,3}(-[A-Z]{2})?$")]
+
+
+def _as_languages(languages: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that there is a language, and none twice."""
+    if not languages or len({*languages}) < len(languages):
+        fault = "must name at least one language, and each once"
+        raise PydanticCustomError("language", "{fault}", {"fault": fault})
+    return languages
+
+
+def _in_language(given: Any) -> Any:
+    """Return a text in the language that is read, if it is given in each of the profile's languages."""
+    languages, language = _READING.get()
+    texts = {languages[0]: given} if isinstance(given, str) else given
+    if not isinstance(texts, Mapping):
+        return given
+    if unknown := [str(name) for name in texts if name not in languages]:
+        fault = f"is given in {quoted_names(unknown)}: the profile's languages are {quoted_names(languages)}"
+        raise PydanticCustomError("language", "{fault}", {"fault": fault})
+    if missing := [name for name in languages if name not in texts]:
+        fault = f"is missing in {quoted_names(missing)}"
+        raise PydanticCustomError("language", "{fault}", {"fault": fault})
+    return texts[language]
+
+
+# A text for people: one, or a mapping of languages to texts
+Words = Annotated[Text, BeforeValidator(_in_language, json_schema_input_type=str | dict[Language, str])]
 
 
 def _as_change(given: Any) -> Any:
@@ -51,8 +100,8 @@ class _Strict(BaseModel):
 class ExplainedRule(_Strict):
     """The texts of a feature, or of a group, and its reason."""
 
-    title: Text | None = Field(None, description="title for people; by default the feature's name")
-    unit: Text | None = None
+    title: Words | None = Field(None, description="title for people; by default the feature's name")
+    unit: Words | None = None
     type: Literal["number", "category", "flag"] | None = None
     reason: Text | None = Field(None, description="code of its reason")
 
@@ -62,7 +111,7 @@ class FeatureRule(ExplainedRule):
 
     least: Number | None = None
     most: Number | None = None
-    categories: dict[str, Text] = Field({}, description="labels by value")
+    categories: dict[str, Words] = Field({}, description="labels by value")
     open: Flag = Field(False, description="whether it accepts values beside the categories")
 
     def label(self, value: Any) -> str | None:
@@ -96,18 +145,23 @@ class Condition(_Strict):
 class Wording(Condition):
     """A text that is used only for some values of the feature."""
 
-    text: Text
+    text: Words
 
 
 class ReasonText(_Strict):
     """A reason as an applicant reads it."""
 
-    text: Text
-    missing: Text | None = Field(None, description="text if the value is missing")
+    text: Words
+    missing: Words | None = Field(None, description="text if the value is missing")
     when: tuple[Wording, ...] = Field((), description="texts for some values; the first that fits counts")
     inquiry: Flag = Field(
         False, description="reason about inquiries, which may exceed max_reasons by one, FCRA 609(f)(9)"
     )
+
+    @property
+    def wordings(self) -> tuple[str | None, ...]:
+        """All its texts; those of a translation are in the same order."""
+        return self.text, self.missing, *(each.text for each in self.when)
 
 
 class KnockOut(Condition):
@@ -143,8 +197,32 @@ class ReferencePolicy(_Strict):
     policy: Literal["near_threshold", "all_applicants", "approved", "custom"] = "custom"
 
 
+class NoticeRule(_Strict):
+    """The contents of a notice besides the principal reasons."""
+
+    recourse: Flag = Field(
+        False, description="whether it tells the plans of a decision that was made with recourse"
+    )
+
+
 def _as_reason(reason: Any) -> Any:
-    return {"text": reason} if isinstance(reason, str) else reason
+    languages, _ = _READING.get()
+    is_text = isinstance(reason, str) or (isinstance(reason, Mapping) and not {*languages}.isdisjoint(reason))
+    return {"text": reason} if is_text else reason
+
+
+Reason = Annotated[
+    ReasonText,
+    BeforeValidator(_as_reason, json_schema_input_type=str | dict[Language, str] | ReasonText),
+]
+
+
+class Translation(_Strict):
+    """The parts of a profile that have texts, in another language than its first."""
+
+    features: dict[str, FeatureRule] = {}
+    groups: dict[str, GroupRule] = {}
+    reasons: dict[str, ReasonText] = {}
 
 
 class DecisionProfile(_Strict):
@@ -160,6 +238,9 @@ class DecisionProfile(_Strict):
             with a warning.
         actionable: features and one-hot groups that an applicant can change, and how; no others are part of
             a plan.
+        languages: languages of the texts. If there are several, each text is a mapping with all of them; this
+            profile has those of the first.
+        translations: the texts in the other languages; they are read from the same mappings.
         least_share: the share of all adverse attributions below which none but the largest is a reason.
         never_disclose: features and groups that no notice may name. It is an error if one is a principal
             reason: a notice without it would give other reasons than the true ones.
@@ -180,7 +261,7 @@ class DecisionProfile(_Strict):
     least_share: Number = Field(0.01, ge=0, le=1)
     features: dict[str, FeatureRule] = {}
     groups: dict[str, GroupRule] = {}
-    reasons: dict[str, Annotated[ReasonText, BeforeValidator(_as_reason)]] = {}
+    reasons: dict[str, Reason] = {}
     knock_outs: tuple[KnockOut, ...] = ()
     outside: Literal["refuse", "warn"] = "refuse"
     actionable: dict[str, Action] = {}
@@ -189,6 +270,55 @@ class DecisionProfile(_Strict):
     allow_protected: tuple[Text, ...] = ()
     output_range: tuple[Number, Number] | None = None
     tolerance: Number | None = Field(None, gt=0)
+    languages: Annotated[tuple[Language, ...], AfterValidator(_as_languages)] = ENGLISH
+    translations: SkipJsonSchema[dict[str, Translation]] = {}
+    notice: NoticeRule = NoticeRule()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_languages(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Read the texts of each language; a profile in an entry has them read."""
+        declared = given.get("languages") if isinstance(given, Mapping) else None
+        is_list = isinstance(declared, list | tuple) and all(isinstance(name, str) for name in declared)
+        languages = tuple(declared) if declared and is_list else ENGLISH
+        if isinstance(given, Mapping) and given.get("translations"):
+            return read(given)
+        profiles = list[Self]()
+        for language in languages:
+            token = _READING.set((languages, language))
+            try:
+                profiles.append(read(given))
+            finally:
+                _READING.reset(token)
+        translations = {
+            language: Translation(features=each.features, groups=each.groups, reasons=each.reasons)
+            for language, each in zip(languages[1:], profiles[1:], strict=True)
+        }
+        return profiles[0].model_copy(update={"translations": translations}) if translations else profiles[0]
+
+    @property
+    def language(self) -> str:
+        """The language of its texts."""
+        return self.languages[0]
+
+    def in_language(self, language: str) -> Self:
+        """Return the profile with its texts in a language, and in no other.
+
+        Raises:
+            InvalidOptionError: if it has no texts in it.
+        """
+        if language not in self.languages:
+            raise InvalidOptionError(
+                f"language '{language[:_LONGEST]}': the decision profile has {quoted_names(self.languages)}"
+            )
+        texts = vars(self.translations[language]) if language != self.language else {}
+        return self.model_copy(update={**texts, "languages": (language,), "translations": {}})
+
+    def number(self, value: Any) -> str:
+        """Return a value as its language writes numbers."""
+        text = as_category(value)
+        has_point = {self.language, self.language.partition("-")[0]} & _WITH_POINT
+        return text if has_point or not isinstance(value, float) else text.replace(".", ",")
 
     @cached_property
     def tensor(self) -> str:
@@ -368,6 +498,7 @@ def _read(path: Path) -> tuple[Any, list[str]]:
 _MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by a place's first part, and its number of parts
     ("", 0): DecisionProfile,
     ("references", 1): ReferencePolicy,
+    ("notice", 1): NoticeRule,
     ("features", 2): FeatureRule,
     ("groups", 2): GroupRule,
     ("reasons", 2): ReasonText,
@@ -420,13 +551,17 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
     kind, value = detail["type"], detail["input"]
     if kind == "missing":
         return "is missing"
+    if kind == "language":
+        return detail["msg"]
     if kind == "extra_forbidden":
         first = str(loc[0]) if len(loc) > 1 else ""
-        keys = list(_MODELS[first, len(loc) - 1].model_fields)
+        keys = [key for key in _MODELS[first, len(loc) - 1].model_fields if key != "translations"]
         return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
     expected = _EXPECTED.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
     if _is_condition(loc):
         expected = "a number, a flag or a text"
+    if kind == "string_pattern_mismatch" and loc[0] == "languages":
+        expected = "a language such as en or de-AT"
     if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
         expected = "a text, or a mapping with the key text"
     quote = ": put it in quotes" * (

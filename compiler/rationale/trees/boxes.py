@@ -29,6 +29,7 @@ class Boxes:
         leaf, feature: [C], the leaf and the feature of each condition on a path; features ascend.
         condition, low, high: [I], the condition of each interval of cells, its first cell, and the cell after
             its last; conditions ascend. A condition holds in one of its intervals; they do not overlap.
+        is_logistic: whether the model answers the Sigmoid of the sum of leaves.
     """
 
     starts: tuple[np.ndarray, ...]
@@ -39,6 +40,7 @@ class Boxes:
     condition: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    is_logistic: bool = False
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -115,6 +117,7 @@ class Boxes:
             condition.take(self.condition.compress(kept)),
             self.low.compress(kept),
             self.high.compress(kept),
+            self.is_logistic,
         )
 
     def range(self, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
@@ -205,7 +208,6 @@ def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, facto
     order = np.argsort(of_feature, kind="stable")
     place = np.argsort(order)[of_condition]
     intervals = np.argsort(place, kind="stable")
-    ends = (np.asarray(each, np.int32)[intervals] for each in (low, high))
     return Boxes(
         starts,
         np.asarray(weights, np.float64),
@@ -213,7 +215,9 @@ def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, facto
         of_leaf[order],
         of_feature[order],
         place[intervals],
-        *ends,
+        np.asarray(low, np.int32)[intervals],
+        np.asarray(high, np.int32)[intervals],
+        ensemble.post_transform == "LOGISTIC",
     )
 
 

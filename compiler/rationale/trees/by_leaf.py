@@ -37,22 +37,31 @@ _WORD = 40  # conditions in an integer that also has room for a pattern's number
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Leaves with similar numbers of conditions and patterns, filled up with conditions that always hold.
+class LeafBlock:
+    """Leaves with similar numbers of conditions, filled up with conditions that always hold.
 
     Attributes:
-        conditions: [L, k], the conditions of a leaf's players; the last always holds.
-        patterns: [L, U, k], 0 or 1, whether the references satisfy them.
-        shares: [L, U], the patterns' shares of the references; 0 after the last pattern.
+        conditions: [L, k], the conditions of a leaf's players.
         rows: [L], the leaves' rows of the ensemble's weights.
         players: [L, k], the player of each condition; −1 after the last.
     """
 
     conditions: np.ndarray
-    patterns: np.ndarray
-    shares: np.ndarray
     rows: np.ndarray
     players: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Block(LeafBlock):
+    """Leaves that also have similar numbers of patterns; the last of their conditions always holds.
+
+    Attributes:
+        patterns: [L, U, k], 0 or 1, whether the references satisfy the conditions.
+        shares: [L, U], the patterns' shares of the references; 0 after the last pattern.
+    """
+
+    patterns: np.ndarray
+    shares: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +132,7 @@ def build_leaves(
     """
     units = Units(player_of, pairs=False)
     share = np.full(len(references), 1 / len(references)) if weights is None else weights
-    conditions, leaf_patterns, size = _Conditions(), list[LeafPatterns](), 0
+    conditions, leaf_patterns, size = LeafConditions(), list[LeafPatterns](), 0
     for tree in trees:
         pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
         for leaf in (leaf for group in tree.groups for leaf in group.leaves):
@@ -145,7 +154,7 @@ def build_leaves(
     return Leaves(values, int(player_of.max()) + 1, conditions.counting.build(), blocks)
 
 
-class _Conditions:
+class LeafConditions:
     """The conditions of all leaves, each once."""
 
     def __init__(self) -> None:
@@ -222,7 +231,7 @@ def _block(leaves: Sequence[LeafPatterns], k: int, always: int) -> Block:
         pattern_count, condition_count = leaf.patterns.shape
         conditions[i, :condition_count], players[i, :condition_count] = leaf.numbers, leaf.players
         patterns[i, :pattern_count, :condition_count], shares[i, :pattern_count] = leaf.patterns, leaf.shares
-    return Block(conditions, patterns, shares, np.array([leaf.row for leaf in leaves]), players)
+    return Block(conditions, np.array([leaf.row for leaf in leaves]), players, patterns, shares)
 
 
 def coalition_shares(k: int) -> np.ndarray:

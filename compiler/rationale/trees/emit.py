@@ -157,14 +157,23 @@ def _slopes(op: Ops, pick: Picker, margins: Tensor, terms: Sequence[Terms], chos
     columns = np.repeat(np.arange(len(terms)), [len(t.margins) for t in terms])[chosen]
     term_margins = np.concatenate([t.margins for t in terms])[chosen]
     a = op.Cast(pick(margins, columns), to=int(ir.DataType.DOUBLE))
-    b = op.row_constant(_row(term_margins))
+    return emit_slope(op, a, op.row_constant(_row(term_margins)), np.tanh(term_margins / 2))
+
+
+def emit_slope(op: Ops, a: Tensor, b: Tensor, tanh_of_b: np.ndarray | None = None) -> Tensor:
+    """Return `probability.slope` between margins a and b, all in float64.
+
+    Args:
+        tanh_of_b: tanh(b/2) if b is constant: [margins].
+    """
     halves, ones = op.row_constant(_row([0.5])), op.row_constant(_row([1.0]))
     d = op.Sub(a, b)
     equal = op.Equal(d, op.row_constant(_row([0.0])))
     rise = op.Div(op.Tanh(op.Mul(d, halves)), op.Where(equal, ones, d))
     rise = op.Where(equal, halves, rise)
-    flat = op.Sub(ones, op.Mul(op.Tanh(op.Mul(a, halves)), op.row_constant(_row(np.tanh(term_margins / 2)))))
-    return op.Mul(op.Mul(rise, halves), flat)
+    tanh_of_a = op.Tanh(op.Mul(a, halves))
+    other = op.Tanh(op.Mul(b, halves)) if tanh_of_b is None else op.row_constant(_row(tanh_of_b))
+    return op.Mul(op.Mul(rise, halves), op.Sub(ones, op.Mul(tanh_of_a, other)))
 
 
 def _row(numbers: Sequence[float] | np.ndarray) -> np.ndarray:

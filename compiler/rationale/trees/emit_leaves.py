@@ -1,11 +1,13 @@
 """The graph that compares a row with the references' patterns, leaf by leaf: see `by_leaf`."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.trees.by_leaf import Block, Leaves, coalition_shares
+from rationale.trees.by_leaf import Block, LeafBlock, Leaves, coalition_shares
 from rationale.trees.emit import emit_counts
 from rationale.trees.picking import Picker, chunk_columns, concatenate
 
@@ -20,18 +22,34 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
     pick = Picker(op)
     counts, position_of = emit_counts(op, pick, leaves.conditions, x)
     fulfilled = op.Cast(op.Greater(counts, 0), to=int(dtype))
-    leaf_values = concatenate(
-        op, [_block_values(op, pick, block, fulfilled, position_of, dtype) for block in leaves.blocks]
-    )
-    players = np.concatenate([block.players.reshape(-1) for block in leaves.blocks])
-    rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in leaves.blocks])
-    values = leaves.values[rows] * (players >= 0)[:, None]
-    entry, target = np.nonzero(values)
-    columns = leaves.values.shape[1] * leaves.players
-    index, column_of = chunk_columns(target * leaves.players + players[entry], columns)
-    factors = np.where(index < 0, 0, values[entry, target][index])
+    parts = [_block_values(op, pick, block, fulfilled, position_of, dtype) for block in leaves.blocks]
+    return sum_leaves(op, pick, parts, leaves.blocks, leaves.values, leaves.players)
+
+
+def sum_leaves(
+    op: Ops,
+    pick: Picker,
+    parts: Sequence[Tensor],
+    blocks: Sequence[LeafBlock],
+    values: np.ndarray,
+    player_count: int,
+) -> Tensor:
+    """Sum the Shapley values of leaves of value 1 by player: row shape [1, targets · players].
+
+    Args:
+        parts: for each block, its leaves' values [1, L · k].
+        values: [leaves of the ensemble, targets], each leaf's contribution to each target.
+    """
+    players = np.concatenate([block.players.reshape(-1) for block in blocks])
+    rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in blocks])
+    of_entry = values[rows] * (players >= 0)[:, None]
+    entry, target = np.nonzero(of_entry)
+    columns = values.shape[1] * player_count
+    index, column_of = chunk_columns(target * player_count + players[entry], columns)
+    factors = np.where(index < 0, 0, of_entry[entry, target][index]).astype(parts[0].dtype.numpy())
+    leaf_values = concatenate(op, parts)
     picked = op.reshape(pick(leaf_values, entry[index].reshape(-1)), (1, *index.shape))
-    weighted_values = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
+    weighted_values = op.Mul(picked, op.row_constant(factors[None]))
     return pick.sums(op.ReduceSum(weighted_values, [2], keepdims=0), column_of, columns)
 
 

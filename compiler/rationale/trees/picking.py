@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rationale.graph.ops import Ops
-from rationale.graph.tensor import Tensor
+from rationale.graph.tensor import BatchAxes, Tensor
 
 _CHUNK = 32  # numbers that are added at once
 _EVEN = 8  # chunk widths are multiples of it: ONNX Runtime's order of other sums depends on their alignment
@@ -21,16 +21,16 @@ class Picker:
 
     def __init__(self, op: Ops) -> None:
         self.op = op
-        self._zero: Tensor | None = None
+        self._zeros: dict[BatchAxes, Tensor] = {}
 
     def __call__(self, x: Tensor, indices: np.ndarray) -> Tensor:
         index = self.op.row_constant(indices[None].astype(np.int32))
         if "N" not in x.batch_axes:
             return self.op.GatherElements(x, index, axis=1)
-        if self._zero is None:  # added to an index, one node repeats it for every row
-            zero = self.op.vary(self.op.row_constant(np.zeros((1, 1), np.int32)), frozenset("N"))
-            self._zero = self.op.flat(zero)
-        return self.op.GatherElements(x, self.op.Add(self._zero, index), axis=1)
+        if x.batch_axes not in self._zeros:  # added to an index, one node repeats it for every row
+            zero = self.op.vary(self.op.row_constant(np.zeros((1, 1), np.int32)), x.batch_axes)
+            self._zeros[x.batch_axes] = self.op.flat(zero)
+        return self.op.GatherElements(x, self.op.Add(self._zeros[x.batch_axes], index), axis=1)
 
     def sums(self, x: Tensor, column_of: np.ndarray, columns: int) -> Tensor:
         """Sum each column's numbers, chunk by chunk; return [1, columns].

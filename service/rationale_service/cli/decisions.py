@@ -73,6 +73,14 @@ def decide(
         bool,
         typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
     ] = False,
+    recourse: Annotated[
+        bool,
+        typer.Option(
+            "--recourse",
+            help="Add the cheapest changes that would have led to an approval, of each row without one: a "
+            "search for each, much slower than a decision.",
+        ),
+    ] = False,
     repository: Repository = None,
     config: Config = None,
 ) -> None:
@@ -98,10 +106,12 @@ def decide(
         settings = load_settings({"repository": repository}, config)
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
-            files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, columns, progress)
+            files, outcomes = portfolio.decide_files(
+                settings, name, input_, save, trail, columns, progress, recourse=recourse
+            )
             target = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_), columns)
+            read = portfolio.read_portfolio(settings, name, Path(input_), columns, recourse=recourse)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             target = save
     print(f"{target}: {outcomes}")
@@ -224,10 +234,19 @@ def notice(
             "person's reasons.",
         ),
     ] = False,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="A language of the decision profile, such as de. Default: its first.",
+            metavar="LANGUAGE",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: print.", metavar="FILE", show_default=False),
     ] = None,
+    entries: Entries = None,
     instance: Instance = None,
     repository: Repository = None,
     config: Config = None,
@@ -239,15 +258,28 @@ def notice(
 
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
-    with open_trail(repository, config) as (ledger, _):
+    with open_trail(repository, config) as (ledger, settings):
         from rationale.artifact.folder import atomic_file
+        from rationale.decisions.notice import LOST_PROFILE, read_variables
         from rationale.decisions.notice import notice as rendered
-        from rationale.decisions.notice import read_variables
+        from rationale.errors import RepositoryError
+        from rationale_service.decisions.replay import Replayer
 
         inputs = read_variables(variables, set_ or ())
         record = ledger.read(decision, _read(instance))
-        statement = rendered(record.answer, inputs, template, person_declined=person_declined)
-        for warning in statement.warnings:
+        try:
+            profile = Replayer(settings, entries).profile(record)
+        except RepositoryError:
+            profile = None
+        statement = rendered(
+            record.answer,
+            inputs,
+            template,
+            person_declined=person_declined,
+            profile=profile,
+            language=language,
+        )
+        for warning in (*([LOST_PROFILE] if profile is None else []), *statement.warnings):
             typer.echo(f"warning: {warning}", err=True)
         if out is None:
             print(statement.text, end="")

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rationale.decisions.notice import TEMPLATES, Notice, notice
+from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice, notice
 from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.rows import WrongInstanceError
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.errors import (
@@ -17,12 +19,16 @@ from rationale_service.errors import (
     DeadlineError,
     InvalidInputError,
     QueueFullError,
+    ServiceError,
     StateUnavailableError,
     UnknownResourceError,
 )
+from rationale_service.observability.context import current
+from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 
 if TYPE_CHECKING:
+    from rationale_service.decisions.audit.acts import ActLog, AdminAct
     from rationale_service.decisions.audit.ledger import Ledger
     from rationale_service.decisions.replay import ReplayedDecision
 
@@ -30,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _READERS = 2
+_MOST_COMPARED = 1000  # decisions in a request, which are read one after the other
 _REPLAYS_WAITING = 8  # each loads its own model
 Instance = Mapping[str, Any]
 
@@ -45,6 +52,7 @@ class Archive:
         self._readers = ThreadPoolExecutor(_READERS, "archive-reader")
         self._replays = ThreadPoolExecutor(1, "archive-replay")  # one at a time holds a second model
         self._waiting = threading.BoundedSemaphore(_REPLAYS_WAITING)
+        self._profiles: dict[str, DecisionProfile] = {}  # by their digests
 
     async def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
         """Return a decision as it was answered.
@@ -83,6 +91,20 @@ class Archive:
                 "the replay did not end in time: `rationale replay` computes it without a deadline"
             ) from error
 
+    async def profile(self, decision: RecordedDecision, served: Iterable[Entry]) -> DecisionProfile | None:
+        """Return the profile that decided; None if the repository no longer has it.
+
+        Args:
+            served: the entries in memory, which are looked through first.
+        """
+        digest = decision.answer["digests"]["profile"]
+        if digest not in self._profiles:
+            embedded = (entry.manifest.decision for entry in served if entry.manifest is not None)
+            self._profiles |= {each.profile.digest: each.profile for each in embedded if each is not None}
+        if digest in self._profiles:
+            return self._profiles[digest]
+        return await asyncio.wrap_future(self._readers.submit(self._profile, decision))
+
     async def stop(self) -> None:
         """Close the trail; running reads end by themselves."""
         for pool in (self._readers, self._replays):
@@ -110,6 +132,16 @@ class Archive:
                 self._ledger = _ledger(self._settings)
             return self._ledger
 
+    def _profile(self, decision: RecordedDecision) -> DecisionProfile | None:
+        from rationale_service.decisions.replay import Replayer
+
+        try:
+            profile = Replayer(self._settings).profile(decision)
+            return self._profiles.setdefault(profile.digest, profile)
+        except (InvalidOptionError, RepositoryError) as error:
+            log.warning("decision %s: its profile is not found: %s", decision.id, error)
+            return None
+
     def _replay(self, decision: RecordedDecision) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
@@ -123,10 +155,74 @@ class Archive:
             ) from error
 
 
+class ComparedDecisions:
+    """Reader of decisions' instances for requests that compare rows with them; it records each such call."""
+
+    def __init__(self, archive: Archive, acts: "ActLog") -> None:
+        self._archive = archive
+        self._acts = acts
+
+    async def instances(self, decisions: Sequence[str], model: str) -> list[Instance]:
+        """Return the instances of decisions of a model.
+
+        Raises:
+            InvalidInputError: if there are too many, or one is of another model or its inputs are not kept.
+            ServiceError: if `Archive.read` or `ActLog.check` raises it.
+        """
+        if len(decisions) > _MOST_COMPARED:
+            raise InvalidInputError(f"compare_with: {len(decisions)} decisions, more than {_MOST_COMPARED}")
+        await self._acts.check()
+        status = 500
+        try:
+            found = [await self._instance(decision, model) for decision in decisions]
+            status = 200
+        except ServiceError as error:
+            status = error.status
+            raise
+        finally:
+            await self._acts.note(_comparison(decisions, model, status))
+        return found
+
+    async def _instance(self, decision: str, model: str) -> Instance:
+        record = await self._archive.read(decision)
+        if record.model != model:
+            raise InvalidInputError(f"compare_with: decision {decision} is not of the model '{model}'")
+        if record.instance is None:
+            raise InvalidInputError(
+                f"compare_with: the inputs of decision {decision} are {record.kept} in the trail: send the "
+                "row itself instead of the id"
+            )
+        return record.instance
+
+
+def _comparison(decisions: Sequence[str], model: str, status: int) -> "AdminAct":
+    from rationale_service.decisions.audit.acts import AdminAct
+
+    context = current()
+    return AdminAct(
+        caller="" if context is None else context.caller.name,
+        address="",
+        act="COMPARE",
+        target=f"/v1/models/{model}:explain",
+        status=status,
+        request_id="" if context is None else context.request_id,
+        detail={"compare_with": list(decisions)},
+    )
+
+
 def noticed(
-    decision: RecordedDecision, template: str, variables: Mapping[str, Any], *, person_declined: bool
+    decision: RecordedDecision,
+    profile: DecisionProfile | None,
+    template: str,
+    variables: Mapping[str, Any],
+    *,
+    person_declined: bool,
+    language: str | None = None,
 ) -> Notice:
     """Return the notice of a decision from one of Rationale's own templates.
+
+    Args:
+        profile: the profile that decided; None if it is lost.
 
     Raises:
         InvalidInputError: if there is no such template or notice, or variables are missing.
@@ -134,9 +230,17 @@ def noticed(
     if template not in TEMPLATES:  # only the command line may name files
         raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
     try:
-        return notice(decision.answer, variables, template, person_declined=person_declined)
+        written = notice(
+            decision.answer,
+            variables,
+            template,
+            person_declined=person_declined,
+            profile=profile,
+            language=language,
+        )
     except InvalidOptionError as error:
         raise InvalidInputError(_in_http_terms(str(error))) from error
+    return replace(written, warnings=(LOST_PROFILE, *written.warnings)) if profile is None else written
 
 
 # Names on the command line, and their replacements over HTTP.
@@ -146,6 +250,8 @@ _FLAGS = (
         "Give each in `variables`; false",
     ),
     ("--person-declined", "`person_declined`"),
+    (", or write a template of your own (--template FILE)", ""),
+    ("--template", "template"),
 )
 
 

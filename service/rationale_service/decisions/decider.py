@@ -21,8 +21,7 @@ from rationale.decisions.drift import SCORE, stability_index
 from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut
-from rationale_service.decisions.recourse import RecourseSearch, demand_recourse
-from rationale_service.decisions.stability import demand_comparisons, with_survival
+from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.dataplane import DataPlane
@@ -122,11 +121,12 @@ class Decider:
         self._plane = plane
         self._trail = trail
         self._drift = drift
-        self._recourse = RecourseSearch(plane)
+        self._searches: dict[str, OptionSearch] = {}
 
     def stop(self) -> None:
-        """Begin no more searches for recourse."""
-        self._recourse.stop()
+        """Begin no more searches for what options add."""
+        for search in self._searches.values():
+            search.stop()
 
     async def decide(
         self, call: InferenceCall, read: BodyReader, key: str | None = None
@@ -161,10 +161,10 @@ class Decider:
                 return [decision.answer for decision in earlier]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
-        if request.stability:
-            decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
-        if request.recourse:
-            decisions = await self._recourse.find(entry, rows, inputs, decisions, deadline_s)
+        for option in OPTIONS:
+            if option.name in request.options:
+                search = self._search(option)
+                decisions = await search.add(entry, rows, inputs, decisions, deadline_s)
         if request.dry_run:
             return [{**decision, "id": None} for decision in decisions]
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
@@ -180,6 +180,11 @@ class Decider:
                 )
                 await asyncio.sleep(0)
         return [decision.answer for decision in recorded]
+
+    def _search(self, option: DecisionOption) -> OptionSearch:
+        if option.name not in self._searches:
+            self._searches[option.name] = option.load().search(self._plane)
+        return self._searches[option.name]
 
 
 @dataclass(frozen=True)
@@ -245,10 +250,9 @@ def _rows_of(request: InferenceRequest) -> list[Any]:
 def _check_options(request: InferenceRequest, manifest: Manifest, key: str | None) -> None:
     """Raise an error if an option does not fit the model, the caller or the other options."""
     context = current()
-    if request.stability:
-        demand_comparisons(manifest)
-    if request.recourse:
-        demand_recourse(manifest, None if context is None else context.caller)
+    for option in OPTIONS:
+        if option.name in request.options:
+            option.load().demand(manifest, None if context is None else context.caller)
     if request.dry_run and key is not None:
         raise MalformedError(
             "dry_run: nothing is recorded, so that there is nothing to repeat: leave the Idempotency-Key out"

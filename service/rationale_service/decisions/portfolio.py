@@ -18,10 +18,12 @@ from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_f
 from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
+    Further,
     Line,
     check_decisions,
     decision_batch,
     decision_columns,
+    recourse_columns,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
@@ -97,22 +99,25 @@ class Portfolio:
     kept_columns: KeptColumns = field(default_factory=dict)
 
 
-def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
+def read_portfolio(
+    settings: Settings, name: str, file: Path, keep: Sequence[str] = (), *, recourse: bool = False
+) -> Portfolio:
     """Read a portfolio.
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
         keep: columns of a table to copy unchanged.
+        recourse: whether each decision that is no approval tells what would have changed it.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
             decide.
         InvalidOptionError, InvalidReferencesError: if rows do not fit.
     """
-    deciding = DecidingEntry.of(local_repository(settings), name)
+    deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
-    check_kept(keep, decision_columns(deciding.manifest))
+    check_kept(keep, decision_columns(deciding.manifest, _further(deciding)))
     return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
 
 
@@ -133,14 +138,16 @@ def decide_portfolio(
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     check_decisions(save)
-    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
+    further = _further(portfolio.deciding)
+    kind = ".recourse" if further else ""
+    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}{kind}.partial")
     with _save_errors_reported(save):
         decided_rows = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, decided_rows, progress)
         with atomic_file(save) as partial_file:
             write_decisions(
-                partial_file, portfolio.deciding.manifest, _lines(partial), portfolio.kept_columns
+                partial_file, portfolio.deciding.manifest, _lines(partial), portfolio.kept_columns, further
             )
         counts = Counter(_outcome(line) for line in _lines(partial))
         partial.unlink()
@@ -175,9 +182,9 @@ def _decide(
 ) -> None:
     rows = portfolio.instances
     for start in range(start_row, len(rows), _AT_ONCE):
-        progress("deciding", start, len(rows))
-        block = rows[start : start + _AT_ONCE]
-        for i, line in enumerate(decide(block, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
+        block, key = rows[start : start + _AT_ONCE], f"portfolio-{portfolio.digest[:32]}-{start}"
+        lines = decide(block, key, lambda done: progress("deciding", done, len(rows)), start)
+        for i, line in enumerate(lines, start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
         os.fsync(file.fileno())
@@ -187,6 +194,11 @@ def _lines(partial: Path) -> Iterator[Line]:
     with partial.open("rb") as file:
         for line in file:
             yield orjson.loads(line)
+
+
+def _further(deciding: DecidingEntry) -> Further:
+    """Return the columns that a file has besides those of every decision."""
+    return () if deciding.plain is None else recourse_columns(deciding.manifest)
 
 
 def _outcome(line: Line) -> str:
@@ -205,6 +217,8 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
+    *,
+    recourse: bool = False,
 ) -> tuple[AnsweredFiles, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
 
@@ -213,6 +227,7 @@ def decide_files(
 
     Args:
         keep: columns to copy unchanged.
+        recourse: whether each decision that is no approval tells what would have changed it.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
@@ -220,7 +235,8 @@ def decide_files(
         InvalidOptionError, InvalidReferencesError: if files or rows cannot be used.
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
-    deciding = DecidingEntry.of(local_repository(settings), name)
+    deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
+    _further(deciding)  # refuses before anything is loaded
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
@@ -242,7 +258,8 @@ class _PortfolioAnswers:
     stage: str = "deciding"
 
     def schema(self, table: Any) -> Any:
-        schema = with_kept(decision_batch(self._manifest, []), empty_batch(table), self.keep).schema
+        none = decision_batch(self._manifest, [], _further(self.deciding))
+        schema = with_kept(none, empty_batch(table), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return schema.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
@@ -258,7 +275,8 @@ class _PortfolioAnswers:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            yield with_kept(decision_batch(self._manifest, lines), batch, self.keep)
+            answers = decision_batch(self._manifest, lines, _further(self.deciding))
+            yield with_kept(answers, batch, self.keep)
             first = last + 1
 
     @property

@@ -39,6 +39,10 @@ from base_value, the mean over the rows that applicants are compared with, goes 
 speak against the applicant are added up by reason code; the largest are the principal reasons. A knock-out
 declines by itself, and is then the reason.
 
+If the answer has recourse, each of its plans is computed too: the changed request gets the plan's score and
+decision, changes nothing that the rules do not name as actionable, and has its values within their regions.
+A plan says what the model would have decided. It is no promise.
+
 The graph that ran has the digest {graph}:
 `sha256sum {files} | sha256sum` prints it.
 

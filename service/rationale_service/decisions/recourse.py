@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +12,13 @@ import numpy as np
 import onnx
 
 from rationale.decisions.decide import Outcome
+from rationale.decisions.decided import decide_rows
 from rationale.decisions.rows import feature_values, profile_of
+from rationale.recourse.applicant import changed_rows, places_of
 from rationale.recourse.entry import RunEntry, recourse_finder
 from rationale.recourse.recourse import RecourseFinder
 from rationale.schema.manifest import Manifest
+from rationale_service.decisions.options import Replay
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import DeadlineError, ForbiddenError
 from rationale_service.repository.entry import Entry
@@ -34,7 +37,7 @@ class _Answered:
     explained_value: float
 
 
-def demand_recourse(manifest: Manifest, caller: Caller | None) -> None:
+def demand(manifest: Manifest, caller: Caller | None) -> None:
     """Raise ForbiddenError if the profile says nothing of changes, and the caller may not see flip points."""
     if not profile_of(manifest).profile.actionable and caller is not None:
         try:
@@ -47,6 +50,40 @@ def demand_recourse(manifest: Manifest, caller: Caller | None) -> None:
             ) from error
 
 
+def search(plane: DataPlane) -> "RecourseSearch":
+    return RecourseSearch(plane)
+
+
+def differences(replay: Replay, recourse: Mapping[str, Any] | None) -> Iterator[str]:
+    """Describe the plans of a decision's recourse on which the entry decides otherwise now.
+
+    The search itself is not repeated: a plan holds if the entry still approves it, with the same score.
+    """
+    manifest, places = replay.manifest, places_of(replay.manifest)
+    for i, plan in enumerate((recourse or {}).get("plans", ())):
+        row = changed_rows(places, replay.inputs, [plan["changes"]])
+        (decided,) = decide_rows(manifest, replay.run(row), [{**replay.values, **plan["changes"]}], row)
+        tolerance = replay.tolerance * max(abs(plan["score"]), abs(profile_of(manifest).profile.threshold))
+        is_same = decided.decision == plan["decision"] and decided.score is not None
+        if not is_same or abs(decided.score - plan["score"]) > tolerance:
+            yield (
+                f"recourse.plans[{i}]: {plan['decision']} with score {plan['score']} was answered, "
+                f"{decided.decision} with {decided.score} is computed"
+            )
+
+
+def recourse_of(
+    finder: RecourseFinder,
+    run: RunEntry,
+    row: Tensors,
+    values: Mapping[str, Any],
+    decision: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the recourse of an answered decision, as it is answered."""
+    answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
+    return finder.find(run, row, values, answered).as_json()
+
+
 class RecourseSearch:
     """The search for recourse of the entries that a data plane serves."""
 
@@ -55,7 +92,7 @@ class RecourseSearch:
         self._finders = OrderedDict[Entry, RecourseFinder]()
         self._thread = ThreadPoolExecutor(1, "recourse")
 
-    async def find(
+    async def add(
         self,
         entry: Entry,
         rows: Sequence[Mapping[str, Any]],
@@ -111,8 +148,7 @@ class RecourseSearch:
         values: Mapping[str, Any],
         decision: Mapping[str, Any],
     ) -> dict[str, Any]:
-        answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
-        return self._finder(entry, run.manifest).find(run, row, values, answered).as_json()
+        return recourse_of(self._finder(entry, run.manifest), run, row, values, decision)
 
     def _finder(self, entry: Entry, manifest: Manifest) -> RecourseFinder:
         """Return an entry's finder. Only the thread calls it.

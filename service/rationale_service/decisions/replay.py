@@ -1,6 +1,6 @@
 """`rationale replay`: recompute an old decision from the files that made it, and compare."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import orjson
 from rationale.decisions.decided import Undecided, decide_rows
 from rationale.decisions.rows import feature_values, profile_of
 from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
-from rationale.recourse.applicant import changed_rows, places_of
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME, Manifest
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.decider import inputs_of
+from rationale_service.decisions.options import OPTIONS, Replay
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.engine.backends.devices import CPU, Devices
 from rationale_service.engine.backends.onnxruntime import load_warmed, run, runtime
@@ -23,7 +24,6 @@ from rationale_service.repository.entry import Entry, read_entry, sides
 from rationale_service.repository.registry import folders
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
-from rationale_service.tensors import Tensors
 
 TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
@@ -75,8 +75,7 @@ class Replayer:
         Raises:
             RepositoryError: if the repository has no such entry.
         """
-        digests = decision.answer["digests"]
-        identity = (digests["explainer"], digests["profile"])
+        identity = _identity(decision)
         candidates = [
             entry
             for folder, manifest in self._deciding()
@@ -85,11 +84,7 @@ class Replayer:
             if entry.manifest is not None
         ]
         if not candidates:
-            raise RepositoryError(
-                f"{self._repository}: has no entry with the explainer {identity[0][:12]}… and the profile "
-                f"{identity[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
-                "that was served then, or name a folder that has it with --entries"
-            )
+            raise self._no_entry(decision)
         graph, model = decision.runtime.get("graph"), decision.model
 
         def distance(entry: Entry) -> tuple[bool, bool, str]:
@@ -127,10 +122,39 @@ class Replayer:
         repeated = decided.as_json()
         now = orjson.loads(orjson.dumps(repeated, option=orjson.OPT_SERIALIZE_NUMPY))
         differences += compare(decision.answer, now, exact=not elsewhere)
-        if plans := (decision.answer.get("recourse") or {}).get("plans"):
-            differences += _of_plans(entry, session, inputs, values[0], plans, exact=not elsewhere)
-        passed_over = sorted({*decision.answer} - {*now, "id", "digests", "recourse"})
+        again = Replay(
+            manifest,
+            inputs,
+            values[0],
+            lambda row: run(entry, session, row, entry.output_names),
+            TOLERANCE if elsewhere else 0.0,
+        )
+        added = {o.member: o for o in OPTIONS if o.member is not None and o.member in decision.answer}
+        for member, option in added.items():
+            differences += option.load().differences(again, decision.answer[member])
+        passed_over = sorted({*decision.answer} - {*now, "id", "digests", *added})
         return ReplayedDecision(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
+
+    def profile(self, decision: RecordedDecision) -> DecisionProfile:
+        """Return the profile that decided.
+
+        Raises:
+            RepositoryError: if no entry of the repository has it.
+        """
+        _, digest = _identity(decision)
+        profiles = (profile_of(manifest).profile for _, manifest in self._deciding())
+        found = next((profile for profile in profiles if profile.digest == digest), None)
+        if found is None:
+            raise self._no_entry(decision)
+        return found
+
+    def _no_entry(self, decision: RecordedDecision) -> RepositoryError:
+        explainer, profile = _identity(decision)
+        return RepositoryError(
+            f"{self._repository}: has no entry with the explainer {explainer[:12]}… and the profile "
+            f"{profile[:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back that was "
+            "served then, or name a folder that has it with --entries"
+        )
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
         """Return folders with a decision profile; skip unreadable ones."""
@@ -160,34 +184,10 @@ class Replayer:
         return session, runtime(entry, cores, (device,))
 
 
-def _of_plans(
-    entry: Entry,
-    session: ort.InferenceSession,
-    inputs: Tensors,
-    values: Mapping[str, Any],
-    plans: Sequence[Mapping[str, Any]],
-    *,
-    exact: bool,
-) -> Iterator[str]:
-    """Describe the plans of a decision's recourse on which the entry decides otherwise now.
-
-    The search itself is not repeated: a plan holds if the entry still approves it, with the same score.
-    """
-    manifest = entry.manifest
-    assert manifest is not None  # noqa: S101 (it decided)
-    places = places_of(manifest)
-    for i, plan in enumerate(plans):
-        row = changed_rows(places, inputs, [plan["changes"]])
-        tensors = run(entry, session, row, entry.output_names)
-        (decided,) = decide_rows(manifest, tensors, [{**values, **plan["changes"]}], row)
-        scale = max(abs(plan["score"]), abs(profile_of(manifest).profile.threshold))
-        tolerance = 0.0 if exact else TOLERANCE * scale
-        is_same = decided.decision == plan["decision"] and decided.score is not None
-        if not is_same or abs(decided.score - plan["score"]) > tolerance:
-            yield (
-                f"recourse.plans[{i}]: {plan['decision']} with score {plan['score']} was answered, "
-                f"{decided.decision} with {decided.score} is computed"
-            )
+def _identity(decision: RecordedDecision) -> tuple[str, str]:
+    """Return the digests of the explainer and of the profile that decided."""
+    digests = decision.answer["digests"]
+    return digests["explainer"], digests["profile"]
 
 
 def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: bool) -> list[str]:

@@ -5,13 +5,15 @@ import getpass
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import orjson
 
 from rationale.artifact.compiled import Compiled
@@ -30,6 +32,7 @@ from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFi
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
+from rationale_service.tensors import Tensors
 
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
@@ -39,24 +42,34 @@ _ERASED = "the inputs of this decision were erased: the values of its reasons ar
 
 @dataclass(frozen=True, eq=False)
 class DecidingEntry:
-    """An entry that decides; it converts and decides rows."""
+    """An entry that decides; it converts and decides rows.
+
+    Attributes:
+        plain: the plain model, which scores changed rows, if decisions come with recourse.
+    """
 
     entry: Entry
     manifest: Manifest
     compiled: Compiled
+    plain: Entry | None = None
 
     @classmethod
-    def of(cls, repository: Path, name: str) -> "DecidingEntry":
+    def of(cls, repository: Path, name: str, *, recourse: bool = False) -> "DecidingEntry":
         """Open an entry.
+
+        Args:
+            recourse: whether each decision that is no approval tells what would have changed it.
 
         Raises:
             RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
                 decide.
         """
-        entry = read_repository(repository, strict=False).decider(name)
+        registry = read_repository(repository, strict=False)
+        entry = registry.decider(name)
         manifest = entry.manifest
         assert manifest is not None  # noqa: S101 (it decides)
-        return cls(entry, manifest, open_entry(repository, manifest.model))
+        plain = registry.entries.get(manifest.model, entry) if recourse else None
+        return cls(entry, manifest, open_entry(repository, manifest.model), plain)
 
     def digest(self, rows: Sequence[Instance]) -> str:
         """Return a digest of rows and of the entry that decides them."""
@@ -101,6 +114,7 @@ class DecidingEntry:
         """
         devices = replace(Devices.chosen(settings), cores=available_cores())
         warmed = load_warmed(self.entry, devices=devices)
+        plain = None if self.plain is None else (self.plain, load_warmed(self.plain, devices=devices))
         with asyncio.Runner() as runner:
             try:
                 yield DecisionSession(
@@ -109,6 +123,7 @@ class DecidingEntry:
                     runtime(self.entry, devices.cores, warmed.sessions.devices[:1]),
                     trail,
                     runner,
+                    plain,
                 )
             finally:
                 runner.run(trail.stop())
@@ -128,19 +143,36 @@ class DecisionSession:
         ran: Mapping[str, Any],
         trail: AuditTrail,
         runner: asyncio.Runner,
+        plain: tuple[Entry, ReadyEntry] | None = None,
     ) -> None:
         self.new = 0
         self._deciding, self._drift, self._ran = deciding, warmed.drift, ran
         self._session = warmed.sessions.by_device[warmed.sessions.devices[0]]
         self._trail, self._runner = trail, runner
+        self._recourse = None if plain is None else _recourse(deciding, self._session, *plain)
 
-    def __call__(self, rows: Sequence[Instance], key: str) -> list[Line]:
-        """Return a line for each row; decisions under the key that the trail has are not recorded again."""
-        return self._runner.run(self._lines(rows, key))
+    def __call__(
+        self,
+        rows: Sequence[Instance],
+        key: str,
+        begin: Callable[[int], None] = lambda _: None,
+        first: int = 0,
+    ) -> list[Line]:
+        """Return a line for each row; decisions under the key that the trail has are not recorded again.
 
-    async def _lines(self, rows: Sequence[Instance], key: str) -> list[Line]:
-        began_s = time.monotonic()
-        outcomes = [await self._decide_row(row) for row in rows]
+        Args:
+            begin: a function that is called with each row's number before the row is decided.
+            first: the number of the first row.
+        """
+        return self._runner.run(self._lines(rows, key, begin, first))
+
+    async def _lines(
+        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None], first: int
+    ) -> list[Line]:
+        began_s, outcomes = time.monotonic(), list[dict[str, Any] | str]()
+        for i, row in enumerate(rows, first):
+            begin(i)
+            outcomes.append(await self._decide_row(row))
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
@@ -148,7 +180,8 @@ class DecisionSession:
             await self._record(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
         )
         return [
-            {"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in outcomes
+            {"fault": each} if isinstance(each, str) else {"decision": _with_recourse(next(recorded), each)}
+            for each in outcomes
         ]
 
     async def _record(self, decisions: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
@@ -178,7 +211,34 @@ class DecisionSession:
             (decision,) = await decisions_of(manifest, [row], inputs, answers, self._drift)
         except _REFUSALS as error:
             return str(error).removeprefix("instances[0]: ")
-        return decision
+        if self._recourse is None or decision["decision"] == "approve":
+            return decision
+        (values,) = feature_values(manifest, inputs, [row])
+        return {**decision, "recourse": self._recourse(inputs, values, decision)}
+
+
+def _recourse(
+    deciding: DecidingEntry, session: ort.InferenceSession, plain: Entry, warmed: ReadyEntry
+) -> Callable[[Tensors, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
+    """Return a function that returns the recourse of a decision, from its row, its values and its answer."""
+    import onnx
+
+    from rationale.recourse.entry import RunEntry, recourse_finder
+    from rationale_service.decisions.recourse import recourse_of
+
+    entry, own = deciding.entry, warmed.sessions.by_device[warmed.sessions.devices[0]]
+    graph = onnx.load(entry.model_path, load_external_data=False)
+    run_entry = RunEntry(
+        deciding.manifest,
+        partial(run, plain, own, outputs=plain.output_names),
+        partial(run, entry, session, outputs=entry.output_names),
+    )
+    return partial(recourse_of, recourse_finder(deciding.manifest, graph), run_entry)
+
+
+def _with_recourse(recorded: Mapping[str, Any], decided: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a recorded answer with its recourse, which is new if an earlier run recorded none."""
+    return {"recourse": decided["recourse"], **recorded} if "recourse" in decided else recorded
 
 
 def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:

@@ -17,7 +17,7 @@ _AT_ONCE = 32  # rows per turn of the event loop
 Decisions = Sequence[Mapping[str, Any]]
 
 
-def demand_comparisons(manifest: Manifest) -> None:
+def demand(manifest: Manifest, _: object = None) -> None:
     """Raise InvalidInputError if the model has no comparisons from which to compute stability."""
     if not profile_of(manifest).comparisons:
         raise InvalidInputError(
@@ -26,7 +26,28 @@ def demand_comparisons(manifest: Manifest) -> None:
         )
 
 
-async def with_survival(
+def search(plane: DataPlane) -> "StabilitySearch":
+    return StabilitySearch(plane)
+
+
+class StabilitySearch:
+    """Search for the reasons that hold for other references too."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    async def add(
+        self, entry: Entry, _: object, inputs: Tensors, decisions: Decisions, deadline_s: float
+    ) -> list[dict[str, Any]]:
+        """Return the decisions with `survival`: see `_with_survival`."""
+        assert entry.manifest is not None  # noqa: S101 (it decides)
+        return await _with_survival(self._plane, entry.manifest, inputs, decisions, deadline_s)
+
+    def stop(self) -> None:
+        pass
+
+
+async def _with_survival(
     plane: DataPlane, manifest: Manifest, inputs: Tensors, decisions: Decisions, deadline_s: float
 ) -> list[dict[str, Any]]:
     """Return the decisions, with `survival` in each reason that has an attribution.

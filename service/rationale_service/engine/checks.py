@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rationale.references.request_time import WEIGHTS, references_name
+from rationale.references.request_time import WEIGHTS, partner_name, references_name
 from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.errors import InvalidInputError, MalformedError, NotFiniteError, ServiceError
 from rationale_service.repository.entry import Entry
@@ -257,4 +257,4 @@ def first_non_finite(array: Array) -> tuple[int, ...] | None:
 
 
 def _is_of_references(name: str) -> bool:
-    return name == WEIGHTS or name.endswith(references_name(""))
+    return name == WEIGHTS or name.endswith((references_name(""), partner_name("")))

@@ -1,11 +1,11 @@
 """Rows of named features → tensors, as v1's instances and references in JSON are written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rationale.references.request_time import WEIGHTS, references_name
+from rationale.references.request_time import WEIGHTS, partner_name, references_name
 from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.engine.checks import Faults, listed
 from rationale_service.errors import InvalidInputError
@@ -23,11 +23,16 @@ from rationale_service.tensors import (
 
 @dataclass(frozen=True)
 class RequestRows:
-    """Rows of a request, and the references that it brings with their weights, if it brings some."""
+    """Rows of a request, and the references that it brings with their weights, if it brings some.
+
+    Attributes:
+        compare_with: a row for each of `rows`, or one for all: its only reference.
+    """
 
     rows: list[Any]
     references: list[Any] | None = None
     weights: list[Any] | None = None
+    compare_with: list[Any] | None = None
 
     def tensors(self, entry: Entry, manifest: Manifest | None, faults: Faults) -> Tensors:
         """Return the inputs of `entry`, and references under their names in the Open Inference Protocol.
@@ -42,14 +47,32 @@ class RequestRows:
         form = form_of(entry, manifest)
         tensors = to_tensors(form, self.rows, faults)
         if manifest is not None and self.references is not None:
-            rows = to_tensors(form, self.references, faults, "references")
-            explained = [item.tensor.name for item in manifest.explained if item.tensor.name in rows]
-            tensors |= {references_name(name): rows[name] for name in explained}
+            tensors |= _rows_beside(form, manifest, self.references, faults, "references", references_name)
+        if manifest is not None and self.compare_with is not None:
+            tensors |= compared_rows(form, manifest, self.compare_with, faults)
         if self.weights is not None:
             with faults:
                 tensors[WEIGHTS] = from_values(WEIGHTS, "FP64", (len(self.weights),), self.weights)
         faults.report()
         return tensors
+
+
+def _rows_beside(
+    form: "InstanceForm",
+    manifest: Manifest,
+    rows: Sequence[Any],
+    faults: Faults,
+    called: str,
+    name_in_request: Callable[[str], str],
+) -> Tensors:
+    tensors = to_tensors(form, rows, faults, called)
+    explained = [item.tensor.name for item in manifest.explained if item.tensor.name in tensors]
+    return {name_in_request(name): tensors[name] for name in explained}
+
+
+def compared_rows(form: "InstanceForm", manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
+    """Convert rows to compare with → tensors under their names in the Open Inference Protocol."""
+    return _rows_beside(form, manifest, rows, faults, "compare_with", partner_name)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ class InferenceRequest:
     Attributes:
         inputs: valid input tensors; `faults` has the faults of the others.
         instances: rows by names of features, instead of `inputs`.
-        stability: True if a decision should report the reasons that hold for other references too.
-        recourse: True to report the changes that would have changed a decision.
+        compare_with: ids of recorded decisions, each the only reference of a row; None for none.
+        options: names of the options of a decision, such as recourse.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -38,8 +38,8 @@ class InferenceRequest:
     timeout_s: float | None = None
     explainer: str | None = None
     reference_set: str | None = None
-    stability: bool = False
-    recourse: bool = False
+    compare_with: tuple[str, ...] | None = None
+    options: frozenset[str] = frozenset()
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False
@@ -137,6 +137,16 @@ def timeout_of(timeout: Any) -> float | None:
     if type(timeout) is not int or timeout < 0:
         raise MalformedError("parameters.timeout must be a number of microseconds")
     return timeout / 1e6
+
+
+def ids_of(parameters: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """Return the ids in the request parameter `key`, separated by commas, or None.
+
+    Raises:
+        MalformedError: if it is no text of ids.
+    """
+    text = name_of(parameters, key)
+    return None if text is None else tuple(part.strip() for part in text.split(","))
 
 
 def name_of(parameters: Mapping[str, Any], key: str) -> str | None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from rationale.artifact.remote import RemoteRepository
-from rationale_service.decisions.archive import Archive
+from rationale_service.decisions.archive import Archive, ComparedDecisions
 from rationale_service.decisions.audit.acts import ActLog
 from rationale_service.decisions.audit.writer import act_log_of, trail_of
 from rationale_service.decisions.decider import Decider, Drift
@@ -89,7 +89,7 @@ class Gateway:
             "loading": lambda: asyncio.wait([self.loading]),
             "the repository": self.live.stop,
             "explainers": self.explainers.stop,
-            "recourse": lambda: asyncio.to_thread(self.decider.stop),
+            "searches of decisions": lambda: asyncio.to_thread(self.decider.stop),
             "models": self.plane.stop,
             "the audit trail": self.trail.stop,
             "the log of acts": self.acts.stop,
@@ -164,7 +164,11 @@ def build_gateway(
         explainers=explainers,
         references=ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes),
         live=LiveRepository(explainers, backend, settings, state, start_trail, remote, failed("repository")),
-        handler=InferenceHandler(plane, ReferenceResolver(explainers, sets, settings, metrics)),
+        handler=InferenceHandler(
+            plane,
+            ReferenceResolver(explainers, sets, settings, metrics),
+            ComparedDecisions(archive, acts).instances,
+        ),
         decider=Decider(plane, trail, Drift(metrics)),
     )
 

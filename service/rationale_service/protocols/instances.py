@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rationale_service.decisions.options import OPTIONS
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
@@ -14,8 +15,8 @@ from rationale_service.errors import MalformedError, TooLargeError
 MOST_DECISIONS = 10_000  # each runs and is recorded alone
 DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
-_FLAGS = ("stability", "recourse", "dry_run")
-_CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
+_FLAGS = (*(option.name for option in OPTIONS), "dry_run")
+_CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
 
 
 def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
@@ -30,9 +31,8 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     for name in _CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    flags = {name: options.get(name) for name in _FLAGS}
-    for name, flag in flags.items():
-        if not isinstance(flag, bool | None):
+    for name in _FLAGS:
+        if not isinstance(options.get(name), bool | None):
             raise MalformedError(f"{name} must be true or false")
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
@@ -40,9 +40,8 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     return InferenceRequest(
         instances=RequestRows([*rows]),
         faults=faults,
-        stability=bool(flags["stability"]),
-        recourse=bool(flags["recourse"]),
-        dry_run=bool(flags["dry_run"]),
+        options=frozenset(option.name for option in OPTIONS if options.get(option.name)),
+        dry_run=bool(options.get("dry_run")),
     )
 
 

@@ -57,6 +57,26 @@ PROFILE: dict[str, Any] = {
         {"feature": "flagged", "equals": True, "reason": "R5"},
     ],
 }
+
+
+def by_language(rules: Any) -> Any:
+    """Return the rules of features, groups or reasons with each text in two languages."""
+    if isinstance(rules, str):
+        return {"de": f"{rules} auf Deutsch", "en": rules}
+    if isinstance(rules, list):
+        return [by_language(each) for each in rules]
+    kept = ("reason", "members", "type")
+    return {
+        key: by_language(each) if isinstance(each, str | list | dict) and key not in kept else each
+        for key, each in rules.items()
+    }
+
+
+GERMAN = {
+    "adverse": "above",
+    "languages": ["de", "en"],
+    **{key: by_language(PROFILE[key]) for key in ("features", "groups", "reasons")},
+}
 KEYS = ("income", "debt", "late", "inquiries", "constructor", "flag", "housing")
 
 
@@ -93,8 +113,9 @@ def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
         {"adverse": "above", "knock_outs": [], "outside": "warn", "max_reasons": 4, "least_share": 0.0},
         {"adverse": "below", "knock_outs": [], "outside": "warn", "max_reasons": 1},
         {"adverse": "above", "knock_outs": [], "outside": "warn", "least_share": 0.25},
+        GERMAN,
     ],
-    ids=["above", "below", "many reasons", "one reason", "a share at the limit"],
+    ids=["above", "below", "many reasons", "one reason", "a share at the limit", "of two languages"],
 )
 def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None:
     profile = as_profile({**PROFILE, **change})

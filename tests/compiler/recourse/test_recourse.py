@@ -150,6 +150,42 @@ def test_flip_points_equal_an_exhaustive_scan() -> None:
                 assert points[name].exact
 
 
+@pytest.mark.parametrize(("column", "adverse"), [(1, "above"), (0, "below")])
+def test_trees_behind_a_sigmoid_have_the_recourse_of_their_margin(column: int, adverse: str) -> None:
+    """The score is a probability; leaves are searched on the scale on which they add up."""
+    grid = np.round(np.random.default_rng(3).standard_normal(12), 2).tolist()
+    grown, bound = trees.random_trees(3, ["LEQ", "LT"], trees=10, depth=3, grid=grid), 0.4
+    margin = compiled(trees.regressor(grown), EVERY, threshold=bound)
+    share = 1 / (1 + np.exp(-bound if column else bound))
+    classes = trees.classifier(grown, 2, only=0, post_transform="LOGISTIC", base_values=[0.0])
+    rules = {"output": f"p[{column}]", "threshold": float(share), "adverse": adverse}
+    entry, plans = compiled(classes, EVERY, **rules), 0
+    for row in declined(margin, 10):
+        (found,), (due,) = entry.recourse(row[None]), margin.recourse(row[None])
+        check_plans(entry, row, found)
+        plans += len(found.plans)
+        assert [plan.changes for plan in found.plans] == [plan.changes for plan in due.plans]
+        assert found.flip_points == due.flip_points
+        assert found.search == due.search
+    assert plans > 5
+
+
+def test_a_score_near_1_certifies_nothing() -> None:
+    """In float32 it says too little of its margin: the entry scores points instead."""
+    model = trees.classifier(
+        trees.random_trees(3, ["LEQ"], trees=10, depth=3),
+        2,
+        only=0,
+        post_transform="LOGISTIC",
+        base_values=[12.0],
+    )
+    entry = compiled(model, EVERY, output="p[1]", threshold=0.5)
+    for row in declined(entry, 3):
+        assert entry.decide(row[None])[0].score > 0.999
+        (found,) = entry.recourse(row[None])
+        assert (found.plans, found.search) == ((), "heuristic")
+
+
 def test_a_value_whose_score_is_the_threshold_flips() -> None:
     model, entry = whole()
     row = declined(entry, 1)[0]

@@ -16,7 +16,6 @@ from rationale import (
     InvalidOptionError,
     InvalidReferencesError,
     Manifest,
-    OpenReferences,
     TreeShap,
     UnsupportedModelError,
     compile_model,
@@ -165,11 +164,6 @@ def test_what_stands_behind_a_scaler_is_explained_by_name() -> None:
     )
     expected = forest.shapley(lambda z: forest.scores(TREES, z), x, references)
     np.testing.assert_allclose(answer["scaled_attributions"], expected, atol=1e-5)
-
-
-def test_references_that_come_with_a_request() -> None:
-    with pytest.raises(InvalidOptionError, match=r"treeshap .*request"):
-        compile_model(forest.regressor(TREES), TreeShap(OpenReferences(4)))
 
 
 def test_infinite_references_and_rows_are_refused() -> None:

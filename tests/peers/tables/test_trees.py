@@ -27,8 +27,9 @@ from sklearn.ensemble import (
 )
 from sklearn.tree import DecisionTreeClassifier
 
-from rationale import Deployment, TreeShap, compile_model
+from rationale import Deployment, OpenReferences, TreeShap, compile_model
 from rationale.artifact.entry import open_entry
+from rationale.references.request_time import repeat_references
 from tests.needs import TAIWAN
 from tests.references.trees import shapley
 
@@ -312,3 +313,25 @@ def test_a_classifier_of_scikit_learn_is_written_and_read_back(tmp_path: Path, o
     total = answer["X_attributions"].sum(axis=2) + answer["base_value"]
     np.testing.assert_allclose(total[:, 0], network.decision_function(x[50:60]), atol=1e-5)
     assert {v.name: v.shape for v in compiled.manifest.outputs} == {"label": (), "probabilities": (2,)}
+
+
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_references_that_come_with_each_row(library: str) -> None:
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(400, 6)).astype(np.float32)
+    label = (rows[:, 0] * rows[:, 1] + rows[:, 2] > 0).astype(int)
+    kinds: dict[str, Any] = {
+        "xgboost": xgboost.XGBClassifier(n_estimators=20, max_depth=4, n_jobs=1),
+        "lightgbm": lightgbm.LGBMClassifier(n_estimators=20, num_leaves=15, n_jobs=1, verbose=-1),
+    }
+    fitted = kinds[library].fit(rows, label)
+    compiled = compile_model(fitted, TreeShap(OpenReferences(5, rows)), logits=True)
+    x, r = rows[:9], rows[100 : 100 + 5]
+    opened = compiled.manifest.open_references
+    assert opened is not None
+    (name,) = opened.inputs
+    answer = compiled.explain({name: x, **repeat_references(opened, {name: r}, None, 9)})
+    explainer = shap.TreeExplainer(fitted, r, feature_perturbation="interventional")
+    expected = np.asarray(explainer.shap_values(x)).reshape(9, 6)
+    np.testing.assert_allclose(answer[f"{name}_attributions"][:, 0], expected, atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-4

@@ -124,7 +124,10 @@ async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> No
         for _, path, operation in operations(document)
         if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain"))
     }
-    assert [path for path, names in query_names.items() if names] == ["/v1/models/{model}/features"]
+    assert {path: names for path, names in query_names.items() if names} == {
+        "/v1/decisions/{decision}:notice": ["language"],
+        "/v1/models/{model}/features": ["explainer"],
+    }
     assert query_names["/v1/models/{model}/features"] == ["explainer"]
     assert len(query_names) >= 6
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+import pandas as pd
 import pytest
+import yaml
 from playwright.sync_api import Locator, Page, expect
 
+from rationale import DeepShap, compile_model
 from tests.service import patient
 from tests.service.child import both_ends
 from tests.service.console import models
@@ -308,3 +311,60 @@ def test_the_texts_of_the_example_are_its_profiles(gateway: str) -> None:
     answer = decided(gateway, "credit", WORST, dry_run=True)
     assert len(answer["reasons"]) == 4
     assert answer["reasons"][0]["text"] == "Delinquent credit obligations"
+
+
+def in_two_languages(text: str) -> dict[str, str]:
+    """Return a text, and a German one that cannot be taken for it."""
+    return {"en": text, "de": f"{text[::-1]} – auf Deutsch"}
+
+
+def test_a_notice_in_another_language_with_plans(watch: Callable[[str], Watched], tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "examples" / "credit"
+    profile = yaml.safe_load((folder / "decision.yaml").read_text())
+    texts = ("title", "unit")
+    for rule in profile["features"].values():
+        rule.update({key: in_two_languages(rule[key]) for key in texts if key in rule})
+    reasons = {
+        code: {"text": text} if isinstance(text, str) else text for code, text in profile["reasons"].items()
+    }
+    profile["reasons"] = {
+        code: {**rule, "text": in_two_languages(rule["text"])} for code, rule in reasons.items()
+    }
+    profile |= {"languages": ["en", "de"], "notice": {"recourse": True}}
+    references = DeepShap(pd.read_csv(folder / "near_threshold.csv"))
+    compile_model(folder / "credit.onnx", references, decision=profile).write(tmp_path / "models", "credit")
+    rows = pd.read_csv(folder / "near_threshold.csv").head(40).assign(utilisation=0.9).to_dict("records")
+    with both_ends("--repository", str(tmp_path / "models")) as ends:
+        gateway = f"http://{ends['http']}"
+        answers = ((row, decided(gateway, "credit", row, recourse=True)) for row in rows)
+        row, decision = next(
+            (row, each)
+            for row, each in answers
+            if each["decision"] == "decline" and each["recourse"]["plans"]
+        )
+        page = watch(gateway).page
+        opened(page, gateway, "credit", decision=decision["id"])
+        notice = page.get_by_label("Notice", exact=True)
+        for name, text in LENDER.items():
+            notice.locator(f'[name="{name}"]').fill(text)
+        notice.get_by_label("Consumer report").select_option("none")
+        notice.get_by_label("Language").select_option(label="German")
+        notice.get_by_role("button", name="Write the notice").click()
+        letter = notice.locator(".letter")
+        expect(letter).to_contain_text("MITTEILUNG ÜBER DIE ENTSCHEIDUNG")
+        expect(letter).to_contain_text("keine Zusage")
+        assert letter.get_attribute("lang") == "de"
+        for reason in decision["reasons"]:
+            expect(letter).to_contain_text(in_two_languages(reason["text"])["de"])
+            expect(letter).not_to_contain_text(reason["text"])
+        demand_accessible(page)
+        notice.get_by_label("Language").select_option("en")
+        expect(letter).to_have_count(0)  # it is of another choice
+        notice.get_by_role("button", name="Write the notice").click()
+        expect(letter).to_contain_text("no promise")
+        expect(letter).to_contain_text(decision["reasons"][0]["text"])
+
+        opened(page, gateway, "credit", row)  # made now: its languages are asked for
+        page.get_by_role("button", name="Decide and record …").click()
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("Language")).to_have_value("en")

@@ -155,45 +155,6 @@ def test_a_hundred_moves_the_last_is_shown(page: Page, gateway: str) -> None:
 
 
 @pytest.mark.full
-def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: str) -> None:
-    opened(page, gateway, "credit", WORST)
-    lines = page.locator(".changes tbody tr")
-    assert lines.count() == 0
-    expect(page.locator("section.view")).to_contain_text("No single feature")
-    opened(page, gateway, "credit", {**typical(gateway, "credit"), "debt_to_income": 0.6, "income": 20000})
-    expect(page.locator(".badge")).to_have_text("decline")
-    milder = json.loads(page.locator("section.view").get_attribute("data-row"))
-    assert lines.count() >= 1
-    for i in range(lines.count()):
-        button = lines.nth(i).get_by_role("button")
-        button.click()
-        drawn(page)
-        row = json.loads(page.locator("section.view").get_attribute("data-row"))
-        (name,) = (name for name, value in milder.items() if row[name] != value)
-        answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
-        assert answer.json()["decisions"][0]["decision"] == "approve", name
-        expect(page.locator(".badge")).to_have_text("approve")
-        opened(page, gateway, "credit", milder)
-    assert page.locator(".curve .flip").count() == lines.count()
-    expect(page.locator(".note").filter(has_text="turns to approve at").first).to_be_visible()
-
-
-@pytest.mark.full
-def test_several_features_at_once_carry_it_across(page: Page, gateway: str) -> None:
-    opened(page, gateway, "credit", {**WORST, "late_payments_2y": 1})
-    expect(page.locator("section.view")).to_contain_text("No single feature")
-    names = page.locator(".several li").count()
-    assert 2 <= names <= 4
-    page.get_by_role("button", name="Try them together").click()
-    expect(page.locator(".badge")).to_have_text("approve")
-    drawn(page)
-    row = json.loads(page.locator("section.view").get_attribute("data-row"))
-    assert sum(row[name] != value for name, value in {**WORST, "late_payments_2y": 1}.items()) == names
-    answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
-    assert answer.json()["decisions"][0]["decision"] == "approve"
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("end", ["low", "high"])
 @pytest.mark.parametrize("space", ["output", "margin"])
 def test_a_score_near_0_or_1_is_judged_as_it_is_decided(
@@ -463,7 +424,7 @@ def test_back_takes_a_try_back(page: Page, gateway: str) -> None:
     milder = {**typical(gateway, "credit"), "debt_to_income": 0.6, "income": 20000}
     opened(page, gateway, "credit", milder)
     expect(page.locator(".badge")).to_have_text("decline")
-    page.locator(".changes button").first.click()
+    page.get_by_role("button", name="Try plan 1").click()
     expect(page.locator(".badge")).to_have_text("approve")
     drawn(page)
     page.go_back()
@@ -568,7 +529,7 @@ def test_by_the_keyboard_alone(page: Page, gateway: str) -> None:
     drawn(page)
     assert number(page.locator("#score").inner_text()) > before
     expect(page.locator("#said")).to_have_text(re.compile("score .*, decline"))
-    press_until(page, ".changes button")
+    press_until(page, ".plans button")
     page.keyboard.press("Enter")
     expect(page.locator(".badge")).to_have_text("approve")
 

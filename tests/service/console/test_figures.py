@@ -279,26 +279,26 @@ def test_explain(page: Page, gateway: str, kind: str) -> None:
         count = demand_known(panel, known_values, answers.is_share, ".foot, .classes caption")
         assert count >= len(row) * 2 + 4
         assert demand_known(page.locator(".summary"), [*known_values, target], answers.is_share) >= 2
-        flips = demand_changes(page, answers, row, target) if rule else []
+        flips = demand_changes(page, answers, row) if rule else []
         fields = [*numbers_in(answers.told["features"]), *flips]
         assert demand_known(page.locator(".fields"), fields, False, "label, option") >= 2 * sum(
             "choices" not in feature for feature in answers.told["features"]
         )
 
 
-def demand_changes(page: Page, answers: Answers, row: Row, target: int) -> list[float]:
-    """Assert that scores of changed rows are the API's; return the values at which the score turns."""
+def demand_changes(page: Page, answers: Answers, row: Row) -> list[float]:
+    """Assert that changed rows are decided as the page says; return the flip points' values."""
     fields = {feature.get("title", feature["name"]): feature for feature in answers.told["features"]}
     collected = []
-    for line in page.locator("table.changes").first.locator("tbody tr").all():
+    for line in page.locator("table.changes tbody tr").all():
         field = fields[line.locator("th").inner_text()]
         labels = {label: key for key, label in field.get("value_labels", {}).items()}
-        now, turned, scored = (line.locator(css).first.inner_text() for css in ("td", "strong", ".number"))
-        now, turned, scored = (labels.get(text, text.split(" ")[0]) for text in (now, turned, scored))
+        now, turned = (line.locator(css).first.inner_text() for css in ("td", "strong"))
+        now, turned = (labels.get(text, text.split(" ")[0]) for text in (now, turned))
         assert row[field["name"]] == figure(now)
         collected.append(number(turned))
-        (score,) = answers.scores([{**row, field["name"]: collected[-1]}], target)
-        assert score == figure(scored), (field["name"], turned)
+        to = answers.decision({**row, field["name"]: collected[-1]})["decision"]
+        expect(line.locator("[data-name='decision']")).to_have_text(to)
     return collected
 
 

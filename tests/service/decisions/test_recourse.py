@@ -41,6 +41,12 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recourse") / "models"
+    write_all(folder)
+    return folder
+
+
+def write_all(folder: Path) -> None:
+    """Write the entries that decide on ROWS."""
     network, references = mlp((5, 64, 64, 1), last="Sigmoid"), DeepShap(rows(7, 5))
     compile_model(network, references, feature_names=NAMES, decision=SINGLE).write(folder, "net")
     once = Deployment(one_shot=True)
@@ -57,7 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compile_model(model(), words, decision=WORDS | {"actionable": {"housing": {}, "age": {}}}).write(
         folder, "words"
     )
-    return folder
 
 
 @pytest.fixture(scope="module")

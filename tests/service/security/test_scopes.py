@@ -222,7 +222,7 @@ async def test_no_other_key_opens_a_method(repository: Path, tmp_path: Path) -> 
 async def code_of(channel: grpc.aio.Channel, path: str, token: str | None) -> str:
     """The status of a call with an empty message; one answer is enough, for health is watched for ever."""
     metadata = () if token is None else (("x-api-key", token),)
-    call = channel.stream_stream(path)(iter([b""]), metadata=metadata, timeout=SECONDS)
+    call = channel.unary_stream(path)(b"", metadata=metadata, timeout=SECONDS)
     try:
         await call.read()
     except grpc.aio.AioRpcError as error:

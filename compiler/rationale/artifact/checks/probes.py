@@ -170,12 +170,11 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
     random = np.random.default_rng(0)
     weights = random.random((ROWS, references.count)) + 0.1
     weights[:, -1] *= references.count == 1
-    dtype = next(iter(references.arrays.values())).dtype
     rolled = {
         references_name(name): np.stack([np.roll(array, i, axis=0) for i in range(ROWS)])
         for name, array in references.arrays.items()
     }
-    return {**probes, **rolled, WEIGHTS: weights.astype(dtype)}
+    return {**probes, **rolled, WEIGHTS: weights.astype(references.weights_dtype)}
 
 
 def synthetic_probes(
@@ -237,9 +236,16 @@ def with_open_sample(sample: Arrays, references: ReferenceSet | None) -> dict[st
     if references is None or not references.is_open:
         return dict(sample)
     k = references.count
-    means = {
-        references_name(name): np.repeat(array.mean(axis=0, keepdims=True)[None], k, axis=1)
+    middles = {
+        references_name(name): np.repeat(_middle(array)[None], k, axis=1)
         for name, array in references.arrays.items()
     }
-    dtype = next(iter(references.arrays.values())).dtype
-    return {**sample, **means, WEIGHTS: np.full((1, k), 1 / k, dtype)}
+    return {**sample, **middles, WEIGHTS: np.full((1, k), 1 / k, references.weights_dtype)}
+
+
+def _middle(rows: np.ndarray) -> np.ndarray:
+    """Return the mean [1, …] of rows that may miss values; the smallest value of texts and whole numbers."""
+    if is_float(rows.dtype):
+        means = np.ma.masked_invalid(rows).mean(axis=0, keepdims=True)
+        return np.ma.filled(means, 0).astype(rows.dtype)
+    return np.sort(rows, axis=0)[:1]

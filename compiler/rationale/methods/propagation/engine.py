@@ -6,14 +6,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from rationale.graph.ops import along, mean, open_rows, open_weights
+from rationale.graph.ops import along
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Engine, Method, MissingValues, Selection
-from rationale.methods.environment import Calls, Environment, MovedEnvironment, RuleCall
+from rationale.methods.environment import (
+    Calls,
+    Environment,
+    MovedEnvironment,
+    RuleCall,
+    at_open_references,
+    mean_at_references,
+)
 from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import ChosenLeaves, Leaf, choose_leaves
 from rationale.methods.outputs import Outputs, attributions_name, check_group_names, make_seed
@@ -38,7 +44,6 @@ from rationale.methods.propagation.imputed import behind_imputers
 from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
-from rationale.references.request_time import WEIGHTS, references_name
 from rationale.schema.manifest import LayerRule
 from rationale.schema.request import CompileRequest
 
@@ -105,10 +110,7 @@ class Walk(Engine[PropagationMethod, Path]):
         y = at_x.tensor(target.output)
         base = None
         if at_r is not None and method.has_base_value:
-            y_r = op.reshape(at_r.tensor(target.output), (1, int(np.prod(y.shape))))
-            # in float64: a float32 sum of thousands of large outputs loses their differences
-            wide = y_r if y_r.dtype == ir.DataType.DOUBLE else op.Cast(y_r, to=int(ir.DataType.DOUBLE))
-            base = mean(op, wide, "K", weights)
+            base = mean_at_references(at_r, target.output, weights)
         seed = make_seed(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
         concept_layers = [path.concepts.layer] if path.concepts else []
@@ -183,14 +185,8 @@ def _at_references(at_x: Environment, references: ReferenceSet, path: Path) -> M
     op = at_x.op
     op.scope = "reference"
     if references.is_open:
-        dtypes = {name: ir.DataType.from_numpy(array.dtype) for name, array in references.arrays.items()}
-        op.weights["K"] = open_weights(op, WEIGHTS, "K", next(iter(dtypes.values())))
-        rows = {
-            name: open_rows(op, references_name(name), array.shape[1:], "K", dtypes[name])
-            for name, array in references.arrays.items()
-        }
-    else:
-        rows = {name: along(op, array, "K") for name, array in references.arrays.items()}
+        return at_open_references(at_x, references, path.dependent)
+    rows = {name: along(op, array, "K") for name, array in references.arrays.items()}
     return MovedEnvironment(at_x, "reference", rows, path.dependent)
 
 

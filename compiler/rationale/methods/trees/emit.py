@@ -12,13 +12,19 @@ from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Results, Selection
-from rationale.methods.environment import Environment
+from rationale.methods.environment import (
+    Environment,
+    MovedEnvironment,
+    at_open_references,
+    mean_at_references,
+)
 from rationale.methods.outputs import INTERACTIONS, Seed, make_seed, players_by_output
-from rationale.methods.target import Target
+from rationale.methods.target import Target, reach_forward
 from rationale.methods.trees.ensembles import TreeChoice
-from rationale.methods.trees.method import Margins, TreeMethod, TreeScores
+from rationale.methods.trees.method import Margins, OpenScores, TreeMethod, TreeScores
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.covers import expected_scores
+from rationale.trees.picking import Picker
 
 
 def emit(canvas: Canvas[TreeMethod, TreeChoice]) -> None:
@@ -27,10 +33,15 @@ def emit(canvas: Canvas[TreeMethod, TreeChoice]) -> None:
     target, trees, method = selection.target, selection.choice, selection.method
     at_x = canvas.at_x()
     at_x.lift_outputs()
-    references = _with_values(selection, canvas.references)
+    at_r = _at_open_references(canvas, at_x)
+    references = None if at_r else _with_values(selection, canvas.references)
     op.scope = "seed"
     y = at_x.tensor(target.output)
-    base = op.row_constant(_base_value(selection, references).reshape(1, -1))
+    base = (
+        mean_at_references(at_r, target.output)
+        if at_r
+        else op.row_constant(_base_value(selection, references).reshape(1, -1))
+    )
     seed = make_seed(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
     # players without features get no column
@@ -47,6 +58,7 @@ def emit(canvas: Canvas[TreeMethod, TreeChoice]) -> None:
         None if references is None else references.weights,
         player_of,
         margins,
+        None if at_r is None or canvas.references is None else _open_scores(at_r, trees, canvas.references),
     )
     values = method.attributions(op, scores)
     interaction_values = method.interaction_values(op, scores, values) if method.interactions else None
@@ -133,10 +145,41 @@ def _columns_of_players(
 
 
 def _margins(at_x: Environment, trees: TreeChoice, references: ReferenceSet | None) -> Margins | None:
-    if trees.margin is None or references is None:
+    if trees.margin is None:
         return None
-    margins = references.arrays[trees.margin].reshape(-1, trees.ensemble.columns)
-    return Margins(at_x.op.reshape(at_x.tensor(trees.margin), (1, trees.ensemble.columns)), margins)
+    margins = None if references is None else references.arrays[trees.margin]
+    return Margins(
+        at_x.op.reshape(at_x.tensor(trees.margin), (1, trees.ensemble.columns)),
+        None if margins is None else margins.reshape(-1, trees.ensemble.columns),
+    )
+
+
+def _at_open_references(canvas: Canvas[TreeMethod, TreeChoice], at_x: Environment) -> MovedEnvironment | None:
+    """Return the values at references that come with each request; None if they are in the graph."""
+    references, selection = canvas.references, canvas.selection
+    if references is None or not references.is_open:
+        return None
+    op, dependent = at_x.op, reach_forward(selection.lowered.model.graph, selection.target.tensors)
+
+    def total(weights: Tensor) -> Tensor:
+        return op.reshape(_sum_columns(op, op.beside(weights, "K")), ())
+
+    return at_open_references(at_x, references, dependent, total)
+
+
+def _sum_columns(op: Ops, x: Tensor) -> Tensor:
+    """Return the sum of a row [1, n], in one order whatever the batch: [1, 1]."""
+    return Picker(op).sums(x, np.zeros(x.shape[1], np.int64), 1) if x.shape[1] > 1 else x
+
+
+def _open_scores(at_r: MovedEnvironment, trees: TreeChoice, references: ReferenceSet) -> OpenScores:
+    op, columns = at_r.op, trees.ensemble.columns
+    weights = op.beside(op.weights["K"], "K")
+    if weights.dtype != op.dtype:  # their sum is 1 only to rounding
+        weights = op.Cast(weights, to=int(op.dtype))
+        weights = op.Div(weights, _sum_columns(op, weights))
+    margins = None if trees.margin is None else op.reshape(at_r.tensor(trees.margin), (1, columns))
+    return OpenScores(at_r.tensor(trees.reads), weights, references.count, margins)
 
 
 def _at_targets(op: Ops, target: Target, seed: Seed, values: Tensor) -> Tensor:

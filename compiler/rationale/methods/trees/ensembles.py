@@ -32,7 +32,6 @@ from rationale.methods.target import (
 )
 from rationale.methods.trees.method import TreeMethod
 from rationale.methods.trees.provenance import copied_elements, element_origins
-from rationale.references.reference_set import OpenReferences
 from rationale.schema.request import CompileRequest
 from rationale.trees.ensemble import Ensemble
 from rationale.trees.read import OPERATORS, is_ensemble, read_ensemble
@@ -119,15 +118,10 @@ def choose_ensemble(
     """Find the tree ensemble whose scores are the output; the returned model has its margin beside it.
 
     Raises:
-        InvalidOptionError: if a name does not exist, references come with requests, or there is no LOGISTIC.
+        InvalidOptionError: if a name does not exist, or there is no LOGISTIC.
         UnsupportedModelError: if the output does not come from exactly one tree ensemble.
         InvalidModelError: if the trees are invalid.
     """
-    if isinstance(method.reference_set, OpenReferences):
-        raise InvalidOptionError(
-            f"{method.name} computes its tables from the references: they cannot come with a request. Give a "
-            "reference set."
-        )
     leaves = raw_leaves(lowered, request.inputs)
     check_shapes(lowered, [s.tensor for s in leaves])
     ends = tuple(s.tensor for s in leaves)

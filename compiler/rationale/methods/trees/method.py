@@ -17,11 +17,28 @@ from rationale.trees.ensemble import Ensemble
 class Margins:
     """An ensemble's scores, including all constants that the model adds to them.
 
-    They are [1, columns] for the row and [K, columns] for the references.
+    They are [1, columns] for the row and [K, columns] for the references; None for those of a request.
     """
 
     at_x: Tensor
-    at_references: np.ndarray
+    at_references: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class OpenScores:
+    """The references that come with each request, along K.
+
+    Attributes:
+        features: the ensemble's features, row shape [1, features].
+        weights: the weights, of sum 1, in the rows' form: row shape [1, K].
+        count: K.
+        margins: the ensemble's margins, row shape [1, columns]; None if scores are explained.
+    """
+
+    features: Tensor
+    weights: Tensor
+    count: int
+    margins: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +52,7 @@ class TreeScores:
         weights: [K], the weights of these rows; None for equal weights.
         player_of: [features], the player of each feature.
         margins: the margins if probabilities are explained, else None.
+        open: the references if they come with each request; `rows` is None then.
     """
 
     ensemble: Ensemble
@@ -44,6 +62,7 @@ class TreeScores:
     weights: np.ndarray | None
     player_of: np.ndarray
     margins: Margins | None
+    open: OpenScores | None = None
 
     @property
     def leaf_values(self) -> np.ndarray:

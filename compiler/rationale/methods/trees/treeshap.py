@@ -4,24 +4,27 @@ Lundberg et al., "From local explanations to global understanding with explainab
 docs/adr/0032-trees-as-tables.md describes the tables in which a row is looked up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Gap, Method, References
 from rationale.methods.trees.engine import TREES
-from rationale.methods.trees.method import Margins, TreeMethod, TreeScores
+from rationale.methods.trees.method import OpenScores, TreeMethod, TreeScores
 from rationale.references.reference_set import OpenReferences
 from rationale.trees.by_leaf import build_leaves, split_by_size
 from rationale.trees.covers import with_counted_covers
-from rationale.trees.emit import emit_interactions, emit_rescaled, emit_tables
+from rationale.trees.emit import emit_interactions, emit_rescaled, emit_slope, emit_tables
 from rationale.trees.emit_leaves import emit_leaves
+from rationale.trees.pairs import Weighting, build_pairs, emit_pairs
 from rationale.trees.picking import Picker
 from rationale.trees.probability import separate_slope
 from rationale.trees.tables import Tables, build_tables, trees_of
@@ -31,7 +34,7 @@ from rationale.trees.tables import Tables, build_tables, trees_of
 class TreeShap(TreeMethod):
     """Exact Shapley values of a tree ensemble's scores.
 
-    The time does not depend on the number of references.
+    The time does not depend on the number of references, unless they come with each request.
 
     With references, a coalition's features come from the row, all others from a reference (interventional).
     Without references, a row goes both ways at a split by a feature outside the coalition, weighted by the
@@ -94,6 +97,10 @@ class TreeShap(TreeMethod):
         return self.weights
 
     @property
+    def features_with_fixed_references(self) -> Sequence[str]:
+        return ["interactions"] if self.interactions else []
+
+    @property
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
             "path_dependent": self.references is None,
@@ -120,8 +127,14 @@ class TreeShap(TreeMethod):
 
     def attributions(self, op: Ops, scores: TreeScores) -> Tensor:
         """Look up the result for the row's pattern of conditions."""
-        if scores.margins is not None and scores.rows is not None:
-            return _rescaled(op, scores, scores.rows, scores.margins)
+        if scores.open is not None:
+            return _by_pairs(op, scores, scores.open)
+        if (
+            scores.margins is not None
+            and scores.margins.at_references is not None
+            and scores.rows is not None
+        ):
+            return _rescaled(op, scores, scores.rows, scores.margins.at_x, scores.margins.at_references)
         if self.references is not None and scores.rows is not None:
             return _by_references(op, scores, scores.rows)
         return emit_tables(op, self._tables(scores), _flat(op, scores.x), op.dtype)
@@ -150,21 +163,46 @@ def _by_references(op: Ops, scores: TreeScores, rows: np.ndarray) -> Tensor:
     return op.Add(looked_up, emit_leaves(op, leaves, x, op.dtype))
 
 
-def _rescaled(op: Ops, scores: TreeScores, rows: np.ndarray, margins: Margins) -> Tensor:
+def _by_pairs(op: Ops, scores: TreeScores, references: OpenScores) -> Tensor:
+    """Compare the row with each of its references, leaf by leaf; rescale by the slopes for probabilities."""
+    ensemble, values = replace(scores.ensemble, share=None), scores.leaf_values
+    pairs = build_pairs(trees_of(ensemble, values), scores.player_of, references.count)
+    x, r = _flat(op, scores.x), _flat(op, references.features)
+    if scores.margins is None or references.margins is None:
+        return emit_pairs(op, pairs, x, r, [Weighting(references.weights, values)])
+    double, pick = int(ir.DataType.DOUBLE), Picker(op)
+    at_x, at_r = (op.Cast(t, to=double) for t in (scores.margins.at_x, references.margins))
+    slopes = op.Cast(emit_slope(op, at_x, at_r), to=int(op.dtype))
+    weightings = [
+        Weighting(
+            op.Mul(
+                op.reshape(op.beside(pick(slopes, np.array([c])), "K"), (1, references.count)),
+                references.weights,
+            ),
+            ensemble.weights[:, [c]] * scores.target_matrix[[c]],
+        )
+        for c in np.flatnonzero(scores.target_matrix.any(axis=1))
+    ]
+    return emit_pairs(op, pairs, x, r, weightings)
+
+
+def _rescaled(
+    op: Ops, scores: TreeScores, rows: np.ndarray, at_x: Tensor, at_references: np.ndarray
+) -> Tensor:
     """Return the margin's attributions to each reference, multiplied by the slope to it.
 
     The slope is a sum of products, each with a table of its own.
     """
     ensemble, target_matrix = scores.ensemble, scores.target_matrix
     columns, x = np.flatnonzero(target_matrix.any(axis=1)), _flat(op, scores.x)
-    reference_margins = margins.at_references.astype(np.float64)
+    reference_margins = at_references.astype(np.float64)
     low, high = ensemble.scores_between() + (reference_margins - ensemble.scores(rows)).mean(axis=0)
     terms = [separate_slope(reference_margins[:, c], low[c], high[c]) for c in columns]
     of_column = np.repeat(columns, [len(t.margins) for t in terms])
     share = np.full(len(rows), 1 / len(rows)) if scores.weights is None else scores.weights
     weights = np.concatenate([t.weights for t in terms]) * share
     tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, scores.player_of)
-    return emit_rescaled(op, tables, x, Picker(op)(margins.at_x, columns), terms, target_matrix[columns])
+    return emit_rescaled(op, tables, x, Picker(op)(at_x, columns), terms, target_matrix[columns])
 
 
 def _flat(op: Ops, x: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ export function predictedClass(model, prediction) {
 
 /**
  * A rule by which a score turns: of the decision profile, or a threshold of the reader's own (null: none).
- * {threshold, judge(score) → word, passes(score), gain(score): larger is nearer to passing, score(prediction, explanation)}; null without either.
+ * {threshold, judge(score) → word, passes(score), score(prediction, explanation)}; null without either.
  */
 export function ruleOf(model, own, target) {
   const profile = model.decision;
@@ -71,8 +71,6 @@ export function ruleOf(model, own, target) {
         const isSingle = model.outputs.find((one) => one.name === profile.output)?.datatype === "FP32";
         return answered === null ? null : decidedScore(profile, answered, false, margin ?? NaN, isSingle); // v1 writes the shortest
       },
-      gain: (score) => (profile.adverse === "above" ? -score : score),
-      good: "approve",
     };
   }
   if (own === null) return null;
@@ -84,7 +82,5 @@ export function ruleOf(model, own, target) {
     judge,
     passes: (score) => judge(score) === "above",
     score: (prediction, explanation) => element(model, prediction, target) ?? explanation?.explained_value ?? null,
-    gain: (score) => score,
-    good: "above",
   };
 }

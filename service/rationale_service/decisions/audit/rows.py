@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
+from rationale_service.decisions.options import PERSONAL
 
 GENESIS = "0" * 64  # predecessor's digest in a chain's first row
 PLACED = ("chain", "sequence", "previous", "time", "content")
@@ -135,21 +136,22 @@ def canonical(instance: Instance) -> str:
 
 
 def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
-    """Return the answer with None for the applicant's values in reasons, and for recourse from them.
+    """Return the answer with None for the applicant's values in reasons, and for personal members.
 
     The values are added to `values`, in order.
     """
     reasons = answer.get("reasons", ())
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
-    values += [answer["recourse"]] if "recourse" in answer else []
+    members = [name for name in PERSONAL if name in answer]
+    values += [answer[name] for name in members]
     without = {"reasons": [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]}
-    return {**answer, **without, **({"recourse": None} if "recourse" in answer else {})}
+    return {**answer, **without, **dict.fromkeys(members)}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """Put the values back into an answer of `without_values`."""
     shown = {"reasons": [{**reason, **_value_members(reason, values)} for reason in answer["reasons"]]}
-    return {**answer, **shown, **({"recourse": next(values)} if "recourse" in answer else {})}
+    return {**answer, **shown, **{name: next(values) for name in PERSONAL if name in answer}}
 
 
 def _value_members(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:

@@ -8,18 +8,27 @@ precomputes references that come repeatedly. All graphs give the same numbers.
     OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
            weights; or the parameter `reference_set`
     v1     the member `references`, a list like `instances`; or `reference_set`
+
+Or the request brings a partner for each row, its only reference: tensors `{input}_compare_with` [N or 1, …].
 """
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from cachetools import LRUCache
 
-from rationale.references.request_time import WEIGHTS, references_name, repeat_references
-from rationale.schema.manifest import OPEN_SUFFIX, Manifest
+from rationale.references.request_time import (
+    WEIGHTS,
+    pair_references,
+    partner_name,
+    references_name,
+    repeat_references,
+)
+from rationale.schema.manifest import OPEN_SUFFIX, Manifest, OpenReferenceInputs
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
 from rationale_service.models.explainers.records import HIDDEN
@@ -35,6 +44,8 @@ from rationale_service.tensors import Tensors
 log = logging.getLogger(__name__)
 
 _SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # copied from an entry's request
+_OPEN_METHODS = ("deepshap", "integrated-gradients", "treeshap")  # their references may be an input
+_FIXED_OPTIONS = ("standard_error", "interactions")  # … but not with these options
 _REMEMBERED = 4096  # number of digests of earlier sets, without their rows
 
 
@@ -98,6 +109,9 @@ class ReferenceResolver:
             CompileFailedError: if the entry cannot be made.
         """
         manifest = entry.manifest
+        partners = {} if manifest is None else _partners(manifest, inputs)
+        if manifest is not None and partners:
+            return await self._pairs(plane, entry, manifest, inputs, partners, reference_set, deadline_s)
         request_references = {} if manifest is None else _request_references(entry, manifest, inputs)
         if manifest is None or (reference_set is None and not request_references):
             return AnsweringEntry(entry, inputs)
@@ -117,7 +131,45 @@ class ReferenceResolver:
         digest = rows.digest
         if await self._is_precomputed(question, rows, digest):
             return await self._find_precomputed(question, digest)
-        return await self._open(question, _find_open_entry(plane, entry, rows.count), rows, digest)
+        open_entry = await self._open(question, _find_open_entry(plane, entry, rows.count), self._open_rows)
+        return AnsweringEntry(open_entry, self._with_references(open_entry, model_inputs, rows), digest)
+
+    async def _pairs(
+        self,
+        plane: DataPlane,
+        entry: Entry,
+        manifest: Manifest,
+        inputs: Tensors,
+        partners: Mapping[str, str],
+        reference_set: str | None,
+        deadline_s: float,
+    ) -> AnsweringEntry:
+        """Return the entry that compares each row with its partner alone; see `choose`.
+
+        Args:
+            partners: the explained input of each name under which the request brings partners.
+        """
+        if reference_set is not None or _request_references(entry, manifest, inputs):
+            raise InvalidInputError(
+                "compare_with brings the only reference of each row: leave references and reference_set out"
+            )
+        model_inputs = {name: array for name, array in inputs.items() if name not in partners}
+        missing = [f"'{name}'" for name in _inputs_of_partners(manifest) if name not in partners]
+        if missing:
+            raise InvalidInputError(f"rows to compare with are missing: {', '.join(missing)}")
+        arrays = {tensor: inputs[name] for name, tensor in partners.items()}
+        rows = check_rows(arrays, plane.repository.entry(manifest.model), manifest)
+        count = _count(model_inputs)
+        if rows.count not in (1, count):
+            raise InvalidInputError(
+                f"compare_with has {rows.count} rows for {count}: send one for each, or one for all"
+            )
+        question = _ReferenceRequest(manifest.model, spec_of(manifest), model_inputs, deadline_s)
+        open_entry = await self._open(question, _find_open_entry(plane, entry, 1), 1)
+        references = self._demand_room(open_entry, rows, count)
+        repeated = {name: np.repeat(a, count // rows.count, axis=0) for name, a in rows.arrays.items()}
+        fed = pair_references(references, repeated)
+        return AnsweringEntry(open_entry, model_inputs | fed, rows.digest)
 
     async def _wait_for_entry(
         self, question: _ReferenceRequest, spec: ExplainerSpec, references: str | None
@@ -163,35 +215,42 @@ class ReferenceResolver:
 
     # --- open ---------------------------------------------------------------------------------------------
 
-    async def _open(
-        self, question: _ReferenceRequest, written: Entry | None, rows: ReferenceRows, digest: str
-    ) -> AnsweringEntry:
-        """Return the entry that takes references as an input, with its inputs."""
+    async def _open(self, question: _ReferenceRequest, written: Entry | None, count: int) -> Entry:
+        """Return the entry that takes `count` references for each row as an input, or more if written."""
         spec = question.spec
-        varies = spec.options.model_dump()["standard_error"]
-        if spec.method not in ("deepshap", "integrated-gradients") or varies:
+        options = spec.options.model_dump()
+        if spec.method not in _OPEN_METHODS or any(options[name] for name in _FIXED_OPTIONS):
             raise InvalidInputError(
                 f"{spec.method} with these options needs its references beforehand: upload them as a "
                 "reference set, and name it"
             )
         self._counts.miss()
-        open_spec = spec.model_copy(update={"open_references": self._open_rows})
-        entry = written or await self._wait_for_entry(question, open_spec, None)
-        return AnsweringEntry(entry, self._with_references(entry, question.inputs, rows), digest)
+        open_spec = spec.model_copy(update={"open_references": count})
+        return written or await self._wait_for_entry(question, open_spec, None)
 
     def _with_references(self, entry: Entry, inputs: Tensors, rows: ReferenceRows) -> Tensors:
-        open_references = entry.manifest.open_references if entry.manifest is not None else None
-        count = max((len(array) for array in inputs.values() if array.ndim), default=0)
-        if open_references is None or not count:
+        count = _count(inputs)
+        if not count:
             return inputs  # the usual check refuses an empty request
+        fed = repeat_references(self._demand_room(entry, rows, count), rows.arrays, rows.weights, count)
+        return inputs | {name: np.ascontiguousarray(array) for name, array in fed.items()}
+
+    def _demand_room(self, entry: Entry, rows: ReferenceRows, count: int) -> OpenReferenceInputs:
+        """Return the references that an open entry takes; raise TooLargeError if `count` rows of them are."""
+        open_references = entry.manifest.open_references if entry.manifest is not None else None
+        assert open_references is not None  # noqa: S101 (it is an open entry)
         each = sum(array.nbytes // len(array) for array in rows.arrays.values())
         if count * open_references.count * each > self._most_bytes:
             raise TooLargeError(
                 f"{count} rows with {open_references.count} references each are more than {self._most_bytes} "
                 "bytes: send fewer rows at once, or upload the references as a set"
             )
-        fed = repeat_references(open_references, rows.arrays, rows.weights, count)
-        return inputs | {name: np.ascontiguousarray(array) for name, array in fed.items()}
+        return open_references
+
+
+def _count(inputs: Tensors) -> int:
+    """Return the number of rows of the model's inputs."""
+    return max((len(array) for array in inputs.values() if array.ndim), default=0)
 
 
 def _rows_of(manifest: Manifest, plain: Entry, references: Tensors) -> ReferenceRows:
@@ -222,10 +281,26 @@ def _request_references(entry: Entry, manifest: Manifest, inputs: Tensors) -> Te
     return references
 
 
+def _partners(manifest: Manifest, inputs: Tensors) -> dict[str, str]:
+    """Return the explained input of each name under which a request brings rows to compare with."""
+    if len(inputs) <= len(manifest.inputs):
+        return {}  # most requests
+    return {name: tensor for name, tensor in _inputs_of_partners(manifest).items() if name in inputs}
+
+
+def _inputs_of_partners(manifest: Manifest) -> dict[str, str]:
+    """Map `{input}_compare_with` → the explained input, unless an input of the model has that name."""
+    return _beside_inputs(manifest, partner_name)
+
+
 def _inputs_of_references(manifest: Manifest) -> dict[str, str]:
     """Map `{input}_references` → the explained input, unless an input of the model has that name."""
+    return _beside_inputs(manifest, references_name)
+
+
+def _beside_inputs(manifest: Manifest, name_in_request: Callable[[str], str]) -> dict[str, str]:
     input_names = {spec.name for spec in manifest.inputs}
-    named = {references_name(item.tensor.name): item.tensor.name for item in manifest.explained}
+    named = {name_in_request(item.tensor.name): item.tensor.name for item in manifest.explained}
     return {
         name: tensor for name, tensor in named.items() if name not in input_names and tensor in input_names
     }

@@ -17,6 +17,7 @@ from rationale_service.engine.request import (
     InferenceRequest,
     check_form,
     check_parameters,
+    ids_of,
     name_of,
     note_twice,
     timeout_of,
@@ -62,6 +63,7 @@ def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
         timeout_s=timeout_of(parameters.get("timeout")),
         explainer=name_of(parameters, "explainer"),
         reference_set=name_of(parameters, "reference_set"),
+        compare_with=ids_of(parameters, "compare_with"),
     )
 
 

@@ -1,13 +1,14 @@
 """Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.archive import noticed
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.errors import InvalidInputError
@@ -44,6 +45,10 @@ class Recorded(BaseModel):
         description="what ran: the digest of the files, and the backend's own words"
     )
     answer: Decision = Field(description="as `:decide` answered it")
+    languages: list[str] = Field(
+        description="languages of the decision profile's texts, in which a notice can be written; none if "
+        "the profile is no longer in the repository"
+    )
 
 
 class GivenInstance(BaseModel):
@@ -75,6 +80,7 @@ class NoticeRequest(GivenInstance):
 class NoticeText(BaseModel):
     id: str
     template: str
+    language: str
     text: str = Field(description="the statement, as plain text; a draft for your counsel")
     warnings: list[str] = Field(description="what to look at before it is sent")
 
@@ -104,7 +110,9 @@ class Replay(BaseModel):
 )
 @needs(AUDIT)
 async def get_decision(request: Request, decision: str) -> Response:
-    return _decision_response(await _read(request, decision))
+    record = await _read(request, decision)
+    profile = await _profile(request, record)
+    return _decision_response(record, [] if profile is None else profile.languages)
 
 
 @router.post(
@@ -112,18 +120,37 @@ async def get_decision(request: Request, decision: str) -> Response:
     summary="The notice that its applicant gets",
     description="The statement of a decline's principal reasons, by a template that comes with Rationale. It "
     "is returned, and neither sent nor stored. Variables that the template uses and nobody gave are named in "
-    "one error (422).",
+    "one error (422). All texts are in one of the languages of the profile that decided.",
     operation_id="decision_notice",
     responses=problem_responses(400, 404, 408, 413, 415, 422, 503),
     openapi_extra=body_of(NoticeRequest),
 )
 @needs(AUDIT)
-async def decision_notice(request: Request, decision: str) -> NoticeText:
+async def decision_notice(
+    request: Request,
+    decision: str,
+    language: Annotated[
+        str | None, Query(description="a language of the decision profile, such as de; by default its first")
+    ] = None,
+) -> NoticeText:
     body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
     record = await _read(request, decision, body.instance)
-    notice = noticed(record, body.template, body.variables, person_declined=body.person_declined)
-    return NoticeText(id=record.id, template=body.template, text=notice.text, warnings=list(notice.warnings))
+    notice = noticed(
+        record,
+        await _profile(request, record),
+        body.template,
+        body.variables,
+        person_declined=body.person_declined,
+        language=language,
+    )
+    return NoticeText(
+        id=record.id,
+        template=body.template,
+        language=notice.language,
+        text=notice.text,
+        warnings=list(notice.warnings),
+    )
 
 
 @router.post(
@@ -168,7 +195,14 @@ async def _read(
     return record
 
 
-def _decision_response(decision: RecordedDecision) -> Response:
+async def _profile(request: Request, record: RecordedDecision) -> DecisionProfile | None:
+    gateway = gateway_of(request)
+    return await gateway.archive.profile(record, gateway.plane.repository.entries.values())
+
+
+def _decision_response(decision: RecordedDecision, languages: Sequence[str]) -> Response:
     """Return a response of `Recorded` with every member and bit of the original answer."""
-    content = {name: getattr(decision, name) for name in Recorded.model_fields}
+    recorded = Recorded.model_fields.keys() - {"languages"}
+    content = {name: getattr(decision, name) for name in Recorded.model_fields if name in recorded}
+    content["languages"] = languages
     return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

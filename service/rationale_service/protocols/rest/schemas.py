@@ -29,7 +29,12 @@ OutputParameters = Annotated[dict[str, Any], _object(_SCALARS, binary_data="bool
 RequestParameters = Annotated[
     dict[str, Any],
     _object(
-        _SCALARS, binary_data_output="boolean", timeout="integer", explainer="string", reference_set="string"
+        _SCALARS,
+        binary_data_output="boolean",
+        timeout="integer",
+        explainer="string",
+        reference_set="string",
+        compare_with="string",
     ),
 ]
 ByFeature = Annotated[dict[str, Any], _object([{"type": "number"}, _NESTED])]
@@ -101,7 +106,9 @@ class InferRequest(_StrictMessage):
         default_factory=dict,
         max_length=_MOST_PARAMETERS,
         description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504; to "
-        "explain, `explainer` and `reference_set`: names of those to use, none for the default",
+        "explain, `explainer` and `reference_set`: names of those to use, none for the default; "
+        "`compare_with`: ids of recorded decisions, by commas, each the only reference of a row, or one for "
+        "all",
     )
 
 
@@ -181,6 +188,11 @@ class Instances(BaseModel):
         None, description="to explain: against which rows, written as instances are; a few"
     )
     reference_weights: list[float] | None = Field(None, description="of the references; none for equal ones")
+    compare_with: list[Row] | None = Field(
+        None,
+        description="to explain: the only reference of each instance, or one for all; rows, or ids of "
+        "recorded decisions of the model (scope audit)",
+    )
 
 
 _DRIFT = Field(

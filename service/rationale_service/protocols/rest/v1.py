@@ -152,7 +152,8 @@ async def predict(request: Request) -> Response:
     description="One explanation per instance. `explained_value` = `base_value` + the sum of "
     "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
     'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
-    "compared with. `explainer` says what explained.",
+    "compared with; `compare_with` compares each with a row or a recorded decision of its own. `explainer` "
+    "says what explained.",
     response_model=Explanations,
     responses=problem_responses(*REFUSALS),
     openapi_extra=_BODY,
@@ -240,11 +241,16 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
         raise MalformedError(
             "references must be a list of rows as instances is, reference_weights one of numbers"
         )
+    partners = message.get("compare_with")
+    if not (partners is None or (isinstance(partners, list) and partners)):
+        raise MalformedError("compare_with must be a list: of ids of decisions, or of rows as instances is")
+    are_ids = bool(partners) and all(isinstance(partner, str) for partner in partners)
     return InferenceRequest(
-        instances=RequestRows(rows, references, weights),
+        instances=RequestRows(rows, references, weights, None if are_ids else partners),
         faults=faults,
         explainer=name_of(message, "explainer"),
         reference_set=name_of(message, "reference_set"),
+        compare_with=tuple(partners) if are_ids else None,
     )
 
 
@@ -306,7 +312,7 @@ def _message(request: Request, body: bytearray, most_rows: int = _MOST_ROWS) -> 
     message = parse_json(body, most_json(request))
     if not isinstance(message, dict) or not isinstance(message.get("instances"), list):
         raise MalformedError(_NO_INSTANCES)
-    for name in ("instances", "references", "reference_weights"):
+    for name in ("instances", "references", "reference_weights", "compare_with"):
         rows = message.get(name)
         if isinstance(rows, list):
             check_rows(name, rows, most_rows)

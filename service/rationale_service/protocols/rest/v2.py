@@ -21,6 +21,7 @@ from rationale_service.engine.request import (
     InferenceRequest,
     check_form,
     check_parameters,
+    ids_of,
     name_of,
     note_twice,
     timeout_of,
@@ -182,7 +183,9 @@ _EXPLAIN = (
     "`explained_value`, `base_value`, `completeness_gap` [N, T] as far as the method has them. `parameters` "
     "name the method and the digest of the explanation. The parameter `explainer` chooses among a model's "
     "explainers. The parameter `reference_set`, or tensors `{input}_references` [K, …] beside the inputs "
-    "(and `reference_weights` [K]), choose what the rows are compared with."
+    "(and `reference_weights` [K]), choose what the rows are compared with. Tensors `{input}_compare_with` "
+    "[N or 1, …], or the parameter `compare_with` with ids of recorded decisions (by commas; scope audit), "
+    "compare each row with one of its own."
 )
 
 
@@ -267,6 +270,7 @@ def decode_request(
         timeout_s=timeout_of(parameters.get("timeout")),
         explainer=name_of(parameters, "explainer"),
         reference_set=name_of(parameters, "reference_set"),
+        compare_with=ids_of(parameters, "compare_with"),
     )
 
 

@@ -6,13 +6,13 @@ const LARGEST = 1e15; // from which on exponents are shorter than digits
 const MOST_DECIMALS = 9;
 const NEGLIGIBLE = 1e-6; // of the largest effect: what is less has no say in how many decimals all have
 
-/** 0.19694 → "0.1969", 24500 → "24,500", 1.2e-7 → "1.2e−7"; null → "–". `useGrouping` is toLocaleString's. */
-export function number(value, digits = DIGITS, useGrouping = "always") {
+/** 0.19694 → "0.1969", 24500 → "24,500", 1.2e-7 → "1.2e−7"; null → "–". The last two are toLocaleString's. */
+export function number(value, digits = DIGITS, useGrouping = "always", roundingMode = "halfExpand") {
   if (!isThere(value)) return "–";
   const size = Math.abs(value);
   if (size && (size < 1e-4 || size >= LARGEST)) return exponent(value, Math.max(1, digits - 3));
   const places = size >= 1000 ? 2 : Math.max(0, digits - (size < 1 ? 0 : order(size)));
-  return grouped(value, { maximumFractionDigits: places, useGrouping });
+  return grouped(value, { maximumFractionDigits: places, useGrouping, roundingMode });
 }
 
 /** With its sign, which says that it is a difference. */
@@ -24,10 +24,10 @@ export const rest = (value) => (value ? exponent(value) : "0");
 export const percent = (share) => `${number(share * 100, 3)}%`;
 
 /** A value of a feature, of whatever kind: 1956 may be a year, and has no mark of thousands. */
-export function formatted(value) {
+export function formatted(value, roundingMode) {
   if (value === undefined) return "not given";
   if (value === null || value === "") return "missing";
-  return typeof value === "number" ? number(value, 6, "min2") : String(value);
+  return typeof value === "number" ? number(value, 6, "min2", roundingMode) : String(value);
 }
 
 /**

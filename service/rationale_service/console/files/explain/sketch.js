@@ -1,4 +1,4 @@
-// The score along each slider of a form, and where it turns.
+// The score along each slider of a form, and where the decision turns.
 
 import { curve, draw } from "../pictures/curve.js";
 import { labelOf } from "../values.js";
@@ -6,25 +6,22 @@ import { outline } from "./along.js";
 
 const drawings = new WeakMap(); // by slider
 
-/** Draw what `along` found; without it, take away what is drawn. `rule` is what decides, or null. */
-export function sketch(form, found, rule) {
-  const result = found?.result ?? new Map();
-  const all = [...result.values()].flatMap(({ points }) => points.map(({ score }) => score));
+/** Draw the `curves` of `along`, the threshold of a `rule` and flip points of the API; without curves take away what is drawn. */
+export function sketch(form, { curves = new Map(), rule = null, flips = [] } = {}) {
+  const all = [...curves.values()].flatMap((points) => points.map(({ score }) => score));
   if (rule) all.push(rule.threshold);
   const scores = [all.reduce((a, b) => Math.min(a, b), Infinity), all.reduce((a, b) => Math.max(a, b), -Infinity)];
   for (const field of form.fields) {
     const { slider } = form.parts.get(field.name);
-    const { points = [], flips = [] } = result.get(field.name) ?? {};
+    const flip = flips.find(({ feature }) => feature === field.name);
     const span = form.spans.get(field.name);
     const edge = span ? (span[1] - span[0]) / 100 : 0; // by which ends of the curve may be rounded
     const isInside = (value) => span[0] - edge <= value && value <= span[1] + edge;
     if (slider && span) {
-      const threshold = found ? (rule?.threshold ?? null) : null;
-      const drawn = outline(field, points, span).filter(({ value }) => isInside(value));
-      draw(above(slider), { points: drawn, span, scores, threshold, flips: flips.map((one) => one.value).filter(isInside) });
+      const drawn = outline(field, curves.get(field.name) ?? [], span).filter(({ value }) => isInside(value));
+      draw(above(slider), { points: drawn, span, scores, threshold: rule?.threshold ?? null, flip: flip && isInside(flip.value) ? flip.value : null });
     }
-    const word = (flip) => `${rule.judge(flip.score)} at ${labelOf(field, flip.value)}`;
-    form.note(field, rule && flips.length ? `turns to ${flips.map(word).join(", ")}` : "");
+    form.note(field, flip ? `turns to ${flip.to} at ${labelOf(field, flip.value)}` : "");
   }
 }
 

@@ -1,4 +1,4 @@
-// The score along one feature: a small line above its slider, with the threshold and where it is crossed.
+// The score along one feature: a small line above its slider, with the threshold and the flip point.
 
 import { fill, svg } from "../dom.js";
 
@@ -11,9 +11,9 @@ export const curve = () =>
 
 /**
  * `points` [{value, score}] sorted by value; `span` [least, most] of the slider, `scores` [least, most] of all curves;
- * `threshold` and `flips` (values) where there are such.
+ * `threshold` and `flip` (a value) are null where there is none.
  */
-export function draw(element, { points, span, scores, threshold = null, flips = [] }) {
+export function draw(element, { points, span, scores, threshold = null, flip = null }) {
   const x = (value) => (span[1] > span[0] ? ((value - span[0]) / (span[1] - span[0])) * WIDTH : WIDTH / 2);
   const y = (score) => 92 - ((score - scores[0]) / (scores[1] - scores[0] || 1)) * 84;
   const line = points.map(({ value, score }) => `${x(value).toFixed(1)},${y(score).toFixed(1)}`).join(" ");
@@ -21,6 +21,6 @@ export function draw(element, { points, span, scores, threshold = null, flips = 
     element,
     threshold !== null && svg("line", { class: "threshold", x1: 0, x2: WIDTH, y1: y(threshold), y2: y(threshold) }),
     points.length && svg("polyline", { class: "score", points: line }),
-    flips.map((flip) => svg("line", { class: "flip", x1: x(flip), x2: x(flip), y1: 0, y2: HEIGHT })),
+    flip !== null && svg("line", { class: "flip", x1: x(flip), x2: x(flip), y1: 0, y2: HEIGHT }),
   );
 }

@@ -7,6 +7,7 @@ import { Form } from "../form.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
+import { recoursePanel } from "../recourse.js";
 import * as rows from "../rows.js";
 import { isShare } from "../score.js";
 import { shownOf } from "../values.js";
@@ -80,6 +81,7 @@ class View {
   applicant() {
     const { comparisons } = this.model.decision;
     this.decide = h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …");
+    this.recourse = h("input", { type: "checkbox", onchange: () => this.moved() });
     this.stability = comparisons.length ? h("input", { type: "checkbox", checked: true, onchange: () => this.moved() }) : null;
     return h(
       "section",
@@ -88,6 +90,7 @@ class View {
       h("p", { class: "quiet" }, "Move a slider, and what would be decided is shown: nothing is recorded."),
       this.form.element,
       this.stability && h("p", { class: "check" }, h("label", { class: "row" }, this.stability, `Tell which reasons stay by other references: ${others(comparisons)}`)),
+      h("p", { class: "check" }, h("label", { class: "row" }, this.recourse, "With recourse: what would have changed the decision")),
       this.formTold,
       h("p", { class: "row" }, this.decide),
       this.confirm,
@@ -122,7 +125,7 @@ class View {
   }
 
   more() {
-    return this.stability?.checked ? { stability: true } : {};
+    return { ...(this.stability?.checked && { stability: true }), ...(this.recourse.checked && { recourse: true }) };
   }
 
   rested() {
@@ -214,12 +217,34 @@ class View {
         row && this.details("What it was on", this.instance(row, record, isOther)),
         this.details("Digests", this.digests(answer, record)),
       ),
+      answer.recourse !== undefined && this.changing(answer, row, isOther),
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
     this.now.hidden = false;
     fill(this.now, outcome.cloneNode(true), ` score ${this.figure(answer.score)}`);
     this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${this.figure(answer.score)}, ${answer.reasons.length} reasons`;
+  }
+
+  /** What would have changed it. */
+  changing(answer, row, isOther) {
+    const form = isOther ? { fields: [], groups: [] } : { fields: this.fields, groups: this.model.groups };
+    const take = isOther || !row ? null : (changes) => this.put({ ...row, ...changes });
+    const save = (text, name) => this.saved(text, `${name}-${answer.id ?? "what-if"}.txt`);
+    return recoursePanel(answer, row, form, { take, save, figure: (score) => this.figure(score) });
+  }
+
+  /** Put a row into the form. */
+  put(row) {
+    this.form.set(rows.read(this.fields, rows.written(row)));
+    this.moved();
+  }
+
+  /** A link by which a text is saved. */
+  saved(text, name) {
+    const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+    this.signal.addEventListener("abort", () => URL.revokeObjectURL(url));
+    return h("a", { href: url, download: name }, "Save it as a file");
   }
 
   /** A score as text. */
@@ -352,17 +377,7 @@ class View {
         h(
           "p",
           { class: "row" },
-          h(
-            "button",
-            {
-              type: "button",
-              onclick: () => {
-                this.form.set(rows.read(this.fields, rows.written(row)));
-                this.moved();
-              },
-            },
-            "Put these values into the form",
-          ),
+          h("button", { type: "button", onclick: () => this.put(row) }, "Put these values into the form"),
           h("a", { href: address.changed({ view: "explain", row: rows.written(row), decision: "" }) }, "Move them with sliders, in Explain"),
         ),
     ];
@@ -428,6 +443,12 @@ class View {
       { name: "template", onchange: () => (draw(), fill(out)) },
       Object.entries(TEMPLATES).map(([name, called]) => h("option", { value: name, selected: name === letters.template }, called)),
     );
+    const language = h("select", { name: "language", onchange: () => fill(out) });
+    const chooser = h("div", {});
+    const offer = ({ languages }) => {
+      fill(language, languages.map((code) => h("option", { value: code }, languageName(code))));
+      fill(chooser, languages.length > 1 && h("label", { class: "entry" }, h("span", {}, "Language"), language));
+    };
     const isReferred = answer.decision === "refer";
     const judgment = h("textarea", { name: "judgment", placeholder: "One reason a line" });
     const inputs = new Map(); // path → {called, control, read()}
@@ -451,7 +472,8 @@ class View {
       try {
         if (isReferred) message.variables.judgment = linesOf(judgment);
         Object.assign(message, given.read());
-        const made = await api.post(`${AUDIT}${answer.id}:notice`, message, { signal: this.signal });
+        const asked = language.value ? `?language=${language.value}` : "";
+        const made = await api.post(`${AUDIT}${answer.id}:notice${asked}`, message, { signal: this.signal });
         fill(out, this.letter(made));
       } catch (error) {
         fill(out, h("p", { class: "problem" }));
@@ -462,6 +484,8 @@ class View {
       return h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "An approval has none."));
     }
     draw();
+    if (record) offer(record);
+    else api.get(AUDIT + answer.id, { signal: this.signal }).then(offer, () => {}); // who may not read it gets no notice
     return h(
       "section",
       { class: "panel", "aria-label": "Notice" },
@@ -469,6 +493,7 @@ class View {
       h("p", { class: "quiet" }, "What the applicant is told: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
       isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
       h("label", { class: "entry" }, h("span", {}, "Template"), choice),
+      chooser,
       body,
       given.field,
       h("p", {}, h("button", { type: "button", onclick: write }, "Write the notice")),
@@ -476,13 +501,11 @@ class View {
     );
   }
 
-  letter({ id, text, warnings }) {
-    const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
-    this.signal.addEventListener("abort", () => URL.revokeObjectURL(url));
+  letter({ id, text, language, warnings }) {
     return [
       warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
-      h("pre", { class: "letter", tabindex: 0, "aria-label": "The notice" }, text),
-      h("p", {}, h("a", { href: url, download: `notice-${id}.txt` }, "Save it as a file")),
+      h("pre", { class: "letter", tabindex: 0, lang: language, "aria-label": "The notice" }, text),
+      h("p", {}, this.saved(text, `notice-${id}.txt`)),
     ];
   }
 }
@@ -545,6 +568,9 @@ function group(name, called, more, inputs) {
   inputs.set(name, unset);
   return [h("label", { class: "entry" }, h("span", {}, called), choice), inner];
 }
+
+/** de → German. */
+const languageName = (code) => new Intl.DisplayNames("en", { type: "language" }).of(code);
 
 const linesOf = (area) => area.value.split("\n").map((line) => line.trim()).filter(Boolean);
 

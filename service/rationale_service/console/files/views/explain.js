@@ -2,8 +2,7 @@
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
-import { Scores, along, together } from "../explain/along.js";
-import { changes } from "../explain/changes.js";
+import { Scores, along } from "../explain/along.js";
 import { sketch } from "../explain/sketch.js";
 import { source } from "../explain/source.js";
 import { Form } from "../form.js";
@@ -12,6 +11,7 @@ import { parseNumber } from "../parse.js";
 import { bars, scaleOf, shortened } from "../pictures/bars.js";
 import { classTable } from "../pictures/classes.js";
 import { summaryOf } from "../pictures/summary.js";
+import { HEADING, officersCopy } from "../recourse.js";
 import * as rows from "../rows.js";
 import { classScores, element, isShare, predictedClass, ruleOf, targetName, targetOption, targets } from "../score.js";
 import { shownOf, titleOf, typical } from "../values.js";
@@ -69,16 +69,16 @@ class Explain {
     this.panels = h("div", { class: "answers" });
     this.told = h("p", { class: "problem panel", role: "alert", hidden: true });
     this.busy = h("span", { class: "quiet", role: "status", hidden: true }, "The gateway is working on it …");
-    this.changes = h("section", { class: "panel", hidden: true });
+    this.recourse = h("section", { class: "panel recourse", "aria-label": HEADING, hidden: true });
     this.tools = h("div", { class: "tools-row" });
     this.root.append(
       h("h1", {}, `Explain ${this.model.model}`),
       this.tools,
       this.busy,
       h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, source(this.model, { take: (row) => this.take(row), present: () => this.form.row }), this.form.element), h("div", {}, this.summary, this.told, this.panels)),
-      this.changes,
+      this.recourse,
     );
-    sketch(this.form, null, null); // so that nothing moves when the curves are there
+    sketch(this.form); // so that nothing moves when the curves are there
     await this.second();
     this.toolbar();
     this.moved(this.form.row);
@@ -86,10 +86,11 @@ class Explain {
 
   // --- asking ---------------------------------------------------------------------------------------------
 
-  /** The row is another one: ask for it, and for the curves once it stays. */
+  /** The row is another one: ask for it, and for the curves and recourse once it stays. */
   moved(row) {
     clearTimeout(this.idle);
     this.curves?.abort();
+    this.recourse.setAttribute("aria-busy", "true");
     this.root.dataset.asking = rows.written(row);
     if (this.trouble) return this.unanswered(this.trouble);
     this.latest.ask(row);
@@ -99,10 +100,10 @@ class Explain {
   /** There is no score: nothing of a former one stays. */
   unanswered(text) {
     this.tell(text);
-    this.summary.hidden = this.changes.hidden = true;
+    this.summary.hidden = this.recourse.hidden = true;
     fill(this.summary);
     fill(this.panels);
-    sketch(this.form, null, null);
+    sketch(this.form);
   }
 
   tell(text) {
@@ -222,16 +223,34 @@ class Explain {
     const relevance = (field) => amounts.get(field.name) ?? 0;
     const scores = new Scores(this.model, this.explainer, scoreOf);
     try {
-      const found = await along({ row, fields: this.fields, spans: this.form.spans, scores, rule, relevance, signal });
-      sketch(this.form, found, rule);
-      const figure = (one) => this.figure(this.present, one);
-      const several = rule && (await together({ ...found, row, scores, rule, signal }));
-      const take = (next) => this.take(next);
-      fill(this.changes, changes({ found, several, rule, row, form: this.form, take, figure }));
-      this.changes.hidden = false;
+      const curves = await along({ row, fields: this.fields, spans: this.form.spans, scores, relevance, signal });
+      sketch(this.form, { curves, rule });
+      if (this.model.decision) sketch(this.form, { curves, rule, flips: await this.changing(row, signal) });
       this.root.dataset.drawn = rows.written(row);
     } catch (error) {
       if (error.name !== "AbortError") this.tell(worded(error));
+    }
+  }
+
+  /** Show what would have changed the decision; returns the flip points, none where the gateway tells none. */
+  async changing(row, signal) {
+    const show = (...content) => fill(this.recourse, h("h2", {}, HEADING), content);
+    if (this.recourse.hidden) show(h("p", { class: "quiet" }, "The gateway searches …"));
+    this.recourse.hidden = false;
+    const only = Object.fromEntries(this.model.decision.decision_only_features.map(({ name }) => [name, null]));
+    const asked = () => api.decide(this.model.model, [{ ...row, ...only }], { dry_run: true, recourse: true }, { signal });
+    try {
+      const { decisions } = await api.patiently(asked, { signal });
+      const form = { fields: rows.decisionFields(this.model), groups: this.model.groups };
+      const take = (changes) => this.take(Object.fromEntries(Object.entries({ ...row, ...changes }).filter(([name]) => Object.hasOwn(row, name))));
+      show(officersCopy(decisions[0], row, form, { take, figure: (score) => this.figure(this.present, score) }));
+      return decisions[0].recourse.flip_points;
+    } catch (error) {
+      if (!(error instanceof api.Problem)) throw error;
+      show(h("p", { class: "quiet" }, worded(error)));
+      return [];
+    } finally {
+      if (!signal.aborted) this.recourse.removeAttribute("aria-busy");
     }
   }
 

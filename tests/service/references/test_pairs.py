@@ -1,0 +1,246 @@
+"""Why A and not B: each row against a row, or a recorded decision, of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from typer.testing import CliRunner
+
+from rationale import DeepShap, ExactShap, OpenReferences, TreeShap, compile_model
+from rationale_service.cli.main import app
+from rationale_service.protocols.grpc.servicer import infer
+from rationale_service.security.keys import Scope, new_key
+from tests.compiler.models import NAMES, mlp, rows
+from tests.references import trees as forest
+from tests.service.decisions.decided import NETWORK, TABLE
+from tests.service.explaining import Gate, administered
+from tests.service.references.request_time import (
+    ATTRIBUTIONS,
+    BASE,
+    R,
+    X,
+    arrays,
+    ask,
+    client,
+    folder,
+    served,
+    tensor,
+)
+
+__all__ = ["client", "folder"]  # fixtures, found by their names
+
+PARTNERS = rows(3, 5, seed=7)
+TREES = forest.random_trees(3, ("LEQ", "LT"), columns=3)
+
+
+def expected(partners: np.ndarray = PARTNERS) -> np.ndarray:
+    compiled = compile_model(mlp(), DeepShap(OpenReferences(1)), targets="all")
+    return compiled.explain(X, compare_with=partners)[ATTRIBUTIONS]
+
+
+async def test_tensors_of_partners(client: httpx.AsyncClient) -> None:
+    for partners in (PARTNERS, PARTNERS[:1]):
+        answer = await ask(client, tensor("x_compare_with", partners))
+        np.testing.assert_allclose(arrays(answer)[ATTRIBUTIONS], expected(partners), rtol=1e-5, atol=1e-6)
+        assert len(answer.json()["parameters"]["references"]) == 64
+    assert len(served(client)) == 1  # an entry for one reference, made once
+
+
+async def test_rows_over_v1(client: httpx.AsyncClient) -> None:
+    names = ["age", "income", "debt", "years", "cards"]
+    named = [dict(zip(names, row, strict=True)) for row in PARTNERS.tolist()]
+    for partners, count in ((named, 3), (named[:1], 1)):
+        body = {"instances": X.tolist(), "compare_with": partners}
+        answer = await client.post("/v1/models/net:explain", json=body)
+        assert answer.status_code == 200, answer.text
+        got = [
+            [[t["attributions"][name] for name in names] for t in explanation["targets"]]
+            for explanation in answer.json()["explanations"]
+        ]
+        np.testing.assert_allclose(got, expected(PARTNERS[:count]), rtol=1e-5, atol=1e-6)
+
+
+async def test_over_grpc(client: httpx.AsyncClient) -> None:
+    handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
+    message = pb.ModelInferRequest(model_name="net_explain")
+    for name, array in (("x", X), ("x_compare_with", PARTNERS)):
+        message.inputs.add(name=name, datatype="FP32", shape=array.shape)
+        message.raw_input_contents.append(array.tobytes())
+    answer = await infer(handler, message, None)
+    outputs = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+    attributions = np.frombuffer(outputs[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
+    np.testing.assert_allclose(attributions, expected(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["made for it", "compiled with three"])
+async def test_trees(tmp_path: Path, quick: Gate, written: bool) -> None:
+    """Exact, missing values too; own references of a request as well."""
+    model, x, partners = forest.regressor(TREES), forest.rows(2, 4), forest.rows(1, 4)
+    compile_model(model, TreeShap(forest.rows(3, 5)), targets="all").write(tmp_path / "models", "net")
+    if written:
+        compile_model(model, TreeShap(OpenReferences(3)), targets="all").write(tmp_path / "models", "net")
+        quick.close()
+    instances, others = (
+        [[None if np.isnan(v) else v for v in row] for row in a.tolist()] for a in (x, partners)
+    )
+    async with administered(tmp_path) as client:
+        body: dict[str, Any] = {"instances": instances, "compare_with": others}
+        paired = await client.post("/v1/models/net:explain", json=body)
+        body = {"instances": instances, "references": others[:3]}
+        shared = await client.post("/v1/models/net:explain", json=body)
+    for i, explanation in enumerate(paired.json()["explanations"]):
+        got = [[*t["attributions"].values()] for t in explanation["targets"]]
+        one = forest.shapley(lambda z: forest.scores(TREES, z), x[[i]], partners[[i]])[0]
+        np.testing.assert_allclose(got, one, atol=1e-5)
+        for t, target in enumerate(explanation["targets"]):
+            moved = target["explained_value"] - target["base_value"]
+            np.testing.assert_allclose(sum(got[t]), moved, atol=1e-5)
+    all_three = forest.shapley(lambda z: forest.scores(TREES, z), x, partners[:3])
+    got = [[[*t["attributions"].values()] for t in e["targets"]] for e in shared.json()["explanations"]]
+    np.testing.assert_allclose(got, all_three, atol=1e-5)
+
+
+REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
+    "another number": (
+        [tensor("x_compare_with", PARTNERS[:2])],
+        {},
+        "2 rows for 3: send one for each, or one",
+    ),
+    "references too": (
+        [tensor("x_compare_with", PARTNERS), tensor("x_references", R)],
+        {},
+        "leave references and reference_set out",
+    ),
+    "a set too": ([tensor("x_compare_with", PARTNERS)], {"reference_set": "s"}, "leave references"),
+    "width": ([tensor("x_compare_with", PARTNERS[:, :4])], {}, "takes"),
+    "another input": ([tensor("y_compare_with", PARTNERS)], {}, "unknown input"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_refused(client: httpx.AsyncClient, name: str) -> None:
+    more, parameters, message = REFUSED[name]
+    answer = await ask(client, *more, **parameters)
+    assert answer.status_code == 422, answer.text
+    assert message in answer.json()["detail"]
+    assert served(client) == set()
+
+
+@pytest.mark.parametrize("wrong", ["x", [], {}, 1])
+async def test_what_is_no_list(client: httpx.AsyncClient, wrong: Any) -> None:
+    answer = await client.post(
+        "/v1/models/net:explain", json={"instances": X.tolist(), "compare_with": wrong}
+    )
+    assert answer.status_code == 400
+    assert "compare_with must be a list" in answer.json()["detail"]
+
+
+async def test_a_method_whose_references_are_in_the_graph(tmp_path: Path, quick: Gate) -> None:  # noqa: ARG001
+    compile_model(mlp(), ExactShap(BASE), targets="all").write(tmp_path / "models", "net")
+    async with administered(tmp_path) as client:
+        answer = await ask(client, tensor("x_compare_with", PARTNERS))
+        assert answer.status_code == 422
+        assert "needs its references beforehand" in answer.json()["detail"]
+
+
+@pytest.fixture
+def deciding(tmp_path: Path) -> Path:
+    """A repository with a perceptron that decides, and one more model."""
+    network = mlp((5, 64, 64, 1), last="Sigmoid")
+    for name in ("net", "other"):
+        compiled = compile_model(network, DeepShap(rows(7, 5)), feature_names=NAMES, decision=NETWORK)
+        compiled.write(tmp_path / "models", name)
+    return tmp_path
+
+
+INSTANCES = [{**row, "bankruptcies": 0} for row in TABLE[:3]]
+
+
+async def decided(client: httpx.AsyncClient, model: str = "net", **headers: str) -> list[str]:
+    answer = await client.post(f"/v1/models/{model}:decide", json={"instances": INSTANCES}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return [decision["id"] for decision in answer.json()["decisions"]]
+
+
+async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    """The same numbers as for their rows, over v1 and OIP; each such call is recorded."""
+    async with administered(deciding) as client:
+        ids = await decided(client)
+        answers = [
+            await client.post(
+                "/v1/models/net:explain", json={"instances": TABLE[3:6], "compare_with": partners}
+            )
+            for partners in (TABLE[:3], ids, ids[:1], TABLE[:1])
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 4, [a.text for a in answers]
+        by_rows, by_ids, by_id, by_row = (answer.json() for answer in answers)
+        assert by_rows == by_ids
+        assert by_id == by_row
+        x = np.array([[row[name] for name in NAMES] for row in TABLE[3:6]], np.float32)
+        oip = await ask(client, x=x, compare_with=", ".join(ids))
+        groups = arrays(oip)["group_attributions"][:, 0]
+        values = [[*explanation["attributions"].values()] for explanation in by_ids["explanations"]]
+        np.testing.assert_allclose(groups, values, rtol=1e-6)
+        for e in by_ids["explanations"]:
+            assert abs(e["explained_value"] - e["base_value"] - sum(e["attributions"].values())) < 1e-6
+        other = await decided(client, "other")
+        for partner, status, message in (
+            ("0" * 32, 404, "no decision"),
+            ("x", 404, "32 digits"),
+            (other[0], 422, "is not of the model 'net'"),
+        ):
+            body = {"instances": TABLE[3:6], "compare_with": [partner]}
+            answer = await client.post("/v1/models/net:explain", json=body)
+            assert answer.status_code == status, answer.text
+            assert message in answer.json()["detail"]
+    listed = CliRunner().invoke(app, ["audit", "acts", "--repository", str(deciding / "models")])
+    acts = [json.loads(line) for line in listed.stdout.splitlines()]
+    compared = [act for act in acts if act["act"] == "COMPARE"]
+    assert [act["status"] for act in compared] == [200, 200, 200, 404, 404, 422]
+    assert compared[0]["detail"] == {"compare_with": ids}
+
+
+async def test_decisions_need_the_scope_that_reads_them(deciding: Path, quick: Gate, tmp_path: Path) -> None:  # noqa: ARG001
+    tokens, tables = {}, []
+    for name, scopes in (
+        ("teller", [Scope.DECIDE, Scope.EXPLAIN]),
+        ("officer", [Scope.EXPLAIN, Scope.AUDIT]),
+    ):
+        tokens[name], table = new_key(name, scopes, None)
+        tables.append(table)
+    keys = tmp_path / "keys.toml"
+    keys.write_text("\n".join(tables))
+    keys.chmod(0o600)
+    async with administered(deciding, keys_file=keys) as client:
+        as_teller, as_officer = ({"x-api-key": tokens[name]} for name in ("teller", "officer"))
+        ids = await decided(client, **as_teller)
+        body = {"instances": TABLE[3:6], "compare_with": ids}
+        refused = await client.post("/v1/models/net:explain", json=body, headers=as_teller)
+        assert refused.status_code == 403
+        assert "audit" in refused.json()["detail"]
+        answer = await client.post("/v1/models/net:explain", json=body, headers=as_officer)
+        assert answer.status_code == 200, answer.text
+
+
+async def test_inputs_that_the_trail_does_not_hold(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    key = deciding / "audit.key"
+    key.write_bytes(b"k" * 44)
+    key.chmod(0o600)
+    async with administered(deciding, audit_inputs="hashed", audit_key_file=key) as client:
+        ids = await decided(client)
+        body = {"instances": TABLE[3:6], "compare_with": ids}
+        answer = await client.post("/v1/models/net:explain", json=body)
+        assert answer.status_code == 422
+        assert "are hashed in the trail: send the row itself" in answer.json()["detail"]
+
+
+async def test_a_decision_takes_no_partner(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    async with administered(deciding) as client:
+        body = {"instances": INSTANCES, "compare_with": INSTANCES}
+        answer = await client.post("/v1/models/net:decide", json=body)
+        assert answer.status_code == 422
+        assert "'compare_with' is of explanations" in answer.json()["detail"]
