@@ -122,7 +122,7 @@ def notice(
         keep_trailing_newline=True,
     )
     values = {"date": datetime.date.today().isoformat(), **variables}
-    filled = {"decision": answer, "reasons": reasons, "plans": plans, "language": language}
+    filled: dict[str, Any] = {"decision": answer, "reasons": reasons, "plans": plans, "language": language}
     filled["review"] = {"of": answer["reviews"], "by_person": is_judgment} if "reviews" in answer else None
     context = {**_Variables(values), **filled}
     try:
