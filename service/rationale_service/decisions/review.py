@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from rationale.schema.manifest import Manifest
 from rationale_service.decisions.archive import Archive
 from rationale_service.decisions.decider import (
     DECIDE,
@@ -123,7 +124,7 @@ class Reviews:
         check_repeated([recorded], _ids(first), first.id)
         return recorded
 
-    def _manifest(self, model: str) -> Any:
+    def _manifest(self, model: str) -> Manifest | None:
         try:
             return self._plane.repository.decider(model).manifest
         except ServiceError:  # it is no longer served: the default applies

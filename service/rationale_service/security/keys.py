@@ -3,7 +3,7 @@
 A key is a random token of 256 bits that its caller sends as `Authorization: Bearer TOKEN` or as
 `X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows only its SHA-256, from a file or the
 environment: a token of that entropy needs no slow hash. Without keys everybody may infer, explain and decide;
-if only this machine reaches the gateway, callers may also administer it and read old decisions.
+if only this machine reaches the gateway, callers may also administer it, and read and review old decisions.
 """
 
 import datetime
@@ -160,7 +160,8 @@ def read_keyring(
     Args:
         inline: TOML in the form of the file.
         admin_is_local: True if only this machine reaches the admin API, which is then open without keys.
-        is_local: True if only this machine reaches the gateway; old decisions are then open without keys.
+        is_local: True if only this machine reaches the gateway; decisions and reviews are then open without
+            keys.
 
     Raises:
         InvalidOptionError: if the file is missing or broken, or two keys share a name or a token.

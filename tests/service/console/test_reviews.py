@@ -39,7 +39,7 @@ def test_a_decision_is_contested_corrected_and_judged(watch: Callable[[str], Wat
     panel.get_by_text("Correct its inputs").click()
     correct = panel.locator("details", has_text="Correct its inputs")
     correct.get_by_label("Who reviews it").fill("M. Officer")
-    correct.get_by_label("late_payments_2y").fill("0")
+    correct.get_by_label("Late payments in two years").fill("0")
     correct.get_by_role("button", name="Decide again, and record it").click()
     expect(page.get_by_text("What differs from the first decision")).to_be_visible()
     told = history(gateway, first["id"])

@@ -83,6 +83,7 @@ def test_the_entry_is_found_by_its_digests_whatever_its_name(
     decided: Decided, declined: RecordedDecision, copied: Path
 ) -> None:
     replayed = Replayer(decided.settings, copied).replay(declined)
+    assert replayed.entry is not None
     assert (replayed.entry.name, replayed.differences, replayed.elsewhere) == ("old", (), ())
 
 

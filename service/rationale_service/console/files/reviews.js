@@ -44,9 +44,9 @@ export function valueOf(text, before) {
 
 /**
  * The panel of a decision's case. `row` is what it was on, or null; `show(id)` shows another decision of the case,
- * `refused(error, place)` tells of what went wrong.
+ * `refused(error, place)` tells of what went wrong, `called(name)` is a feature's title.
  */
-export function panel(id, row, { show, refused, signal }) {
+export function panel(id, row, { show, refused, called, signal }) {
   const content = h("div", { "aria-live": "polite" }, h("p", { class: "quiet" }, "…"));
   const told = h("p", { class: "problem", role: "alert" });
 
@@ -126,7 +126,7 @@ export function panel(id, row, { show, refused, signal }) {
 
   function judgeForm() {
     const reviewer = h("input", { required: true, maxlength: 255 });
-    const decision = h("select", {}, ["approve", "decline"].map((one) => h("option", { value: one }, OUTCOMES[one])));
+    const decision = h("select", { required: true }, h("option", { value: "" }, "choose …"), ["approve", "decline"].map((one) => h("option", { value: one }, OUTCOMES[one])));
     const reasons = h("textarea", { rows: 3 });
     const fields = [entry("Who reviews it", reviewer), entry("Decision", decision), entry("Reasons, one a line, such as R05: text", reasons)];
     const message = () => ({ reviewer: reviewer.value, decision: decision.value, reasons: reasonsOf(reasons.value) });
@@ -136,7 +136,7 @@ export function panel(id, row, { show, refused, signal }) {
   function correctForm() {
     const reviewer = h("input", { required: true, maxlength: 255 });
     const inputs = Object.entries(row).map(([name, value]) => [name, value, h("input", { value: typeof value === "string" ? value : JSON.stringify(value ?? "").replace(/^""$/, "") })]);
-    const fields = [entry("Who reviews it", reviewer), inputs.map(([name, , input]) => entry(name, input))];
+    const fields = [entry("Who reviews it", reviewer), inputs.map(([name, , input]) => entry(called(name), input))];
     const instance = () => Object.fromEntries(inputs.map(([name, value, input]) => [name, valueOf(input.value, value)]));
     return form("Correct its inputs", "review", fields, "Decide again, and record it", () => ({ reviewer: reviewer.value, instance: instance() }), (answer) => show(answer.id));
   }

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,8 @@ class DatabaseTrail:
         self._busy_since_s: float | None = None  # start of the thread's present transaction
         self._stopping = threading.Event()
         self._count_s = 0.0  # next count of the decisions that wait for a review
+        self._count: Future[None] = Future()
+        self._count.set_result(None)
         self._models: set[str] = set()
 
     def start(self) -> None:
@@ -134,7 +136,8 @@ class DatabaseTrail:
         with contextlib.suppress(queue.Full):
             self._jobs.put(None, timeout=patience_s)
         thread.join(max(end_s - time.monotonic(), 0))
-        if self._ledger is not None and not thread.is_alive():
+        is_counting = bool(wait([self._count], max(end_s - time.monotonic(), 0)).not_done)
+        if self._ledger is not None and not thread.is_alive() and not is_counting:
             self._ledger.close()
 
     @property
@@ -271,7 +274,7 @@ class DatabaseTrail:
         if self._outage.reason is None and time.monotonic() >= self._count_s:
             self._count_s = time.monotonic() + _COUNT_S
             with contextlib.suppress(RuntimeError):  # the readers have stopped
-                self._readers.submit(self._count_waiting)
+                self._count = self._readers.submit(self._count_waiting)
 
     def _count_waiting(self) -> None:
         """Count the decisions that wait for a review, beside the thread that writes."""

@@ -82,7 +82,7 @@ class View {
 
   /** What panels of reviews need of this view. */
   reviewing() {
-    return { show: (id) => this.look(id), refused: (error, place) => this.refused(error, place), signal: this.signal };
+    return { show: (id) => this.look(id), refused: (error, place) => this.refused(error, place), called: (name) => this.called(name), signal: this.signal };
   }
 
   applicant() {
