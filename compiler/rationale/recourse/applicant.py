@@ -77,9 +77,13 @@ def changed_rows(
         for name, value in features.items():
             if name in places:
                 tensor, index = places[name]
-                is_text = isinstance(flat[tensor][i, index], bytes)  # as a server's tensors hold texts
-                flat[tensor][i, index] = value.encode() if is_text else value
+                flat[tensor][i, index] = as_element(value, flat[tensor][i, index])
     return rows
+
+
+def as_element(value: Any, present: Any) -> Any:
+    """Return a value in the type of an input's element: a server's tensors hold texts as bytes."""
+    return value.encode() if isinstance(present, bytes) else value
 
 
 @dataclass(frozen=True, eq=False)

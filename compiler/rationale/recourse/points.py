@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.recourse.applicant import Applicant
+from rationale.recourse.applicant import Applicant, as_element
 from rationale.recourse.candidates import Candidates, candidates
 from rationale.recourse.cells import run_around
 from rationale.recourse.levers import Lever, Region, changed, triggers
@@ -69,15 +69,44 @@ class PointSpace:
 
     def scan(self, changes: Changes) -> Scan:
         risks = np.full(len(self.candidates.owner), np.inf)
-        allowed, owner = np.flatnonzero(np.isfinite(self.candidates.cost)), self.candidates.owner
-        after = [{**changes, int(owner[i]): int(i)} for i in allowed]
-        own, *risks[allowed] = self.applicant.risks([self.candidates.after(e) for e in (changes, *after)])
+        own, *risks[self.allowed] = self.applicant.sign * self.applicant.entry.scores(self._rows(changes))
         return float(own), risks
+
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        """The candidates that the rules allow."""
+        return np.flatnonzero(np.isfinite(self.candidates.cost))
+
+    def _rows(self, changes: Changes) -> dict[str, np.ndarray]:
+        """Return the row after changes, and after each candidate that the rules allow."""
+        listed = self.candidates
+        if any(lever.action.moves for lever in listed.levers):  # what moves along depends on the changes
+            each = [{**changes, int(listed.owner[i]): int(i)} for i in self.allowed]
+            return self.applicant.rows([listed.after(one) for one in (changes, *each)])
+        row = self.applicant.rows([listed.after(changes)])
+        rows = {name: np.repeat(array, len(self.allowed) + 1, axis=0) for name, array in row.items()}
+        for (tensor, index), (places, values) in self._settings.items():
+            rows[tensor].reshape(len(rows[tensor]), -1)[places, index] = values
+        return rows
+
+    @cached_property
+    def _settings(self) -> dict[tuple[str, int], tuple[list[int], list[Any]]]:
+        """The rows and the values that candidates set, by input and flat index."""
+        listed, places = self.candidates, self.applicant.places
+        flat = {name: array.reshape(-1) for name, array in self.applicant.inputs.items()}
+        found = dict[tuple[str, int], tuple[list[int], list[Any]]]()
+        for row, i in enumerate(self.allowed.tolist(), 1):
+            for name, value in listed.after({int(listed.owner[i]): i}).items():
+                if name in places:
+                    tensor, index = places[name]
+                    rows, values = found.setdefault((tensor, index), ([], []))
+                    rows.append(row)
+                    values.append(as_element(value, flat[tensor][index]))
+        return found
 
     def scores(self) -> np.ndarray:
         """Return the score of each candidate alone."""
-        after = [self.candidates.after({int(lever): i}) for i, lever in enumerate(self.candidates.owner)]
-        return self.applicant.sign * self.applicant.risks(after) if after else np.zeros(0)
+        return self.applicant.sign * self.scan({})[1]
 
     def is_impossible(self) -> bool:
         """Return False: points prove nothing."""

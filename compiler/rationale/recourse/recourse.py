@@ -70,18 +70,25 @@ class RecourseFinder:
             values: its features, and what knock-outs read; see `decisions.rows.feature_values`.
             answer: the entry's decision on it.
         """
-        is_logistic = self.boxes is not None and self.boxes.is_logistic
-        applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer, is_logistic)
-        if applicant.error > MOST_ERROR:
-            return replace(self, boxes=None).find(entry, inputs, values, answer)
-        points = tuple(flip_points(applicant, self._flip_spaces(applicant)))
+        applicant = self.applicant(entry, inputs, values, answer)
+        points = self.flip_points(applicant)
         if answer.decision == "approve":
             return Recourse(points, note="The decision is an approval.")
         if not self.profile.actionable:
             return Recourse(points, note="The decision profile does not say what an applicant can change.")
-        return replace(self._plans(applicant), flip_points=points)
+        return replace(self.plans(applicant), flip_points=points)
 
-    def _plans(self, applicant: Applicant) -> Recourse:
+    def applicant(self, entry: Entry, inputs: Tensors, values: Values, answer: Answered) -> Applicant:
+        """Return an applicant; see `find`."""
+        is_logistic = self.boxes is not None and self.boxes.is_logistic
+        return Applicant(entry, self.manifest, self.places, inputs, values, answer, is_logistic)
+
+    def flip_points(self, applicant: Applicant) -> tuple[FlipPoint, ...]:
+        """Return the flip point of each feature or group that has one."""
+        return tuple(flip_points(applicant, self._flip_spaces(applicant)))
+
+    def plans(self, applicant: Applicant) -> Recourse:
+        """Return the plans for an applicant who is not approved."""
         levers = [lever for lever in self.actionable if lever.can_change(applicant.values)]
         changeable = {name for lever in levers for name in lever.members}
         for rule in triggered(self.profile, applicant.values):
@@ -89,7 +96,7 @@ class RecourseFinder:
                 note = f"A knock-out declines by '{rule.feature}', which the applicant cannot change."
                 return Recourse(search="complete", note=note)
         space: CellSpace | PointSpace
-        if self.actionable_trees is not None:
+        if self.actionable_trees is not None and applicant.error <= MOST_ERROR:
             space = self.actionable_trees.space(applicant).reduced()
         else:
             space = point_space(applicant, levers, self.fields)
@@ -102,10 +109,12 @@ class RecourseFinder:
     def _flip_spaces(self, applicant: Applicant) -> list[CellSpace | PointSpace]:
         groups = [lever for lever in self.groups if lever.can_change(applicant.values)]
         members = {name for lever in groups for name in lever.members}
-        others = [lever for lever in self.other_features if lever.name not in members]
-        spaces: list[CellSpace | PointSpace] = []
-        if self.tree_features is not None:
-            spaces.append(self.tree_features.space(applicant))
+        trees = self.tree_features if applicant.error <= MOST_ERROR else None
+        features = self.features if trees is None else self.other_features
+        others = [lever for lever in features if lever.name not in members]
+        spaces = list[CellSpace | PointSpace]()
+        if trees is not None:
+            spaces.append(trees.space(applicant))
         if groups or others:
             spaces.append(point_space(applicant, [*groups, *others], self.fields))
         return spaces

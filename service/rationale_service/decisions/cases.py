@@ -1,4 +1,4 @@
-"""What a case tells: its history, the notice of the decision that holds, and whether its links are right."""
+"""The history of a case, the notice of the decision that holds, and checks of its links."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -46,7 +46,7 @@ def standing_notice(
 
 
 def history(case: Case) -> list[dict[str, Any]]:
-    """Return what happened to a case, as receipts and the API tell it, oldest first."""
+    """Return the events of a case for receipts and the API, oldest first."""
     return [
         {
             "id": event.id,
@@ -83,7 +83,7 @@ def told(case: Case, decision: RecordedDecision) -> str:
 
 
 def link_faults(decision: RecordedDecision, first: RecordedDecision) -> Iterator[str]:
-    """Describe what is wrong with the link of a review to its first decision."""
+    """Describe the faults of the link from a review to its first decision."""
     if first.reviews is not None or first.kind != "decision":
         yield f"reviews: {first.id} is no first decision"
         return

@@ -133,7 +133,7 @@ class Correction:
             )
 
     def applied(self, decision: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the decision with the case that it reviews, and what differs from the first one."""
+        """Return the decision with the case that it reviews, and its differences from the first decision."""
         difference = difference_of(self.case.first.answer, decision)
         return {
             **decision,
@@ -165,7 +165,7 @@ class Decider:
         self._searches: dict[str, OptionSearch] = {}
 
     def stop(self) -> None:
-        """Begin no more searches for what options add."""
+        """Begin no more searches of options."""
         for search in self._searches.values():
             search.stop()
 
@@ -230,7 +230,7 @@ class Decider:
     async def _decisions(
         self, admitted: AdmittedRequest, correction: Correction | None
     ) -> list[dict[str, Any]]:
-        """Return the decisions, with what options and a correction add."""
+        """Return the decisions, with the members of options and of a correction."""
         plane, request, entry, inputs = self._plane, admitted.request, admitted.entry, admitted.inputs
         manifest, rows, deadline_s = _manifest_of(entry), _rows_of(request), admitted.deadline_s
         if correction is not None:
@@ -306,7 +306,7 @@ def as_recorded(
 
 
 def review_by(manifest: Manifest | None, now: str) -> str:
-    """Return the time until which a person has to review what begins to wait for it now."""
+    """Return the deadline of a review that begins to wait now."""
     embedded = None if manifest is None else manifest.decision
     rule = ReviewRule() if embedded is None else embedded.profile.review
     return (datetime.fromisoformat(now) + timedelta(days=rule.days)).isoformat(timespec="microseconds")

@@ -82,7 +82,7 @@ def check_repeated(
 
 @dataclass(frozen=True)
 class Case:
-    """A first decision, and what contests or reviews it, by time.
+    """A first decision with its contests and reviews, by time.
 
     Its state follows from its rows and is stored nowhere. It waits for a review while it is referred or
     contested.
@@ -109,7 +109,7 @@ class Case:
 
     @property
     def waiting(self) -> Sequence[RecordedDecision]:
-        """What waits for a review: the standing decision if it refers, and contests of it."""
+        """The rows that wait for a review: the standing decision if it refers, and contests of it."""
         since = self.events[list(self.events).index(self.standing) :]
         return [event for event in since if event.review_by is not None]
 

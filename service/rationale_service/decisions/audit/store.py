@@ -47,7 +47,7 @@ class DecisionQuery:
 
     Attributes:
         application: lender's own id of the application.
-        since, until: as for `AuditStore.in_order`.
+        since, until: the same limits as in `AuditStore.in_order`.
         is_open: True for decisions and contests that wait for a review.
         most: most decisions to return.
     """

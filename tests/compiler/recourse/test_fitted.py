@@ -1,0 +1,104 @@
+"""Recourse of fitted models, checked by the models themselves: flip points of trees against every split."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
+
+from rationale import Compiled, TreeShap, compile_model
+
+NAMES = [f"x{i}" for i in range(5)]
+THRESHOLD = 0.4
+
+
+def table(missing: float = 0.0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return rows whose numbers float32 rounds, and labels."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(400, 5)) + 100
+    y = (x[:, 0] + x[:, 1] * 0.5 - x[:, 2] > 50.2).astype(int)
+    x[random.random(x.shape) < missing] = np.nan
+    return pd.DataFrame(x, columns=NAMES), y
+
+
+SMALL: dict[str, Any] = {"n_estimators": 12, "max_depth": 3}
+MODELS: dict[str, Callable[[], Any]] = {
+    "xgboost": lambda: xgboost.XGBClassifier(**SMALL, n_jobs=1),
+    "lightgbm": lambda: lightgbm.LGBMClassifier(**SMALL, n_jobs=1, verbose=-1, min_child_samples=5),
+    "hist": lambda: HistGradientBoostingClassifier(max_iter=12, max_depth=3),
+    "boosting": lambda: GradientBoostingClassifier(**SMALL),
+}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model, and its entry."""
+
+    name: str
+    options: Mapping[str, Any]
+    missing: float = 0.0
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        return table(self.missing)[0]
+
+    @cached_property
+    def model(self) -> Any:
+        return MODELS[self.name]().fit(*table(self.missing))
+
+    @cached_property
+    def entry(self) -> Compiled:
+        profile = {
+            "output": "probabilities[1]",
+            "threshold": THRESHOLD,
+            "adverse": "above",
+            "actionable": {name: {} for name in NAMES[:3]},
+            **self.options,
+        }
+        return compile_model(self.model, TreeShap(self.rows[:60]), decision=profile)
+
+    def scores(self, rows: pd.DataFrame) -> np.ndarray:
+        return np.asarray(self.model.predict_proba(rows)[:, 1])
+
+    def declined(self, count: int) -> pd.DataFrame:
+        return self.rows[self.scores(self.rows) > THRESHOLD][:count]
+
+
+def after(row: pd.DataFrame, changes: Mapping[str, Any]) -> pd.DataFrame:
+    return row.assign(**changes)
+
+
+@pytest.mark.parametrize("space", ["output", "margin"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_fitted_model_approves_each_plan_and_no_flip_point_is_too_far(name: str, space: str) -> None:
+    fitted = Fitted(name, {"space": space})
+    rows, planned = fitted.declined(12), 0
+    spreads = {s.feature: s for s in fitted.entry.manifest.references.spreads}
+    for i, found in enumerate(fitted.entry.recourse(rows)):
+        row, points = rows.iloc[i : i + 1], {point.feature: point for point in found.flip_points}
+        planned += bool(found.plans)
+        for plan in found.plans:
+            assert {*plan.changes} <= {*NAMES[:3]}
+            assert fitted.scores(after(row, plan.changes))[0] <= THRESHOLD
+        for feature in NAMES:
+            low, high = spreads[feature].quantiles[0], spreads[feature].quantiles[-1]
+            splits = np.asarray(fitted.entry.manifest.splits.get(feature, ()))
+            numbers = np.concatenate([splits + 1e-4, splits - 1e-4])  # splits move as float32 rounds them
+            numbers = numbers[(low <= numbers) & (numbers <= high)]
+            scan = row.loc[row.index.repeat(len(numbers))].assign(**{feature: numbers})
+            flips = numbers[fitted.scores(scan) <= THRESHOLD] if len(numbers) else numbers
+            assert (feature in points) >= bool(len(flips)), feature
+            if feature in points:
+                value = points[feature].value
+                assert points[feature].exact
+                assert fitted.scores(after(row, {feature: value}))[0] <= THRESHOLD
+                if len(flips):
+                    off = abs(value - row[feature].iloc[0]) - np.abs(flips - row[feature].iloc[0]).min()
+                    assert off <= 0.01 * (spreads[feature].scale or 1.0) + 1e-4
+    assert planned > 3
