@@ -183,6 +183,12 @@ async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa:
         assert by_id == by_row
         x = np.array([[row[name] for name in NAMES] for row in TABLE[3:6]], np.float32)
         oip = await ask(client, x=x, compare_with=", ".join(ids))
+        message = pb.ModelInferRequest(model_name="net_explain")
+        message.inputs.add(name="x", datatype="FP32", shape=x.shape)
+        message.raw_input_contents.append(x.tobytes())
+        message.parameters["compare_with"].string_param = ",".join(ids)
+        answered = await infer(client.app.state.gateway.handler, message, None)  # type: ignore[attr-defined]
+        assert answered.parameters["references"].string_param == oip.json()["parameters"]["references"]
         groups = arrays(oip)["group_attributions"][:, 0]
         values = [[*explanation["attributions"].values()] for explanation in by_ids["explanations"]]
         np.testing.assert_allclose(groups, values, rtol=1e-6)
@@ -201,7 +207,7 @@ async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa:
     listed = CliRunner().invoke(app, ["audit", "acts", "--repository", str(deciding / "models")])
     acts = [json.loads(line) for line in listed.stdout.splitlines()]
     compared = [act for act in acts if act["act"] == "COMPARE"]
-    assert [act["status"] for act in compared] == [200, 200, 200, 404, 404, 422]
+    assert [act["status"] for act in compared] == [200, 200, 200, 200, 404, 404, 422]
     assert compared[0]["detail"] == {"compare_with": ids}
 
 
