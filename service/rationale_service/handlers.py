@@ -37,7 +37,7 @@ class BodyReader(Protocol):
     One thread does all of this for a large body: nothing large is kept between two steps.
     """
 
-    def __call__(self, deadline_s: float, then: Callable[[InferenceRequest], T]) -> Awaitable[T]: ...
+    def __call__(self, deadline_s: float, then: Callable[[InferenceRequest], T], /) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,30 @@ DRIFTS: Mapping[str, tuple[str, set[str]]] = {
 }
 
 
+# Reviews, ten minutes apart: two replicas that tell the same number.
+WAITS: Mapping[str, tuple[str, set[str]]] = {
+    "in time": ("0x160", set()),
+    "overdue": ("0x10 2x150", {"RationaleReviewsOverdue"}),
+    "overdue for half an hour": ("0x157 2x3", set()),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_reviews_that_are_overdue(name: str, tmp_path: Path) -> None:
+    values, alerts = WAITS[name]
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts]
+    series = [f'rationale_reviews_overdue{{model="m", instance="{each}"}}' for each in "ab"]
+    test = {
+        "interval": "10m",
+        "input_series": [{"series": each, "values": values} for each in series],
+        "promql_expr_test": [{"expr": firing, "eval_time": "1600m", "exp_samples": samples}],
+    }
+    content = {"rule_files": [str(ALERTS)], "evaluation_interval": "10m", "tests": [test]}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(content))
+    promtool("test", "rules", str(tmp_path / "tests.yml"))
+
+
 @pytest.mark.parametrize("name", DRIFTS)
 @pytest.mark.parametrize(
     "series", ['rationale_score_psi{model="m"}', 'rationale_attribution_psi{model="m", feature="a"}']
@@ -161,7 +185,8 @@ def test_drift_is_a_change(name: str, series: str, tmp_path: Path) -> None:
 def test_each_alert_has_been_fired() -> None:
     rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
     fired = set().union(*(alerts for minutes in FIRING.values() for alerts in minutes.values()))
-    assert {rule["alert"] for rule in rules} == fired.union(*(alerts for _, alerts in DRIFTS.values()))
+    series = (*DRIFTS.values(), *WAITS.values())
+    assert {rule["alert"] for rule in rules} == fired.union(*(alerts for _, alerts in series))
 
 
 def test_the_file_is_one_of_prometheus() -> None:

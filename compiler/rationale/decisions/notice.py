@@ -27,7 +27,7 @@ _DOWN, _UP = Context(prec=3, rounding=ROUND_FLOOR), Context(prec=3, rounding=ROU
 _FOLDER = Path(__file__).parent / "notices"
 _LOST = "the profile that decided is not in the repository: put the entry's folder back that was served then"
 LOST_PROFILE = f"the notice is in English, and tells no plans: {_LOST}"
-_FILLED = ("decision", "reasons", "plans", "language")  # variables that the decision fills
+_FILLED = ("decision", "reasons", "plans", "language", "review")  # variables that the decision fills
 # Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
@@ -67,6 +67,7 @@ def notice(
     template: str = ADVERSE_ACTION,
     *,
     person_declined: bool = False,
+    first: Mapping[str, Any] | None = None,
     profile: DecisionProfile | None = None,
     language: str | None = None,
 ) -> Notice:
@@ -78,6 +79,7 @@ def notice(
             holds the reasons of the person who declined a referred application.
         template: the name of one that comes with Rationale, or a file; in .html, values are escaped.
         person_declined: whether a person declined a referred application.
+        first: the decision that `answer` reviews, if it reviews one.
         profile: the profile that decided; without it, texts stay as they were answered, and the notice tells
             no plans.
         language: the language of the notice; by default the profile's first, or English.
@@ -93,6 +95,10 @@ def notice(
     if answer["decision"] == "approve":
         raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
     judged = _judgment(answer, variables, person_declined=person_declined)
+    is_judgment = "reviewer" in answer and "score" not in answer
+    if is_judgment:  # where score and person decided together, the reasons of both
+        judged = [str(reason["text"]) for reason in answer["reasons"]]
+        answer = {**answer, "reasons": first["reasons"] if first and first["decision"] == "refer" else ()}
     plans: list[list[PlannedChange]] = []
     if profile is None:
         if language is not None:
@@ -116,7 +122,8 @@ def notice(
         keep_trailing_newline=True,
     )
     values = {"date": datetime.date.today().isoformat(), **variables}
-    filled = {"decision": answer, "reasons": reasons, "plans": plans, "language": language}
+    filled: dict[str, Any] = {"decision": answer, "reasons": reasons, "plans": plans, "language": language}
+    filled["review"] = {"of": answer["reviews"], "by_person": is_judgment} if "reviews" in answer else None
     context = {**_Variables(values), **filled}
     try:
         text = environment.get_template(name).render(context)

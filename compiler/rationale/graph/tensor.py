@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 AXES = ("N", "T", "C", "K", "S")
@@ -131,7 +132,7 @@ class Emitter:
         dtype = self.dtype if like is None else like.dtype
         return self.constant(np.asarray(operand, dtype.numpy()))
 
-    def array(self, numbers: Sequence[float], like: Tensor) -> Tensor:
+    def array(self, numbers: npt.ArrayLike, like: Tensor) -> Tensor:
         """Return a constant of `like`'s dtype."""
         return self.constant(np.asarray(numbers, like.dtype.numpy()))
 

@@ -16,6 +16,7 @@ from rationale.graph.batching import Node, works_on_axis_0
 from rationale.graph.memory.fit import build_whole
 from rationale.graph.nodes import names_read
 from rationale.graph.ops import Ops, mean, open_rows, open_weights
+from rationale.graph.shapes import Spec
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered, narrow
 from rationale.lowering.batch import (
@@ -254,11 +255,11 @@ class Environment:
         self._values[name], self._x[name] = new.value, new
         return new
 
-    def specs_of(self, node: ir.Node) -> list[tuple[tuple[int, ...], ir.DataType]] | None:
+    def specs_of(self, node: ir.Node) -> list[Spec] | None:
         """Return row shape and type of each output of a node for which ONNX infers none; else None."""
         if node.domain != "ai.onnx.ml" or not node.op_type.startswith("TreeEnsemble"):
             return None
-        unread = (1,), ir.DataType.UNDEFINED  # such as a classifier's labels
+        unread: Spec = (1,), ir.DataType.UNDEFINED  # such as a classifier's labels
         return [self.lowered.specs.get(self.name_of(value), unread) for value in node.outputs]
 
     def name_of(self, value: ir.Value) -> str:
@@ -372,7 +373,7 @@ def emit_copy(
     node: ir.Node,
     inputs: Sequence[Tensor | None],
     where: str,
-    specs: Sequence[tuple[tuple[int, ...], ir.DataType]] | None = None,
+    specs: Sequence[Spec] | None = None,
 ) -> list[Tensor]:
     """Emit a copy of a model's node with other inputs; see `Ops.emit`."""
     attributes = {a.name: a if specs else a.value for a in node.attributes.values()}

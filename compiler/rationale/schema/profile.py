@@ -197,6 +197,18 @@ class ReferencePolicy(_Strict):
     policy: Literal["near_threshold", "all_applicants", "approved", "custom"] = "custom"
 
 
+class ReviewRule(_Strict):
+    """The review of referred and contested decisions by a person."""
+
+    within: Annotated[str, StringConstraints(pattern=r"^[1-9]\d{0,3}d$")] = Field(
+        "30d", description="days until a person has to have reviewed a decision, such as 30d"
+    )
+
+    @property
+    def days(self) -> int:
+        return int(self.within.removesuffix("d"))
+
+
 class NoticeRule(_Strict):
     """The contents of a notice besides the principal reasons."""
 
@@ -265,6 +277,7 @@ class DecisionProfile(_Strict):
     knock_outs: tuple[KnockOut, ...] = ()
     outside: Literal["refuse", "warn"] = "refuse"
     actionable: dict[str, Action] = {}
+    review: ReviewRule = ReviewRule()
     never_disclose: tuple[Text, ...] = ()
     protected: tuple[Text, ...] = ()
     allow_protected: tuple[Text, ...] = ()

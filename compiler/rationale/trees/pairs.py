@@ -151,17 +151,22 @@ def _block_values(
     b = op.Transpose(op.reshape(op.beside(pick(b, index), "K"), (1, references, count, k)), perm=[0, 2, 1, 3])
     by_both = op.ReduceSum(op.Mul(op.reshape(a, (1, count, 1, k)), b), [3], keepdims=0)
     by_row, by_reference = op.ReduceSum(a, [2], keepdims=1), op.ReduceSum(b, [3], keepdims=0)
-    p, n = (op.Sub(op.array([[[k]]], a), t) for t in (by_reference, by_row))
+    p, n = (op.Sub(_number(op, k, a), t) for t in (by_reference, by_row))
     # no condition fails for both: k = a + b − both
-    meets = op.Equal(op.Sub(by_both, by_row), op.Sub(by_reference, op.array([[[k]]], a)))
-    place = op.Cast(op.Add(op.Mul(p, op.array([[[k + 1]]], a)), n), to=int(ir.DataType.INT32))
+    meets = op.Equal(op.Sub(by_both, by_row), op.Sub(by_reference, _number(op, k, a)))
+    place = op.Cast(op.Add(op.Mul(p, _number(op, k + 1, a)), n), to=int(ir.DataType.INT32))
     place = op.Where(meets, place, op.row_constant(np.full((1, 1, 1), (k + 1) ** 2, np.int32)))
     share, of_p = (op.take(op.constant(table.astype(numbers)), place) for table in _shares(k))
-    n = op.Max(n, op.array([[[1]]], a))
+    n = op.Max(n, _number(op, 1, a))
     return [
         op.reshape(_weighted(op, a, b, n, share, of_p, op.reshape(w, (1, 1, references))), (1, count * k))
         for w in weights
     ]
+
+
+def _number(op: Ops, number: float, like: Tensor) -> Tensor:
+    """Return a constant of rank 3: with fewer axes, ONNX Runtime goes through a tensor row by row."""
+    return op.constant(np.full((1, 1, 1), number, like.dtype.numpy()))
 
 
 def _shares(k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -188,5 +193,5 @@ def _weighted(
         gained, lost = op.emit("Split", [sums, [1, 1]], {"axis": 2}, outputs=2)
         gained, lost = (op.reshape(t, (1, count, k)) for t in (gained, lost))
         whole = op.Slice(gained, [k - 1], [k], [2])  # every reference satisfies the last condition
-    minus = op.Sub(op.array([[[0]]], a), op.Div(lost, n))  # Neg would answer −0
-    return op.Where(op.Greater(a, op.array([[[0.5]]], a)), op.Sub(whole, gained), minus)
+    minus = op.Sub(_number(op, 0, a), op.Div(lost, n))  # Neg would answer −0
+    return op.Where(op.Greater(a, _number(op, 0.5, a)), op.Sub(whole, gained), minus)

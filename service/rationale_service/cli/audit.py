@@ -148,6 +148,10 @@ def export(
     since: Since = None,
     until: Until = None,
     model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,
+    application_id: Annotated[
+        str | None,
+        typer.Option(help="Of this application alone, by the lender's own id.", show_default=False),
+    ] = None,
     inputs: Annotated[
         bool,
         typer.Option(
@@ -162,7 +166,7 @@ def export(
     with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.export import export as write
 
-        written = write(ledger, file, since, until, model, with_inputs=inputs)
+        written = write(ledger, file, since, until, model, application_id, with_inputs=inputs)
         print(f"{file}: {_with_number(written, 'decision')}")
 
 

@@ -12,7 +12,7 @@ from rationale_service.cli.audit import Config, Repository, open_trail
 from rationale_service.cli.reporting import reporting_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rationale_service.decisions.replay import ReplayedDecision, Replayer
     from rationale_service.decisions.trail import RecordedDecision
@@ -69,6 +69,14 @@ def decide(
             show_default=False,
         ),
     ] = None,
+    application_id: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the table with your own ids of the applications, by which the trail finds them.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     audit: Annotated[
         bool,
         typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
@@ -107,11 +115,21 @@ def decide(
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
             files, outcomes = portfolio.decide_files(
-                settings, name, input_, save, trail, columns, progress, recourse=recourse
+                settings,
+                name,
+                input_,
+                save,
+                trail,
+                columns,
+                progress,
+                application=application_id,
+                recourse=recourse,
             )
             target = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_), columns, recourse=recourse)
+            read = portfolio.read_portfolio(
+                settings, name, Path(input_), columns, application=application_id, recourse=recourse
+            )
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             target = save
     print(f"{target}: {outcomes}")
@@ -159,9 +177,10 @@ def replay(
 
         replayer = Replayer(settings, entries)
         if decision is not None:
-            is_same = _replay_one(replayer.replay(ledger.read(decision, _read(instance))))
+            record = ledger.read(decision, _read(instance))
+            is_same = _replay_one(replayer.replay(record, ledger.first_of(record)))
         else:
-            is_same = _replay_all(replayer, ledger.in_order(since, until))
+            is_same = _replay_all(replayer, ledger.in_order(since, until), ledger.first_of)
     raise typer.Exit(0 if is_same else 1)
 
 
@@ -193,8 +212,10 @@ def receipt(
 
         record = ledger.read(decision, _read(instance))
         folder = out or Path(f"receipt-{record.id}")
-        write_receipt(record, Replayer(settings, entries).entry(record), folder)
-        print(f"{folder}: python {folder / 'check.py'} computes the decision again")
+        entry = None if record.kind == "judgment" else Replayer(settings, entries).entry(record)
+        write_receipt(record, entry, folder, ledger.case_of(record))
+        check = f"python {folder / 'check.py'} computes the decision again"
+        print(f"{folder}: {'a person judged, and nothing is computed' if entry is None else check}")
 
 
 @app.command(rich_help_panel=Panel.DECIDE)
@@ -261,8 +282,8 @@ def notice(
     with open_trail(repository, config) as (ledger, settings):
         from rationale.artifact.folder import atomic_file
         from rationale.decisions.notice import LOST_PROFILE, read_variables
-        from rationale.decisions.notice import notice as rendered
         from rationale.errors import RepositoryError
+        from rationale_service.decisions.cases import standing_notice
         from rationale_service.decisions.replay import Replayer
 
         inputs = read_variables(variables, set_ or ())
@@ -271,8 +292,9 @@ def notice(
             profile = Replayer(settings, entries).profile(record)
         except RepositoryError:
             profile = None
-        statement = rendered(
-            record.answer,
+        statement = standing_notice(
+            record,
+            ledger.case_of(record),
             inputs,
             template,
             person_declined=person_declined,
@@ -310,8 +332,10 @@ def _read(file: Path | None) -> dict[str, Any] | None:
 def _replay_one(replayed: "ReplayedDecision") -> bool:
     decision, answer = replayed.decision, replayed.decision.answer
     print(f"decision {decision.id} of {decision.model}, {decision.time}")
-    print(f"answered: {answer['decision']}, score {answer['score']}, {len(answer['reasons'])} reasons")
-    print(f"entry:    {replayed.entry.model_path.parent.parent}")
+    score = f"score {answer['score']}" if replayed.entry else f"a person's judgment ({answer['reviewer']})"
+    print(f"answered: {answer['decision']}, {score}, {len(answer['reasons'])} reasons")
+    if replayed.entry is not None:
+        print(f"entry:    {replayed.entry.model_path.parent.parent}")
     for each in replayed.elsewhere:
         print(f"runtime:  {each}")
     if replayed.passed_over:
@@ -326,12 +350,18 @@ def _replay_one(replayed: "ReplayedDecision") -> bool:
 def _likeness(replayed: "ReplayedDecision") -> str:
     from rationale_service.decisions.replay import TOLERANCE
 
+    if replayed.entry is None:
+        return "a person judged: nothing is computed, and the link to the first decision is right"
     if replayed.elsewhere:
         return f"the same decision on another runtime: equal within {TOLERANCE:g} of the largest number"
     return "the same decision on the same runtime: equal bit for bit"
 
 
-def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -> bool:
+def _replay_all(
+    replayer: "Replayer",
+    decisions: "Iterable[RecordedDecision]",
+    first_of: "Callable[[RecordedDecision], RecordedDecision | None]",
+) -> bool:
     """Print a line for each decision that differs or cannot be replayed, and the number of each kind."""
     from collections import Counter
 
@@ -339,11 +369,13 @@ def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -
 
     counts: Counter[str] = Counter()
     for decision in decisions:
-        if decision.instance is None:
+        if decision.kind == "contest":
+            continue
+        if decision.instance is None and decision.kind == "decision":
             counts["without inputs"] += 1
             continue
         try:
-            replayed = replayer.replay(decision)
+            replayed = replayer.replay(decision, first_of(decision))
         except RationaleError as error:
             counts["not replayed"] += 1
             print(f"{decision.id}: not replayed: {error}")
@@ -351,6 +383,7 @@ def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -
         for each in replayed.differences:
             print(f"{decision.id}: DIFFERS: {each}")
         kind = "equal within tolerance, on another runtime" if replayed.elsewhere else "equal bit for bit"
+        kind = "judged by a person" if replayed.entry is None else kind
         counts["different" if replayed.differences else kind] += 1
     print("; ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no decisions")
     return not counts["different"] and not counts["not replayed"]

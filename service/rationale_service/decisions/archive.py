@@ -4,16 +4,19 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice, notice
+from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.profile import DecisionProfile
-from rationale_service.decisions.audit.rows import WrongInstanceError
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
+from rationale_service.decisions.audit.store import DecisionQuery
+from rationale_service.decisions.cases import standing_notice
+from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,
@@ -67,8 +70,29 @@ class Archive:
         """
         return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
 
-    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "ReplayedDecision":
-        """Compute a decision again from the files that made it: see `Replayer`.
+    async def case(self, decision: str) -> Case:
+        """Return the case of a decision, contest or review. Raises as `read`.
+
+        If the first decision was pruned, the case begins with what is left of it.
+        """
+        record = await self.read(decision)
+        first = record.reviews or record.id
+        return await asyncio.wrap_future(self._readers.submit(self._case, first))
+
+    async def latest(self, query: DecisionQuery) -> list[RecordedDecision]:
+        """Return the latest decisions of a query, newest first, without inputs.
+
+        Raises:
+            UnknownResourceError: if there is no trail.
+            InvalidInputError: if a time is none.
+            StateUnavailableError: if the trail cannot be read.
+        """
+        return await asyncio.wrap_future(self._readers.submit(self._latest, query))
+
+    async def replay(
+        self, decision: RecordedDecision, deadline_s: float, first: RecordedDecision | None = None
+    ) -> "ReplayedDecision":
+        """Compute a decision again from the files that made it: see `Replayer.replay`.
 
         Raises:
             InvalidInputError: if its inputs were kept hashed, and the caller does not send them.
@@ -77,11 +101,13 @@ class Archive:
             QueueFullError: if too many replays wait already.
             DeadlineError: if it takes longer than `deadline_s`.
         """
-        if decision.instance is None:
+        if decision.kind == "contest":
+            raise ConflictError(f"{decision.id} is a contest: only decisions are computed again")
+        if decision.instance is None and decision.kind == "decision":
             raise _unknown_inputs(decision)
         if not self._waiting.acquire(blocking=False):
             raise QueueFullError("too many replays wait already")
-        future = self._replays.submit(self._replay, decision)
+        future = self._replays.submit(self._replay, decision, first)
         future.add_done_callback(lambda _: self._waiting.release())
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -115,16 +141,20 @@ class Archive:
     def _read(self, decision: str, instance: Instance | None) -> RecordedDecision:
         if not _ID.fullmatch(decision):
             raise UnknownResourceError("a decision's id has 32 digits and letters from a to f")
-        try:
+        with _readable():
             return self._get_ledger().read(decision, instance)
-        except WrongInstanceError as error:
+
+    def _case(self, first: str) -> Case:
+        with _readable():
+            return Case(self._get_ledger().case(first))
+
+    def _latest(self, query: DecisionQuery) -> list[RecordedDecision]:
+        try:
+            check_times(query.since, query.until)
+        except InvalidOptionError as error:
             raise InvalidInputError(str(error)) from error
-        except (InvalidOptionError, StateUnavailableError) as error:
-            log.error("a decision cannot be read: %s", error)  # it may name machines
-            raise StateUnavailableError(
-                "the audit trail cannot be read, or not by the gateway's key: the server's log says why",
-                5,
-            ) from error
+        with _readable():
+            return self._get_ledger().latest(query)
 
     def _get_ledger(self) -> "Ledger":
         with self._opening:
@@ -142,17 +172,31 @@ class Archive:
             log.warning("decision %s: its profile is not found: %s", decision.id, error)
             return None
 
-    def _replay(self, decision: RecordedDecision) -> "ReplayedDecision":
+    def _replay(self, decision: RecordedDecision, first: RecordedDecision | None) -> "ReplayedDecision":
         from rationale_service.decisions.replay import Replayer
 
         try:
-            return Replayer(self._settings).replay(decision)
+            return Replayer(self._settings).replay(decision, first)
         except RepositoryError as error:
             log.warning("decision %s is not replayed: %s", decision.id, error)
             raise UnknownResourceError(
                 f"what decided is not in the repository: put the folder of '{decision.model}' back that was "
                 "served then, or replay it where that folder is (`rationale replay ID --entries FOLDER`)"
             ) from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Report a trail that cannot be read to callers; only the log has the reason, which may name machines."""
+    try:
+        yield
+    except WrongInstanceError as error:
+        raise InvalidInputError(str(error)) from error
+    except (InvalidOptionError, StateUnavailableError) as error:
+        log.error("a decision cannot be read: %s", error)
+        raise StateUnavailableError(
+            "the audit trail cannot be read, or not by the gateway's key: the server's log says why", 5
+        ) from error
 
 
 class ComparedDecisions:
@@ -212,6 +256,7 @@ def _comparison(decisions: Sequence[str], model: str, status: int) -> "AdminAct"
 
 def noticed(
     decision: RecordedDecision,
+    case: Case,
     profile: DecisionProfile | None,
     template: str,
     variables: Mapping[str, Any],
@@ -225,13 +270,15 @@ def noticed(
         profile: the profile that decided; None if it is lost.
 
     Raises:
-        InvalidInputError: if there is no such template or notice, or variables are missing.
+        InvalidInputError: if there is no such template or notice, variables are missing, or a review has
+            replaced the decision.
     """
     if template not in TEMPLATES:  # only the command line may name files
         raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
     try:
-        written = notice(
-            decision.answer,
+        written = standing_notice(
+            decision,
+            case,
             variables,
             template,
             person_declined=person_declined,

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,20 @@ from rationale.decisions.decided import Undecided, decide_rows, decision_answer,
 from rationale.decisions.drift import SCORE, stability_index
 from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
-from rationale.schema.profile import KnockOut
+from rationale.schema.profile import KnockOut, ReviewRule
 from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
-from rationale_service.decisions.trail import AuditTrail, RecordedDecision
+from rationale_service.decisions.trail import AuditTrail, Case, RecordedDecision, check_repeated
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.features import form_of, to_tensors
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import (
+    ConflictError,
     DeadlineError,
     MalformedError,
     UndecidedError,
 )
-from rationale_service.handlers import BodyReader, InferenceCall, Verb, open_request
+from rationale_service.handlers import AdmittedRequest, BodyReader, InferenceCall, Verb, open_request
 from rationale_service.observability.context import current
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
@@ -114,6 +115,46 @@ class _DecisionWindow:
         }
 
 
+@dataclass(frozen=True)
+class Correction:
+    """A review on corrected inputs, by the entry of the first decision."""
+
+    case: Case
+    reviewer: str
+
+    def check(self, manifest: Manifest) -> None:
+        """Raise ConflictError if another entry decides now."""
+        digests = self.case.first.answer["digests"]
+        now = {"explainer": manifest.digests.explanation, "profile": profile_of(manifest).profile.digest}
+        if any(digests[name] != digest for name, digest in now.items()):
+            raise ConflictError(
+                f"decision {self.case.first.id} was made by another entry than '{manifest.model}' is now: "
+                "serve that one to correct its inputs, or review it by a person's judgment"
+            )
+
+    def applied(self, decision: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the decision with the case that it reviews, and its differences from the first decision."""
+        difference = difference_of(self.case.first.answer, decision)
+        return {
+            **decision,
+            "reviews": self.case.first.id,
+            "reviewer": self.reviewer,
+            "difference": difference,
+        }
+
+
+def difference_of(first: Mapping[str, Any], decision: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by how much the explained value differs between two decisions, in all and by feature.
+
+    The base value is the same, so that differences of attributions add up, as far as attributions do.
+    """
+    before, after = first["attributions"], decision["attributions"]
+    return {
+        "explained_value": decision["explained_value"] - first["explained_value"],
+        "attributions": {name: after[name] - before[name] for name in after},
+    }
+
+
 class Decider:
     """Decider by the compiled profiles of entries."""
 
@@ -124,12 +165,16 @@ class Decider:
         self._searches: dict[str, OptionSearch] = {}
 
     def stop(self) -> None:
-        """Begin no more searches for what options add."""
+        """Begin no more searches of options."""
         for search in self._searches.values():
             search.stop()
 
     async def decide(
-        self, call: InferenceCall, read: BodyReader, key: str | None = None
+        self,
+        call: InferenceCall,
+        read: BodyReader,
+        key: str | None = None,
+        correction: Correction | None = None,
     ) -> list[Mapping[str, Any]]:
         """Return the decisions in the order of the instances: all of them, or an error and none.
 
@@ -138,6 +183,7 @@ class Decider:
 
         Args:
             key: idempotency key; earlier decisions under it are answered again.
+            correction: case that the decision reviews, on corrected inputs.
 
         Raises:
             ServiceError: if `open_request`, `DataPlane` or `AuditTrail` raises it.
@@ -148,38 +194,54 @@ class Decider:
         context = current()
         if context is not None:
             context.decides = True
-        _check_key(key)
+        check_key(key)
         admitted = await open_request(plane, call, read)
-        request, entry, inputs = admitted.request, admitted.entry, admitted.inputs
+        request, entry = admitted.request, admitted.entry
         manifest, rows, deadline_s = _manifest_of(entry), _rows_of(request), admitted.deadline_s
         caller = "" if context is None else context.caller.name
         _check_options(request, manifest, key)
+        reviews = None if correction is None else correction.case.first.id
         if key is not None:
-            async with _until(deadline_s):
+            async with until(deadline_s):
                 earlier = await self._trail.find(manifest.model, caller, key, rows)
             if earlier:
+                check_repeated(earlier, request.application_ids, reviews)
                 return [decision.answer for decision in earlier]
-        answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
-        decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
-        for option in OPTIONS:
-            if option.name in request.options:
-                search = self._search(option)
-                decisions = await search.add(entry, rows, inputs, decisions, deadline_s)
+        decisions = await self._decisions(admitted, correction)
         if request.dry_run:
             return [{**decision, "id": None} for decision in decisions]
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
-        records = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
-        async with _until(deadline_s):
+        now = None if correction is None else correction.case.time_after()
+        records = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts, now)
+        async with until(deadline_s):
             recorded = await self._trail.record(records)
-        if recorded and recorded[0].id == records[0].id:  # otherwise another request with the key was first
+        if recorded and recorded[0].id != records[0].id:  # another request with the key was first
+            check_repeated(recorded, request.application_ids, reviews)
+        elif recorded:
             for start in range(0, len(recorded), _AT_ONCE):
                 self._drift.observe(
                     manifest, [decision.answer for decision in recorded[start : start + _AT_ONCE]]
                 )
                 await asyncio.sleep(0)
         return [decision.answer for decision in recorded]
+
+    async def _decisions(
+        self, admitted: AdmittedRequest, correction: Correction | None
+    ) -> list[dict[str, Any]]:
+        """Return the decisions, with the members of options and of a correction."""
+        plane, request, entry, inputs = self._plane, admitted.request, admitted.entry, admitted.inputs
+        manifest, rows, deadline_s = _manifest_of(entry), _rows_of(request), admitted.deadline_s
+        if correction is not None:
+            correction.check(manifest)
+        answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
+        decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
+        decisions = with_ids(decisions, request.application_ids)
+        for option in OPTIONS:
+            if option.name in request.options:
+                decisions = await self._search(option).add(entry, rows, inputs, decisions, deadline_s)
+        return decisions if correction is None else [correction.applied(each) for each in decisions]
 
     def _search(self, option: DecisionOption) -> OptionSearch:
         if option.name not in self._searches:
@@ -197,19 +259,30 @@ class RequestFacts:
     key: str | None
 
 
+def with_ids(decisions: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> list[dict[str, Any]]:
+    """Return the decisions, each with the lender's own id of its application; as they are without ids."""
+    named = zip(decisions, ids or [None] * len(decisions), strict=True)
+    return [
+        {**decision} if own is None else {"id": decision["id"], "application_id": own, **decision}
+        for decision, own in named
+    ]
+
+
 def as_recorded(
     entry: Entry,
     rows: Sequence[Instance],
     decisions: Sequence[Mapping[str, Any]],
     runtime: Mapping[str, Any],
     facts: RequestFacts,
+    now: str | None = None,
 ) -> list[RecordedDecision]:
     """Convert the decisions on `rows` → records for the audit trail.
 
     Args:
         runtime: runtime of `entry`, from `Backend.runtime`.
+        now: time of the decisions; by default the present.
     """
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    now = now or datetime.now(UTC).isoformat(timespec="microseconds")
     ran = {"graph": entry.graph_digest, **runtime}
     model = entry.name if entry.manifest is None else entry.manifest.model
     return [
@@ -226,9 +299,17 @@ def as_recorded(
             facts.key,
             i,
             runtime=ran,
+            review_by=review_by(entry.manifest, now) if decision["decision"] == "refer" else None,
         )
         for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
     ]
+
+
+def review_by(manifest: Manifest | None, now: str) -> str:
+    """Return the deadline of a review that begins to wait now."""
+    embedded = None if manifest is None else manifest.decision
+    rule = ReviewRule() if embedded is None else embedded.profile.review
+    return (datetime.fromisoformat(now) + timedelta(days=rule.days)).isoformat(timespec="microseconds")
 
 
 def _inputs(_: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
@@ -259,13 +340,13 @@ def _check_options(request: InferenceRequest, manifest: Manifest, key: str | Non
         )
 
 
-def _check_key(key: str | None) -> None:
+def check_key(key: str | None) -> None:
     if key is not None and not _KEY.fullmatch(key):
         raise MalformedError("Idempotency-Key must be 1 to 255 visible ASCII characters")
 
 
 @contextlib.asynccontextmanager
-async def _until(deadline_s: float) -> AsyncIterator[None]:
+async def until(deadline_s: float) -> AsyncIterator[None]:
     """Raise DeadlineError if the trail takes longer."""
     try:
         async with asyncio.timeout_at(deadline_s):

@@ -43,14 +43,14 @@ class OptionModule(Protocol):
         """Raise ServiceError if the model does not have the option, or the caller must not use it."""
 
     def search(self, plane: "DataPlane") -> "OptionSearch":
-        """Return what adds the option to decisions of a data plane."""
+        """Return the search that adds the option to decisions of a data plane."""
 
     def differences(self, replay: "Replay", member: Any) -> Iterator[str]:
-        """Describe what a replay computes otherwise than the recorded member. Needed if there is a member."""
+        """Describe the differences between a replay and the recorded member. Needed if there is a member."""
 
 
 class OptionSearch(Protocol):
-    """What adds an option to decisions."""
+    """Search that adds an option to decisions."""
 
     async def add(
         self,
@@ -60,7 +60,7 @@ class OptionSearch(Protocol):
         decisions: Sequence[Mapping[str, Any]],
         deadline_s: float,
     ) -> list[dict[str, Any]]:
-        """Return the decisions with what the option adds. Raises ServiceError.
+        """Return the decisions with the additions of the option. Raises ServiceError.
 
         Args:
             rows: the instances of the decisions.

@@ -31,7 +31,7 @@ from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 from rationale.tables.written import KeptColumns, check_kept
 from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
-from rationale_service.decisions.trail import AuditTrail, NoTrail
+from rationale_service.decisions.trail import MOST_ID, AuditTrail, NoTrail, text_fault
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
@@ -91,22 +91,31 @@ class Portfolio:
     Attributes:
         digest: digest of the rows and of the entry; an interrupted run with the same digest goes on.
         kept_columns: columns to copy unchanged.
+        application_ids: lender's own id of each row; empty without any.
     """
 
     deciding: DecidingEntry
     instances: Sequence[Instance]
     digest: str
     kept_columns: KeptColumns = field(default_factory=dict)
+    application_ids: Sequence[str | None] = ()
 
 
 def read_portfolio(
-    settings: Settings, name: str, file: Path, keep: Sequence[str] = (), *, recourse: bool = False
+    settings: Settings,
+    name: str,
+    file: Path,
+    keep: Sequence[str] = (),
+    *,
+    application: str | None = None,
+    recourse: bool = False,
 ) -> Portfolio:
     """Read a portfolio.
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
         keep: columns of a table to copy unchanged.
+        application: column with the lender's own ids.
         recourse: whether each decision that is no approval tells what would have changed it.
 
     Raises:
@@ -118,7 +127,11 @@ def read_portfolio(
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
     check_kept(keep, decision_columns(deciding.manifest, _further(deciding)))
-    return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
+    ids: list[str | None] = []
+    if application is not None:
+        ids = _application_ids(application, read_columns(file, [application], len(rows))[application])
+    kept = read_columns(file, keep, len(rows))
+    return Portfolio(deciding, rows, deciding.digest(rows, ids), kept, ids)
 
 
 def decide_portfolio(
@@ -183,11 +196,21 @@ def _decide(
     rows = portfolio.instances
     for start in range(start_row, len(rows), _AT_ONCE):
         block, key = rows[start : start + _AT_ONCE], f"portfolio-{portfolio.digest[:32]}-{start}"
-        lines = decide(block, key, lambda done: progress("deciding", done, len(rows)), start)
+        ids = portfolio.application_ids[start : start + _AT_ONCE]
+        lines = decide(block, key, ids, lambda done: progress("deciding", done, len(rows)), start)
         for i, line in enumerate(lines, start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _application_ids(column: str, cells: Sequence[Any]) -> list[str | None]:
+    """Return a column's ids; an empty cell has none. Raises InvalidOptionError."""
+    ids = [None if cell is None or cell != cell or cell == "" else str(cell) for cell in cells]
+    for i, each in enumerate(ids, 1):
+        if each is not None and (fault := text_fault(each, MOST_ID)) is not None:
+            raise InvalidOptionError(f"--application-id: row {i} of the column '{column}' {fault}")
+    return ids
 
 
 def _lines(partial: Path) -> Iterator[Line]:
@@ -218,6 +241,7 @@ def decide_files(
     keep: Sequence[str] = (),
     progress: Progress = silent,
     *,
+    application: str | None = None,
     recourse: bool = False,
 ) -> tuple[AnsweredFiles, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
@@ -227,6 +251,7 @@ def decide_files(
 
     Args:
         keep: columns to copy unchanged.
+        application: column with the lender's own ids.
         recourse: whether each decision that is no approval tells what would have changed it.
 
     Raises:
@@ -239,7 +264,7 @@ def decide_files(
     _further(deciding)  # refuses before anything is loaded
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
-        means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
+        means = _PortfolioAnswers(deciding, decide, tuple(keep), _AT_ONCE, is_recorded, application)
         result = answer_files(rows, save, means, progress)
     counts: Counter[str] = Counter()
     for table in result.columns(["decision"]):
@@ -255,6 +280,7 @@ class _PortfolioAnswers:
     keep: tuple[str, ...]
     batch_rows: int
     is_recorded: bool
+    application: str | None
     stage: str = "deciding"
 
     def schema(self, table: Any) -> Any:
@@ -273,8 +299,13 @@ class _PortfolioAnswers:
                 rows = self.deciding.instances(*applicants_of(self.deciding.compiled, batch))
             except RationaleError as error:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
-            key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
-            lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
+            ids: list[str | None] = []
+            if self.application is not None:
+                if self.application not in batch.schema.names:
+                    raise InvalidOptionError(f"--application-id: no column '{self.application}'")
+                ids = _application_ids(self.application, batch.column(self.application).to_pylist())
+            key = f"portfolio-{self.deciding.digest(rows, ids)[:32]}-{place}-{first}"
+            lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key, ids), first)]
             answers = decision_batch(self._manifest, lines, _further(self.deciding))
             yield with_kept(answers, batch, self.keep)
             first = last + 1

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import orjson
 from rationale.decisions.rows import margin_output, profile_of, score_location
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN, Manifest
+from rationale_service.decisions.cases import history, told
 from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.replay import UNKNOWN_INPUTS, altered
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.engine.checks import Faults
 from rationale_service.repository.entry import Entry
 
@@ -51,17 +53,43 @@ to somebody who may see them.
 """
 
 
-def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> None:
+_FILES = "{files}"
+JUDGED = """\
+A person's decision
+===================
+
+request.json   the judgment, as the lender recorded it
+answer.json    the decision: who judged, and by which reasons
+reviews.json   the decision that was reviewed, its contests and its reviews
+
+A person judged in place of a model: there is nothing to compute again.
+"""
+
+
+def write_receipt(
+    decision: RecordedDecision, entry: Entry | None, folder: Path, case: Case | None = None
+) -> None:
     """Write the receipt's folder, all or nothing.
 
     Args:
-        entry: entry that decided, see `Replayer.entry`.
+        entry: entry that decided, see `Replayer.entry`; None if a person did.
+        case: case of the decision, whose contests and reviews the receipt tells; None if it has none.
 
     Raises:
         InvalidOptionError: if the inputs are not known, the profile has features that it never discloses, or
             the folder exists already or cannot be written.
         RepositoryError: if the entry's files differ from those that decided.
     """
+    if decision.kind == "contest":
+        raise InvalidOptionError(f"{decision.id} is a contest: only decisions have a receipt")
+    if folder.exists():
+        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
+    case = case or Case([decision])
+    reviewed = {"reviews.json": _json(history(case))} if len(case.events) > 1 else {}
+    if entry is None:
+        said = {"request.json": _json(decision.instance), "answer.json": _json(decision.answer)}
+        _write(folder, {**said, **reviewed}, JUDGED + _told(case, decision))
+        return
     if decision.instance is None:
         raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
     for fault in altered(decision, entry):
@@ -75,24 +103,40 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
             f"{', '.join(profile.never_disclose)}, and a receipt holds every feature: check the decision by "
             "`rationale replay`"
         )
-    if folder.exists():
-        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
     contents = {
         "request.json": _json({"instances": [decision.instance]}),
         "answer.json": _json(decision.answer),
         "profile.json": _json(profile.model_dump(mode="json")),
         "graph.json": _json(_graph(entry, manifest, decision.instance)),
+        "check.py": (Path(__file__).parent / "check.py").read_bytes(),
+        **reviewed,
     }
+    used = decision.runtime.get("version", ort.__version__)
+    readme = README.format(version=used, graph=entry.graph_digest, files=_FILES)
+    _write(folder, contents, readme + _told(case, decision), version)
+
+
+def _told(case: Case, decision: RecordedDecision) -> str:
+    text = told(case, decision)
+    return f"\n{textwrap.fill(text, 110)}\n" if text else ""
+
+
+def _write(folder: Path, contents: Mapping[str, bytes], readme: str, version: Path | None = None) -> None:
+    """Write the folder: the files of an entry's version, if there is one, and the contents.
+
+    Args:
+        readme: text of README.txt, with _FILES in place of the names of the version's files.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=folder.parent) as aside:
             receipt = Path(aside) / "receipt"
-            shutil.copytree(version, receipt)
+            if version is None:
+                receipt.mkdir()
+            else:
+                shutil.copytree(version, receipt)
             files = " ".join(sorted(path.name for path in receipt.iterdir()))
-            used = decision.runtime.get("version", ort.__version__)
-            readme = README.format(version=used, graph=entry.graph_digest, files=files)
-            (receipt / "README.txt").write_text(readme, encoding="utf-8")
-            shutil.copyfile(Path(__file__).parent / "check.py", receipt / "check.py")
+            (receipt / "README.txt").write_text(readme.replace(_FILES, files), encoding="utf-8")
             for name, content in contents.items():
                 (receipt / name).write_bytes(content)
             receipt.rename(folder)

@@ -14,6 +14,7 @@ from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale.schema.profile import DecisionProfile
+from rationale_service.decisions.cases import link_faults
 from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.options import OPTIONS, Replay
 from rationale_service.decisions.trail import RecordedDecision
@@ -25,6 +26,14 @@ from rationale_service.repository.registry import folders
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
+_FACTS = (
+    "id",
+    "digests",
+    "application_id",
+    "reviews",
+    "reviewer",
+    "difference",
+)  # members that no model computes
 TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
     "hashed": "the trail holds only a digest of decision {}'s inputs: give them with --instance FILE",
@@ -39,7 +48,7 @@ class ReplayedDecision:
     """A decision and its repetition.
 
     Attributes:
-        entry: entry that decided.
+        entry: entry that decided; None if a person did.
         differences: differences from the recorded answer.
         elsewhere: differences of this runtime from the one that decided. Without any, numbers must be equal
             bit for bit, else within TOLERANCE.
@@ -47,7 +56,7 @@ class ReplayedDecision:
     """
 
     decision: RecordedDecision
-    entry: Entry
+    entry: Entry | None
     differences: tuple[str, ...]
     elsewhere: tuple[str, ...]
     passed_over: tuple[str, ...]
@@ -93,13 +102,24 @@ class Replayer:
 
         return min(candidates, key=distance)
 
-    def replay(self, decision: RecordedDecision) -> ReplayedDecision:
-        """Compute a decision again.
+    def replay(self, decision: RecordedDecision, first: RecordedDecision | None = None) -> ReplayedDecision:
+        """Compute a decision again, and check its link to the first decision of its case.
+
+        A person's judgment is not computed: its link alone is checked.
+
+        Args:
+            first: first decision of the case, if it is not `decision` and is still in the trail.
 
         Raises:
-            InvalidOptionError: if its inputs are not known.
+            InvalidOptionError: if its inputs are not known, or it is a contest.
             RepositoryError: if the entry that decided is missing or cannot run here.
         """
+        if decision.kind == "contest":
+            raise InvalidOptionError(f"{decision.id} is a contest: only decisions are computed again")
+        links = () if first is None else tuple(link_faults(decision, first))
+        unlinked = ("reviews",) if decision.reviews and first is None else ()
+        if decision.kind == "judgment":
+            return ReplayedDecision(decision, None, links, (), ("judgment", *unlinked))
         if decision.instance is None:
             raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
         entry = self.entry(decision)
@@ -107,7 +127,7 @@ class Replayer:
         assert manifest is not None  # noqa: S101 (it decided)
         session, here = self._session(entry, decision.runtime)
         elsewhere = tuple(_elsewhere(decision.runtime, here))
-        differences = [*altered(decision, entry)]
+        differences = [*altered(decision, entry), *links]
         try:
             inputs = inputs_of(entry, manifest, [decision.instance], Faults())
             tensors = run(entry, session, inputs, entry.output_names)
@@ -132,8 +152,8 @@ class Replayer:
         added = {o.member: o for o in OPTIONS if o.member is not None and o.member in decision.answer}
         for member, option in added.items():
             differences += option.load().differences(again, decision.answer[member])
-        passed_over = sorted({*decision.answer} - {*now, "id", "digests", *added})
-        return ReplayedDecision(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
+        passed_over = sorted({*decision.answer} - {*now, *_FACTS, *added})
+        return ReplayedDecision(decision, entry, tuple(differences), elsewhere, (*passed_over, *unlinked))
 
     def profile(self, decision: RecordedDecision) -> DecisionProfile:
         """Return the profile that decided.

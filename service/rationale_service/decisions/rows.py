@@ -22,7 +22,7 @@ from rationale.decisions.rows import feature_values, profile_of
 from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
-from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
+from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of, with_ids
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
@@ -71,9 +71,11 @@ class DecidingEntry:
         plain = registry.entries.get(manifest.model, entry) if recourse else None
         return cls(entry, manifest, open_entry(repository, manifest.model), plain)
 
-    def digest(self, rows: Sequence[Instance]) -> str:
-        """Return a digest of rows and of the entry that decides them."""
+    def digest(self, rows: Sequence[Instance], application_ids: Sequence[str | None] = ()) -> str:
+        """Return a digest of rows, of their applications and of the entry that decides them."""
         digest = hashlib.sha256(orjson.dumps(rows))
+        if application_ids:
+            digest.update(orjson.dumps(application_ids))
         for identity in self.made_by:
             digest.update(f"\0{identity}".encode())
         return digest.hexdigest()
@@ -155,24 +157,32 @@ class DecisionSession:
         self,
         rows: Sequence[Instance],
         key: str,
+        application_ids: Sequence[str | None] = (),
         begin: Callable[[int], None] = lambda _: None,
         first: int = 0,
     ) -> list[Line]:
         """Return a line for each row; decisions under the key that the trail has are not recorded again.
 
         Args:
+            application_ids: lender's own id of each row; empty without any.
             begin: a function that is called with each row's number before the row is decided.
             first: the number of the first row.
         """
-        return self._runner.run(self._lines(rows, key, begin, first))
+        ids = application_ids or [None] * len(rows)
+        return self._runner.run(self._lines(rows, key, ids, begin, first))
 
     async def _lines(
-        self, rows: Sequence[Instance], key: str, begin: Callable[[int], None], first: int
+        self,
+        rows: Sequence[Instance],
+        key: str,
+        application_ids: Sequence[str | None],
+        begin: Callable[[int], None],
+        first: int,
     ) -> list[Line]:
         began_s, outcomes = time.monotonic(), list[dict[str, Any] | str]()
-        for i, row in enumerate(rows, first):
+        for i, (row, application_id) in enumerate(zip(rows, application_ids, strict=True), first):
             begin(i)
-            outcomes.append(await self._decide_row(row))
+            outcomes.append(await self._decide_row(row, application_id))
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
@@ -201,16 +211,17 @@ class DecisionSession:
             for recorded_decision in recorded
         ]
 
-    async def _decide_row(self, row: Instance) -> dict[str, Any] | str:
+    async def _decide_row(self, row: Instance, application_id: str | None) -> dict[str, Any] | str:
         """Return the decision on one row, or the reason for which there is none."""
         entry, manifest = self._deciding.entry, self._deciding.manifest
         try:
             inputs = inputs_of(entry, manifest, [row], Faults())
             answers = run(entry, self._session, inputs, entry.output_names)
             check_answer(entry, answers)
-            (decision,) = await decisions_of(manifest, [row], inputs, answers, self._drift)
+            decisions = await decisions_of(manifest, [row], inputs, answers, self._drift)
         except _REFUSALS as error:
             return str(error).removeprefix("instances[0]: ")
+        (decision,) = with_ids(decisions, [application_id])
         if self._recourse is None or decision["decision"] == "approve":
             return decision
         (values,) = feature_values(manifest, inputs, [row])

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from rationale_service.errors import StateUnavailableError
+from rationale_service.errors import ConflictError, StateUnavailableError
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class RecordedDecision:
         kept: form in which the trail keeps the inputs. If hashed or erased, `value`s in the answer are None
             too.
         runtime: digest of the files that ran (graph), and the backend's data: see `Backend.runtime`.
+        kind: decision of an entry; contest of an applicant; judgment of a person in place of an entry.
+        review_by: time until which a person has to review it; None if nobody needs to.
     """
 
     id: str
@@ -36,6 +39,89 @@ class RecordedDecision:
     place: int = 0
     kept: Literal["plain", "hashed", "sealed", "erased"] = "plain"
     runtime: Mapping[str, Any] = field(default_factory=dict)
+    kind: Literal["decision", "contest", "judgment"] = "decision"
+    review_by: str | None = None
+
+    @property
+    def application_id(self) -> str | None:
+        """The lender's own id of the application."""
+        return self.answer.get("application_id")
+
+    @property
+    def reviews(self) -> str | None:
+        """The id of the decision that this one contests or reviews; None of a first decision."""
+        return self.answer.get("reviews")
+
+
+MOST_ID = 255  # characters of a lender's own id
+
+
+def text_fault(text: str, most: int) -> str | None:
+    """Return the reason why no trail stores a text, or None."""
+    if not text.strip():
+        return "is empty"
+    if len(text) > most:
+        return f"has {len(text)} characters, more than {most}"
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        return "has a NUL or half of a surrogate pair, which no database stores"
+    return None
+
+
+def check_repeated(
+    recorded: Sequence[RecordedDecision], application_ids: Sequence[str | None], reviews: str | None = None
+) -> None:
+    """Raise ConflictError if decisions under a repeated idempotency key have other ids than the request."""
+    due = [*application_ids] or [None] * len(recorded)
+    is_same = [decision.application_id for decision in recorded] == due
+    if not is_same or any(decision.reviews != reviews for decision in recorded):
+        raise ConflictError(
+            f"the idempotency key '{recorded[0].idempotency_key}' was used for other applications: take a "
+            "new key for a new request"
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A first decision with its contests and reviews, by time.
+
+    Its state follows from its rows and is stored nowhere. It waits for a review while it is referred or
+    contested.
+    """
+
+    events: Sequence[RecordedDecision]
+
+    @property
+    def first(self) -> RecordedDecision:
+        return self.events[0]
+
+    @property
+    def standing(self) -> RecordedDecision:
+        """The decision that holds: the last one of an entry or a person."""
+        return [event for event in self.events if event.kind != "contest"][-1]
+
+    @property
+    def state(self) -> Literal["decided", "referred", "contested", "reviewed"]:
+        if self.events[-1].kind == "contest":
+            return "contested"
+        if self.standing.answer["decision"] == "refer":
+            return "referred"
+        return "reviewed" if self.standing.reviews else "decided"
+
+    @property
+    def waiting(self) -> Sequence[RecordedDecision]:
+        """The rows that wait for a review: the standing decision if it refers, and contests of it."""
+        since = self.events[list(self.events).index(self.standing) :]
+        return [event for event in since if event.review_by is not None]
+
+    @property
+    def review_by(self) -> str | None:
+        """The time until which a person has to review it; None if nobody needs to."""
+        return min((str(event.review_by) for event in self.waiting), default=None)
+
+    def time_after(self) -> str:
+        """Return the present time, or one behind the last event of a clock that is ahead."""
+        last = datetime.fromisoformat(self.events[-1].time) + timedelta(microseconds=1)
+        return max(datetime.now(UTC), last).isoformat(timespec="microseconds")
 
 
 class AuditTrail(Protocol):

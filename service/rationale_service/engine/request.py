@@ -26,6 +26,7 @@ class InferenceRequest:
         instances: rows by names of features, instead of `inputs`.
         compare_with: ids of recorded decisions, each the only reference of a row; None for none.
         options: names of the options of a decision, such as recourse.
+        application_ids: lender's own ids of a decision's rows; empty without any.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -40,6 +41,7 @@ class InferenceRequest:
     reference_set: str | None = None
     compare_with: tuple[str, ...] | None = None
     options: frozenset[str] = frozenset()
+    application_ids: tuple[str | None, ...] = ()
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False

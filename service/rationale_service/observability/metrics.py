@@ -34,6 +34,7 @@ _DURATIONS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 )  # fmt: skip
 _LONG_DURATIONS_S = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_DAYS_S = tuple(86_400 * days for days in (1 / 24, 0.25, 1, 2, 5, 10, 20, 30, 60, 90))
 _ROWS = tuple(2**power for power in range(13))
 _Mode = Literal["livesum", "livemax", "livemin"]
 _GAPS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -72,12 +73,16 @@ class AuditMetrics:
         write_failed: counts a failed transaction.
         waiting: adds to the decisions that wait for the disk.
         unavailable: sets 1 if the trail is unavailable, else 0.
+        review_s: observes the time that a decision of a model waited for its review.
+        waiting_reviews: sets the number of decisions of a model that wait for a review, and of those overdue.
     """
 
     write_s: Callable[[float], None]
     write_failed: Callable[[], None]
     waiting: Callable[[float], None]
     unavailable: Callable[[float], None]
+    review_s: Callable[[str, float], None]
+    waiting_reviews: Callable[[str, int, int], None]
 
 
 class Metrics:
@@ -182,6 +187,26 @@ class Metrics:
         self._of_requests = cache(self._series_of_requests)
 
     def _audit_metrics(self) -> AuditMetrics:
+        waited = self._histogram(
+            "review_wait_seconds",
+            "From the moment from which a decision waits for a review to its review.",
+            ("model",),
+            _DAYS_S,
+        )
+        waiting = self._gauge(
+            "reviews_waiting", "Decisions that wait for a person's review.", "livemax", ("model",)
+        )
+        overdue = self._gauge(
+            "reviews_overdue",
+            "Decisions that wait for longer than the profile allows.",
+            "livemax",
+            ("model",),
+        )
+
+        def waiting_reviews(model: str, count: int, late: int) -> None:
+            waiting.labels(model).set(count)
+            overdue.labels(model).set(late)
+
         return AuditMetrics(
             self._histogram(
                 "audit_write_seconds", "Transactions that recorded decisions.", (), _DURATIONS_S
@@ -193,6 +218,8 @@ class Metrics:
             self._gauge(
                 "audit_unavailable", "1 while the audit trail refuses decisions, else 0.", "livemax"
             ).set,
+            lambda model, seconds: waited.labels(model).observe(seconds),
+            waiting_reviews,
         )
 
     def of(self, entry: Entry) -> EntryMetrics:

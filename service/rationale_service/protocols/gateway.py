@@ -12,6 +12,7 @@ from rationale_service.decisions.archive import Archive, ComparedDecisions
 from rationale_service.decisions.audit.acts import ActLog
 from rationale_service.decisions.audit.writer import act_log_of, trail_of
 from rationale_service.decisions.decider import Decider, Drift
+from rationale_service.decisions.review import Reviews
 from rationale_service.decisions.trail import AuditTrail, obstacle
 from rationale_service.engine.backends.base import Backend
 from rationale_service.engine.dataplane import DataPlane
@@ -52,6 +53,7 @@ class Gateway:
         live: follower of changes in the repository.
         handler: handler of predictions and explanations.
         decider: handler of decisions.
+        reviews: writer of contests and reviews.
         loading: task that loads the models, from `start` on. The runner of the app checks its result.
     """
 
@@ -71,6 +73,7 @@ class Gateway:
     live: LiveRepository
     handler: InferenceHandler
     decider: Decider
+    reviews: Reviews
     loading: asyncio.Task[None] = field(init=False)
 
     async def start(self) -> None:
@@ -148,6 +151,7 @@ def build_gateway(
         sets.recover()
         explainers = Explainers(plane, artifacts, references or sets, settings)
         on_failure.pop_all()
+    decider = Decider(plane, trail, Drift(metrics))
     start_trail = partial(_start_if_needed, trail)
     return Gateway(
         settings=settings,
@@ -169,7 +173,8 @@ def build_gateway(
             ReferenceResolver(explainers, sets, settings, metrics),
             ComparedDecisions(archive, acts).instances,
         ),
-        decider=Decider(plane, trail, Drift(metrics)),
+        decider=decider,
+        reviews=Reviews(plane, trail, archive, decider, metrics),
     )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from rationale_service.decisions.options import OPTIONS
+from rationale_service.decisions.trail import MOST_ID, text_fault
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
@@ -23,7 +24,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     """Return a request for decisions.
 
     Args:
-        options: options beside the rows: those of `_FLAGS`.
+        options: options beside the rows: those of `_FLAGS`, and `application_ids`.
 
     Raises:
         MalformedError: if an option has a wrong type.
@@ -40,9 +41,23 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     return InferenceRequest(
         instances=RequestRows([*rows]),
         faults=faults,
+        application_ids=_application_ids(options.get("application_ids"), len(rows), faults),
         options=frozenset(option.name for option in OPTIONS if options.get(option.name)),
         dry_run=bool(options.get("dry_run")),
     )
+
+
+def _application_ids(ids: Any, rows: int, faults: Faults) -> tuple[str | None, ...]:
+    if ids is None:
+        return ()
+    if not isinstance(ids, list) or not all(isinstance(each, str | None) for each in ids):
+        raise MalformedError('application_ids must be a list of texts or nulls, such as ["A-4711"]')
+    if len(ids) != rows:
+        raise MalformedError(f"application_ids has {len(ids)} ids for {rows} instances: give each its own")
+    for i, each in enumerate(ids):
+        if each is not None and (fault := text_fault(each, MOST_ID)) is not None:
+            faults.note(f"application_ids[{i}] {fault}")
+    return tuple(ids)
 
 
 def check_rows(name: str, rows: Sequence[Any], most: int) -> None:

@@ -37,6 +37,7 @@ class Scope(enum.StrEnum):
     EXPLAIN = "explain"
     DECIDE = "decide"
     RECOURSE = "recourse"
+    REVIEW = "review"
     AUDIT = "audit"
     ADMIN = "admin"
 
@@ -48,6 +49,7 @@ INFER: Scopes = frozenset({Scope.INFER})
 EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
 DECIDE: Scopes = frozenset({Scope.DECIDE})
 RECOURSE: Scopes = frozenset({Scope.RECOURSE})
+REVIEW: Scopes = frozenset({Scope.REVIEW})
 AUDIT: Scopes = frozenset({Scope.AUDIT})
 ADMIN: Scopes = frozenset({Scope.ADMIN})
 
@@ -173,7 +175,13 @@ def read_keyring(
         scopes = frozenset(key.scopes)
         keys[digest] = Caller(name, scopes, key.requests_per_s, key.burst, key.models), key.expires
     closed = {
-        scope for scope, is_open in ((Scope.ADMIN, admin_is_local), (Scope.AUDIT, is_local)) if not is_open
+        scope
+        for scope, is_open in (
+            (Scope.ADMIN, admin_is_local),
+            (Scope.AUDIT, is_local),
+            (Scope.REVIEW, is_local),
+        )
+        if not is_open
     }
     return Keyring(keys, Caller("", ANY_KEY - closed))
 

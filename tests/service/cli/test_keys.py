@@ -117,7 +117,7 @@ def test_the_command_prints_the_token_once_and_writes_its_digest(tmp_path: Path)
     assert "has a key 'b' already" in repeated.output
     wrong = CliRunner().invoke(command, ["keys", "new", "c", "--scope", "root", "--file", str(file)])
     assert wrong.exit_code == 2
-    assert "--scope root: choose infer, explain, decide, recourse, audit, admin" in wrong.output
+    assert "--scope root: choose infer, explain, decide, recourse, review, audit, admin" in wrong.output
     assert file.read_text() == before
 
 

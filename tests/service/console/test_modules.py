@@ -845,3 +845,20 @@ def test_what_a_field_of_a_page_says(call: Call, field: dict[str, Any], text: st
     }"""
     found = call("page/form.js", script, field, text)
     assert found == [due] or (isinstance(found, str) and due in found)
+
+
+# --- reviews --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "value"),
+    [("3", 1, 3), ("", 1, None), ("0.5", 1, 0.5), ("true", False, True), ("3", "a", "3"), ("x", 1, "x")],
+)
+def test_a_corrected_input_keeps_its_kind(call: Call, text: str, before: Any, value: Any) -> None:
+    assert call("console/reviews.js", "({valueOf}, ...given) => valueOf(...given)", text, before) == value
+
+
+def test_reasons_of_a_person_may_have_codes(call: Call) -> None:
+    lines = "R05: Late: twice\n\n It stays "
+    found = call("console/reviews.js", "({reasonsOf}, lines) => reasonsOf(lines)", lines)
+    assert found == [{"code": "R05", "text": "Late: twice"}, {"code": None, "text": "It stays"}]

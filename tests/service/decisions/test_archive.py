@@ -21,7 +21,7 @@ MOST = archive._REPLAYS_WAITING
 async def test_a_replay_that_has_ended_gives_its_place_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    def replayed(_: Archive, recorded: RecordedDecision) -> Any:
+    def replayed(_: Archive, recorded: RecordedDecision, __: object) -> Any:
         if ends == "refused":
             raise UnknownResourceError("gone")
         return recorded.id

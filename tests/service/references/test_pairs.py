@@ -90,6 +90,7 @@ async def test_trees(tmp_path: Path, quick: Gate, written: bool) -> None:
     async with administered(tmp_path) as client:
         body: dict[str, Any] = {"instances": instances, "compare_with": others}
         paired = await client.post("/v1/models/net:explain", json=body)
+        assert (await client.get("/v1/models/net/features")).json()["request_references"] == 32
         body = {"instances": instances, "references": others[:3]}
         shared = await client.post("/v1/models/net:explain", json=body)
     for i, explanation in enumerate(paired.json()["explanations"]):

@@ -42,7 +42,7 @@ from tests.service.messages import GOOD, request
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
-INFER, EXPLAIN, DECIDE, _, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
+INFER, EXPLAIN, DECIDE, _, REVIEW, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
 ROWS = {"instances": handmade.X.tolist()}
 
 
@@ -212,9 +212,9 @@ OPEN = frozenset({Scope.INFER, Scope.EXPLAIN, Scope.DECIDE, Scope.RECOURSE})
 @pytest.mark.parametrize(
     ("settings", "anyone"),
     [
-        ({}, OPEN | {Scope.ADMIN, Scope.AUDIT}),
-        ({"admin_port": 9000}, OPEN | {Scope.ADMIN, Scope.AUDIT}),
-        ({"admin_port": 9000, "admin_host": ALL}, OPEN | {Scope.AUDIT}),
+        ({}, OPEN | {Scope.ADMIN, Scope.AUDIT, Scope.REVIEW}),
+        ({"admin_port": 9000}, OPEN | {Scope.ADMIN, Scope.AUDIT, Scope.REVIEW}),
+        ({"admin_port": 9000, "admin_host": ALL}, OPEN | {Scope.AUDIT, Scope.REVIEW}),
         ({"host": ALL}, OPEN),
         ({"host": ALL, "admin_port": 9000}, OPEN | {Scope.ADMIN}),
         ({"host": ALL, "admin_port": 9000, "admin_host": ALL}, OPEN),

@@ -34,7 +34,7 @@ from tests.service.security.test_keys import key_file
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
-INFER, EXPLAIN, DECIDE, _, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
+INFER, EXPLAIN, DECIDE, _, REVIEW, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
 RUNS = INFER | EXPLAIN | DECIDE
 ONE_OF_EACH = {str(scope): str(scope) for scope in Scope}
 
@@ -84,7 +84,11 @@ def needed_by(app: FastAPI, path: str, method: str = "GET") -> frozenset[Scope]:
         ("POST", "/v1/models/m:explain", EXPLAIN),
         ("GET", "/v1/models/m:explain", ANY_KEY),  # a model of that name, which there is not
         ("GET", "/v1/decisions/0e7d", AUDIT),
+        ("GET", "/v1/decisions", AUDIT),
         ("POST", "/v1/decisions/0e7d:notice", AUDIT),
+        ("POST", "/v1/decisions/0e7d:contest", REVIEW | DECIDE),
+        ("POST", "/v1/decisions/0e7d:review", REVIEW),
+        ("GET", "/v1/decisions/0e7d:history", REVIEW | AUDIT),
         ("GET", "/v2/models/m/explainers/e", ADMIN),
         ("DELETE", "/v2/models/m/explainers", ADMIN),
         ("PUT", "/v2/reference-sets/r", ADMIN),

@@ -247,5 +247,5 @@ def _middle(rows: np.ndarray) -> np.ndarray:
     """Return the mean [1, …] of rows that may miss values; the smallest value of texts and whole numbers."""
     if is_float(rows.dtype):
         means = np.ma.masked_invalid(rows).mean(axis=0, keepdims=True)
-        return np.ma.filled(means, 0).astype(rows.dtype)
+        return np.asarray(np.ma.filled(means, 0), rows.dtype)
     return np.sort(rows, axis=0)[:1]

@@ -11,7 +11,10 @@ from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
 _AT_ONCE = 5000  # rows of a row group
-_TEXTS = ("id", "time", "model", "version", "caller", "request_id", "idempotency_key", "kept")
+_TEXTS = (
+    *("id", "application_id", "time", "model", "version", "caller", "request_id", "idempotency_key", "kept"),
+    *("kind", "reviews", "review_by"),
+)
 _OBJECTS = ("answer", "runtime", "instance")
 _COLUMNS = (*_TEXTS, "latency_ms", "decision", "score", "codes", *_OBJECTS)
 Rows = Iterator[dict[str, Any]]
@@ -23,6 +26,7 @@ def export(
     since: str | None = None,
     until: str | None = None,
     model: str | None = None,
+    application: str | None = None,
     *,
     with_inputs: bool = False,
 ) -> int:
@@ -41,7 +45,7 @@ def export(
 
     def count_rows() -> Rows:
         nonlocal count
-        for decision in ledger.in_order(since, until, model, with_inputs=with_inputs):
+        for decision in ledger.in_order(since, until, model, application, with_inputs=with_inputs):
             count += 1
             yield _row(decision)
 

@@ -1,13 +1,11 @@
 """Decisions in a store: record them with inputs in the configured form, find them by key, and read them."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.rows import (
     ErasedError,
     InputCodec,
@@ -15,6 +13,7 @@ from rationale_service.decisions.audit.rows import (
     Row,
     WrongInstanceError,
     canonical,
+    check_times,
     new_chain,
     text_digest,
     unreadable,
@@ -22,8 +21,8 @@ from rationale_service.decisions.audit.rows import (
     without_values,
 )
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.store import AuditStore, DuplicateError
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
+from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     ErasedInputsError,
@@ -35,7 +34,6 @@ from rationale_service.settings import OFF, Settings
 FILE = "audit.sqlite3"
 Request = Sequence[RecordedDecision]
 _ATTEMPTS = 20
-_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?(\+00:00)?)?)?)?)?)?")
 _Key = tuple[str, str, str]
 
 
@@ -117,6 +115,7 @@ class Ledger:
         since: str | None = None,
         until: str | None = None,
         model: str | None = None,
+        application: str | None = None,
         *,
         with_inputs: bool = True,
     ) -> Iterator[RecordedDecision]:
@@ -124,19 +123,36 @@ class Ledger:
 
         Args:
             since, until: RFC 3339 times or their beginnings, such as 2026-11; `until` is not included.
+            application: lender's own id of the decisions' application; None for all.
             with_inputs: False to leave instances None, which needs no key.
 
         Raises:
             StateUnavailableError, InvalidOptionError: if `read` would raise them, also during the iteration.
         """
-        for time in (since, until):
-            if time is not None and not _TIME.fullmatch(time):
-                raise InvalidOptionError(
-                    f"'{time[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
-                    "2026-11-23T12:00"
-                )
-        for row in self.store.in_order(since, until, model):
+        check_times(since, until)
+        for row in self.store.in_order(since, until, model, application):
             yield self._as_answered(row, with_inputs=with_inputs)
+
+    def latest(self, query: DecisionQuery) -> list[RecordedDecision]:
+        """Return the latest decisions of a query, newest first, without inputs. Raises as `in_order`."""
+        check_times(query.since, query.until)
+        return [self._as_answered(row, with_inputs=False) for row in self.store.latest(query)]
+
+    def case(self, decision: str) -> list[RecordedDecision]:
+        """Return a first decision and all that contests or reviews it, by time. Raises as `read`.
+
+        Contests have the applicant's words, as far as they can be shown.
+        """
+        return [self._as_answered(row) for row in self.store.case(decision)]
+
+    def case_of(self, decision: RecordedDecision) -> Case:
+        """Return the case of a decision; without its first decision if that was pruned. Raises as `read`."""
+        return Case(self.case(decision.reviews or decision.id))
+
+    def first_of(self, decision: RecordedDecision) -> RecordedDecision | None:
+        """Return the decision that this one reviews; None if it reviews none, or that was pruned."""
+        first = None if decision.reviews is None else self.case_of(decision).first
+        return None if first is None or first.id != decision.reviews else first
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
@@ -235,6 +251,8 @@ class Ledger:
             row["place"],
             form,
             orjson.loads(row["runtime"]),
+            row["kind"],
+            row["review_by"],
         )
 
     def _hidden(self, decision: RecordedDecision) -> tuple[dict[str, Any], str | None]:
@@ -257,6 +275,10 @@ class Ledger:
             "key_digest": None if wrapped is None else text_digest(wrapped),
             "idempotency_key": decision.idempotency_key,
             "place": decision.place,
+            "kind": decision.kind,
+            "application_id": decision.answer.get("application_id"),
+            "reviews": decision.answer.get("reviews"),
+            "review_by": decision.review_by,
         }
         return row, wrapped
 

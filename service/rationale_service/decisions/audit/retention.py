@@ -21,7 +21,7 @@ def months_ago(months: int, now: datetime | None = None) -> str:
 
 
 def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
-    """Delete the key of a decision's sealed inputs, so that nobody can read them again; the row stays.
+    """Delete the keys of a decision's sealed inputs and of its contests and reviews; the rows stay.
 
     Args:
         key: key that signs the record of the erasure.
@@ -42,8 +42,10 @@ def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
             f"the key of decision {decision} is not its own, and to delete it would erase nothing: see "
             "`rationale audit verify`"
         )
-    time = datetime.now(UTC).isoformat(timespec="microseconds")
-    if store.erase(decision, time, key.sign(erasure_of(row, time))):
+    for other in store.case(decision):  # the words of contests, and corrected inputs
+        if other["id"] != decision and other["wrapped"] is not None:
+            _erase_one(store, other, key)
+    if _erase_one(store, row, key):
         return
     if row_of(store, decision)["erased"] is None:
         raise ConflictError(
@@ -51,6 +53,11 @@ def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
             "audit verify`"
         )
     raise ConflictError(f"the inputs of decision {decision} were erased before")
+
+
+def _erase_one(store: AuditStore, row: Row, key: PrivateKey) -> bool:
+    time = datetime.now(UTC).isoformat(timespec="microseconds")
+    return store.erase(row["id"], time, key.sign(erasure_of(row, time)))
 
 
 def erasure_of(row: Row, time: str) -> dict[str, Any]:

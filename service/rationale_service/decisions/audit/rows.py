@@ -13,6 +13,7 @@ import base64
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ GENESIS = "0" * 64  # predecessor's digest in a chain's first row
 PLACED = ("chain", "sequence", "previous", "time", "content")
 CONTENT = (
     *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
-    *("key_digest", "idempotency_key", "place"),
+    *("key_digest", "idempotency_key", "place", "kind", "application_id", "reviews", "review_by"),
 )
 
 # A written row has the columns of `audit_decisions`. A row that was read also has `wrapped`, the key of its
@@ -38,6 +39,7 @@ Row = Mapping[str, Any]
 
 InputForm = Literal["plain", "hashed", "sealed"]
 Instance = Mapping[str, Any]
+_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?(\+00:00)?)?)?)?)?)?")
 _NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32
 _NONCE = 12
@@ -130,6 +132,16 @@ class InputCodec:
         return hmac.digest(self._key, b"rationale audit " + label.encode(), "sha256")
 
 
+def check_times(*times: str | None) -> None:
+    """Raise InvalidOptionError for a text that is no beginning of an RFC 3339 time."""
+    for time in times:
+        if time is not None and not _TIME.fullmatch(time):
+            raise InvalidOptionError(
+                f"'{time[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
+                "2026-11-23T12:00"
+            )
+
+
 def canonical(instance: Instance) -> str:
     """Return a text that does not depend on the order of the members."""
     return json.dumps(instance, sort_keys=True, separators=(",", ":"))
@@ -144,14 +156,15 @@ def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, An
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
     members = [name for name in PERSONAL if name in answer]
     values += [answer[name] for name in members]
-    without = {"reasons": [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]}
-    return {**answer, **without, **dict.fromkeys(members)}
+    without = [{**reason, **_value_members(reason, repeat(None))} for reason in reasons]
+    return {**answer, **({"reasons": without} if "reasons" in answer else {}), **dict.fromkeys(members)}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """Put the values back into an answer of `without_values`."""
-    shown = {"reasons": [{**reason, **_value_members(reason, values)} for reason in answer["reasons"]]}
-    return {**answer, **shown, **{name: next(values) for name in PERSONAL if name in answer}}
+    shown = [{**reason, **_value_members(reason, values)} for reason in answer.get("reasons", ())]
+    personal = {name: next(values) for name in PERSONAL if name in answer}
+    return {**answer, **({"reasons": shown} if "reasons" in answer else {}), **personal}
 
 
 def _value_members(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:

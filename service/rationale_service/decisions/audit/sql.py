@@ -6,11 +6,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, LargeBinary, Select, cast, delete, event, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    LargeBinary,
+    Select,
+    case,
+    cast,
+    delete,
+    event,
+    exists,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.exc import IntegrityError
 
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
-from rationale_service.decisions.audit.store import Chain, ChainEnds, DuplicateError
+from rationale_service.decisions.audit.store import Chain, ChainEnds, DecisionQuery, DuplicateError
 from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
 from rationale_service.errors import StateUnavailableError
 from rationale_service.state.database import SCAN_S, Database, Schema
@@ -56,17 +70,30 @@ class SqlStore(Database):
         with self.reading() as connection:
             return list(_read(connection, query.order_by(table.place)))
 
-    def in_order(self, since: str | None, until: str | None, model: str | None) -> Iterator[Row]:
-        table = decisions.c
-        query = _rows().order_by(table.time, table.chain, table.sequence)
-        if since is not None:
-            query = query.where(table.time >= since)
-        if until is not None:
-            query = query.where(table.time < until)
-        if model is not None:
-            query = query.where(table.model == model)
+    def in_order(
+        self, since: str | None, until: str | None, model: str | None, application: str | None = None
+    ) -> Iterator[Row]:
+        chosen = _chosen(DecisionQuery(application, None if model is None else [model], since, until))
+        query = _rows().where(*chosen).order_by(*_PLACE)
         with self.reading(SCAN_S) as connection:
             yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
+
+    def latest(self, query: DecisionQuery) -> list[Row]:
+        newest = _rows().where(*_chosen(query)).order_by(*(column.desc() for column in _PLACE))
+        with self.reading() as connection:
+            return list(_read(connection, newest.limit(query.most)))
+
+    def case(self, decision: str) -> list[Row]:
+        query = _rows().where((decisions.c.id == decision) | (decisions.c.reviews == decision))
+        with self.reading() as connection:
+            return list(_read(connection, query.order_by(*_PLACE)))
+
+    def waiting(self, now: str) -> dict[str, tuple[int, int]]:
+        is_late = case((decisions.c.review_by < now, 1), else_=0)
+        query = select(decisions.c.model, func.count(), func.sum(is_late)).where(_IS_OPEN)
+        with self.reading(SCAN_S) as connection:
+            counts = connection.execute(query.group_by(decisions.c.model)).all()
+        return {model: (count, late) for model, count, late in counts}
 
     def chains(self) -> Iterator[Chain]:
         with self.reading(SCAN_S) as connection:
@@ -174,6 +201,30 @@ def _text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
+
+
+_PLACE = (decisions.c.time, decisions.c.chain, decisions.c.sequence)
+_later = decisions.alias("later")
+_IS_OPEN = decisions.c.review_by.is_not(None) & ~exists().where(
+    _later.c.reviews == func.coalesce(decisions.c.reviews, decisions.c.id),
+    _later.c.kind != "contest",
+    _later.c.time > decisions.c.time,
+)
+
+
+def _chosen(query: DecisionQuery) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of a query."""
+    table = decisions.c
+    if query.application is not None:
+        yield table.application_id == query.application
+    if query.models is not None:
+        yield table.model.in_(query.models)
+    if query.since is not None:
+        yield table.time >= query.since
+    if query.until is not None:
+        yield table.time < query.until
+    if query.is_open:
+        yield _IS_OPEN
 
 
 def _rows() -> Select[Any]:

@@ -1,6 +1,6 @@
 """The protocol of a store for the rows of a trail."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,25 @@ class ChainEnds:
     erased: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class DecisionQuery:
+    """A query for the latest decisions; None asks for all.
+
+    Attributes:
+        application: lender's own id of the application.
+        since, until: the same limits as in `AuditStore.in_order`.
+        is_open: True for decisions and contests that wait for a review.
+        most: most decisions to return.
+    """
+
+    application: str | None = None
+    models: Collection[str] | None = None
+    since: str | None = None
+    until: str | None = None
+    is_open: bool = False
+    most: int = 100
+
+
 class AuditStore(Protocol):
     """A store of a trail's rows. Every method blocks, may run in any thread, and opens the store if needed.
 
@@ -61,11 +80,25 @@ class AuditStore(Protocol):
     def find(self, model: str, caller: str, key: str) -> list[Row]:
         """Return the rows of a request with an idempotency key, in the order of its instances."""
 
-    def in_order(self, since: str | None, until: str | None, model: str | None) -> Iterator[Row]:
+    def in_order(
+        self, since: str | None, until: str | None, model: str | None, application: str | None = None
+    ) -> Iterator[Row]:
         """Yield rows by time, oldest first, then by chain and number.
 
         Args:
             since, until: RFC 3339 times or their beginnings, compared as texts; `until` is not included.
+        """
+
+    def latest(self, query: DecisionQuery) -> list[Row]:
+        """Return the latest rows of a query, newest first."""
+
+    def case(self, decision: str) -> list[Row]:
+        """Return the row with this id and those that review it, in the order of `in_order`."""
+
+    def waiting(self, now: str) -> dict[str, tuple[int, int]]:
+        """Return the numbers of rows that wait for a review, and of those past `review_by`, by model.
+
+        A row with `review_by` waits until a later row of its case decides: any but a contest.
         """
 
     def chains(self) -> Iterator[Chain]:

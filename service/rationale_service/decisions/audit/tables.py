@@ -26,9 +26,16 @@ decisions = Table(
     Column("key_digest", Text),
     Column("idempotency_key", Text),
     Column("place", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("application_id", Text),
+    Column("reviews", Text),
+    Column("review_by", Text),
     Index("audit_by_id", "id", unique=True),
     Index("audit_by_key", "model", "caller", "idempotency_key", "place", unique=True),
     Index("audit_by_time", "time"),
+    Index("audit_by_application", "application_id"),
+    Index("audit_by_reviewed", "reviews"),
+    Index("audit_by_deadline", "review_by"),
 )
 
 # Keys of sealed inputs, by decision. They are outside the chain, which has their digests: deleting a key

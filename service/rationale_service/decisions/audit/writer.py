@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rationale.errors import InvalidOptionError, RationaleError
@@ -40,6 +41,7 @@ _LOG_S = 60.0  # between two log lines on one outage
 _OPENING_S = 5.0  # longest wait of a start
 _NOT_OPEN = "the audit trail is not open yet"
 _READERS = 2
+_COUNT_S = 60.0  # between two counts of the decisions that wait for a review
 _Answer = Sequence[RecordedDecision]
 _Job = tuple[_Answer, "Future[_Answer]"]
 
@@ -68,6 +70,8 @@ class DatabaseTrail:
         self._thread: threading.Thread | None = None
         self._busy_since_s: float | None = None  # start of the thread's present transaction
         self._stopping = threading.Event()
+        self._count_s = 0.0  # next count of the decisions that wait for a review
+        self._models: set[str] = set()
 
     def start(self) -> None:
         """Open the trail now instead of at its first use; create it if it is missing."""
@@ -187,6 +191,7 @@ class DatabaseTrail:
             if None in jobs:
                 return
             if jobs or is_due:
+                self._count_at_times()
                 look_s = time.monotonic() + (_LOOK_S if self._outage.reason is None else _LOOK_AGAIN_S)
                 if not self._looked.done():
                     self._looked.set_result(None)
@@ -261,6 +266,24 @@ class DatabaseTrail:
             self._outage.begin(_line(error), 0)
             return
         self._outage.end()
+
+    def _count_at_times(self) -> None:
+        if self._outage.reason is None and time.monotonic() >= self._count_s:
+            self._count_s = time.monotonic() + _COUNT_S
+            with contextlib.suppress(RuntimeError):  # the readers have stopped
+                self._readers.submit(self._count_waiting)
+
+    def _count_waiting(self) -> None:
+        """Count the decisions that wait for a review, beside the thread that writes."""
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        try:
+            waiting = self._get_ledger().store.waiting(now)
+        except Exception as error:  # the next count may succeed; the writer reports outages
+            log.warning("decisions that wait for a review could not be counted: %s", _line(error))
+            return
+        self._models |= waiting.keys()
+        for model in self._models:
+            self._metrics.waiting_reviews(model, *waiting.get(model, (0, 0)))
 
     def _prune(self) -> float:
         """Prune old rows; return the seconds until the next pruning.

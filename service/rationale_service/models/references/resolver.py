@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # copied from an entry's request
 _OPEN_METHODS = ("deepshap", "integrated-gradients", "treeshap")  # their references may be an input
-_FIXED_OPTIONS = ("standard_error", "interactions")  # … but not with these options
+_FIXED_OPTIONS = ("standard_error", "interactions", "path_dependent")  # … but not with these options
 _REMEMBERED = 4096  # number of digests of earlier sets, without their rows
 
 
@@ -218,8 +218,7 @@ class ReferenceResolver:
     async def _open(self, question: _ReferenceRequest, written: Entry | None, count: int) -> Entry:
         """Return the entry that takes `count` references for each row as an input, or more if written."""
         spec = question.spec
-        options = spec.options.model_dump()
-        if spec.method not in _OPEN_METHODS or any(options[name] for name in _FIXED_OPTIONS):
+        if not _takes_references(spec.method, spec.options.model_dump()):
             raise InvalidInputError(
                 f"{spec.method} with these options needs its references beforehand: upload them as a "
                 "reference set, and name it"
@@ -304,6 +303,16 @@ def _beside_inputs(manifest: Manifest, name_in_request: Callable[[str], str]) ->
     return {
         name: tensor for name, tensor in named.items() if name not in input_names and tensor in input_names
     }
+
+
+def takes_own_references(manifest: Manifest) -> bool:
+    """Tell whether requests may bring references of their own: others need them beforehand, or have none."""
+    options = manifest.method.options
+    return manifest.base_value is not None and _takes_references(manifest.request.method, options)
+
+
+def _takes_references(method: str, options: Mapping[str, Any]) -> bool:
+    return method in _OPEN_METHODS and not any(options.get(name) for name in _FIXED_OPTIONS)
 
 
 def spec_of(manifest: Manifest) -> ExplainerSpec:

@@ -1,7 +1,8 @@
 """`:decide` over gRPC: `ModelInfer` on `NAME:decide`, like `POST /v1/models/NAME:decide` over HTTP.
 
-One input, `instances`: BYTES [N], each the JSON object of a row. One output, `decisions`: BYTES [N], each a
-decision as JSON. Any client of the Open Inference Protocol can send and read them.
+One input, `instances`: BYTES [N], each the JSON object of a row. A second may be their `application_ids`:
+BYTES [N], empty for none. One output, `decisions`: BYTES [N], each a decision as JSON. Any client of the Open
+Inference Protocol can send and read them.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from rationale_service.protocols.instances import (
 from rationale_service.tensors import to_binary
 
 SUFFIX = ":decide"
-INSTANCES, DECISIONS = "instances", "decisions"
+INSTANCES, DECISIONS, APPLICATIONS = "instances", "decisions", "application_ids"
 KEY = "idempotency_key"
 T = TypeVar("T")
 
@@ -81,11 +82,14 @@ def _decode(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceReq
     faults, options = Faults(), parameters_of(request.parameters)
     tensors = inputs_of(request, faults)
     faults.report()
-    instances = tensors.get(INSTANCES)
-    if instances is None or len(tensors) > 1 or instances.dtype.kind != "O" or instances.ndim != 1:
+    instances, ids = tensors.pop(INSTANCES, None), tensors.pop(APPLICATIONS, None)
+    is_list = [
+        array is not None and array.dtype.kind == "O" and array.ndim == 1 for array in (instances, ids)
+    ]
+    if instances is None or not is_list[0] or tensors or is_list[1] != (ids is not None):
         raise InvalidInputError(
             f"{SUFFIX} takes one input, '{INSTANCES}': BYTES [N], each the JSON object of a row, such as "
-            '{"income": 58000}'
+            f"{{\"income\": 58000}}, and beside it '{APPLICATIONS}': BYTES [N]"
         )
     if unknown := [output.name[:80] for output in request.outputs if output.name != DECISIONS]:
         faults.note(f"unknown output {unknown}: {SUFFIX} gives '{DECISIONS}'")
@@ -97,5 +101,14 @@ def _decode(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceReq
         raise MalformedError(f"each element of '{INSTANCES}' must be one JSON object")
     check_rows(INSTANCES, rows, MOST_DECISIONS)
     note_duplicates(body, rows, faults)
+    if ids is not None:
+        options = {**options, APPLICATIONS: [_text(i, each) for i, each in enumerate(ids)]}
     decoded = decide_request(options, rows, faults)
     return replace(decoded, id=request.id, timeout_s=timeout_of(options.get("timeout")))
+
+
+def _text(i: int, value: bytes) -> str | None:
+    try:
+        return value.decode() or None
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{APPLICATIONS}[{i}] is no UTF-8") from error

@@ -1,30 +1,144 @@
 """Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.archive import noticed
-from rationale_service.decisions.trail import RecordedDecision
-from rationale_service.errors import InvalidInputError
+from rationale_service.decisions.audit.store import DecisionQuery
+from rationale_service.decisions.cases import history
+from rationale_service.decisions.trail import MOST_ID, Case, RecordedDecision, text_fault
+from rationale_service.errors import ConflictError, InvalidInputError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.administration import RecordedRoute
-from rationale_service.protocols.rest.endpoint import gateway_of, read_model
-from rationale_service.protocols.rest.openapi import JSON, body_of
+from rationale_service.protocols.rest.endpoint import gateway_of, idempotency_key, read_model
+from rationale_service.protocols.rest.openapi import JSON, KEY_PARAMETER, body_of
 from rationale_service.protocols.rest.problems import problem_responses
-from rationale_service.protocols.rest.schemas import Decision, Instance
-from rationale_service.security.keys import AUDIT, needs
+from rationale_service.protocols.rest.schemas import Decision, DecisionDigests, Instance
+from rationale_service.security.keys import AUDIT, DECIDE, REVIEW, needs
 
 _NOT_STORED = {"Cache-Control": "no-store"}
+_MOST_LISTED = 1000
+_MOST_TEXT = 2000  # characters of a reason
+_MOST_REASONS = 20
+
+
+def _storable(text: str, most: int) -> str:
+    if fault := text_fault(text, most):
+        raise ValueError(fault)
+    return text
+
+
+StorableText = Annotated[str, AfterValidator(partial(_storable, most=_MOST_TEXT))]
+Kind = Annotated[
+    Literal["decision", "contest", "judgment"],
+    Field(description="decision of an entry, contest of an applicant, or judgment of a person"),
+]
 
 
 # A decision holds a person's data, so each call is recorded.
 router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=RecordedRoute)
+
+
+class JudgedReason(BaseModel):
+    """A reason of the person who judges."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    code: StorableText | None = Field(
+        None, description="of the decision profile, if it is one of its reasons"
+    )
+    text: StorableText
+
+
+class Contest(BaseModel):
+    """An applicant's contest of a decision."""
+
+    id: str
+    application_id: str | None = None
+    reviews: str = Field(description="the first decision of the case")
+    digests: DecisionDigests = Field(description="of the first decision")
+    review_by: str = Field(description="until when a person has to review it")
+
+
+class Judgment(BaseModel):
+    """A person's decision in place of an entry's."""
+
+    id: str
+    application_id: str | None = None
+    decision: Literal["approve", "decline"]
+    reasons: list[JudgedReason]
+    reviewer: str
+    reviews: str = Field(description="the first decision of the case")
+    digests: DecisionDigests = Field(description="of the first decision")
+    warnings: list[str]
+
+
+class ContestRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: StorableText = Field(description="what the applicant says against the decision")
+
+
+class ReviewRequest(BaseModel):
+    """Corrected inputs, or a person's judgment."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reviewer: Annotated[str, AfterValidator(partial(_storable, most=MOST_ID))] = Field(
+        description="name of the person who reviews"
+    )
+    instance: dict[str, Any] | None = Field(
+        None, description="corrected inputs, whole: the entry that decided first decides again"
+    )
+    decision: Literal["approve", "decline"] | None = Field(
+        None, description="a person's, in place of the entry's"
+    )
+    reasons: list[JudgedReason] = Field(
+        default_factory=list, max_length=_MOST_REASONS, description="of a judgment; a decline needs one"
+    )
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> "ReviewRequest":
+        if (self.instance is None) == (self.decision is None):
+            raise ValueError("give either instance, the corrected inputs, or decision, a person's judgment")
+        if self.decision == "decline" and not self.reasons:
+            raise ValueError("reasons: a person who declines gives at least one")
+        if self.decision is None and self.reasons:
+            raise ValueError("reasons: those of corrected inputs are the entry's; give them with decision")
+        return self
+
+
+class Event(BaseModel):
+    """A decision, a contest or a review of a case."""
+
+    id: str
+    time: str
+    kind: Kind
+    caller: str = Field(description="the name of the key that asked")
+    decision: Literal["approve", "refer", "decline"] | None
+    reviewer: str | None
+    reasons: list[JudgedReason]
+    words: str | None = Field(description="the applicant's, of a contest, as far as the trail can show them")
+    review_by: str | None
+
+
+class CaseHistory(BaseModel):
+    id: str = Field(description="the first decision")
+    application_id: str | None
+    model: str
+    state: Literal["decided", "referred", "contested", "reviewed"] = Field(
+        description="referred and contested: a person has to review it"
+    )
+    standing: str = Field(description="the decision that holds")
+    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
+    events: list[Event] = Field(description="oldest first")
 
 
 class Recorded(BaseModel):
@@ -36,6 +150,10 @@ class Recorded(BaseModel):
     caller: str = Field(description="the name of the key that asked, empty where none was needed")
     request_id: str
     latency_ms: float
+    kind: Kind
+    application_id: str | None = Field(description="the lender's own id of the application")
+    reviews: str | None = Field(description="the first decision of the case, of what contests or reviews it")
+    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
     kept: Literal["plain", "hashed", "sealed", "erased"] = Field(description="how its inputs were kept")
     instance: Instance = Field(
         description="what was decided on; null where a digest alone was kept, or its key was erased. Values "
@@ -44,11 +162,29 @@ class Recorded(BaseModel):
     runtime: dict[str, Any] = Field(
         description="what ran: the digest of the files, and the backend's own words"
     )
-    answer: Decision = Field(description="as `:decide` answered it")
+    answer: Decision | Judgment | Contest = Field(description="as it was answered")
     languages: list[str] = Field(
         description="languages of the decision profile's texts, in which a notice can be written; none if "
         "the profile is no longer in the repository"
     )
+
+
+class ListedDecision(BaseModel):
+    """What a list says of a decision, contest or judgment."""
+
+    id: str
+    application_id: str | None = Field(description="the lender's own id of the application")
+    time: str = Field(description="RFC 3339, in UTC")
+    model: str
+    caller: str
+    kind: Kind
+    decision: Literal["approve", "refer", "decline"] | None = Field(description="null of a contest")
+    reviews: str | None = Field(description="the first decision of the case, of what contests or reviews it")
+    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
+
+
+class DecisionList(BaseModel):
+    decisions: list[ListedDecision] = Field(description="newest first")
 
 
 class GivenInstance(BaseModel):
@@ -97,7 +233,59 @@ class Replay(BaseModel):
     differences: list[str]
     elsewhere: list[str] = Field(description="in what the runtime is another than the one that decided")
     passed_over: list[str] = Field(description="members of the answer that no replay computes")
-    entry: str = Field(description="what decided, by its name today")
+    entry: str | None = Field(description="what decided, by its name today; null of a person")
+
+
+@router.get(
+    "",
+    summary="The latest decisions",
+    description="Of one application, by the lender's own id, or of all. Newest first.",
+    operation_id="list_decisions",
+    responses=problem_responses(404, 422, 503),
+)
+@needs(AUDIT)
+async def list_decisions(
+    request: Request,
+    application_id: Annotated[str | None, Query(description="the lender's own id")] = None,
+    model: Annotated[str | None, Query(description="of this model alone")] = None,
+    since: Annotated[str | None, Query(description="a time in UTC or its beginning, such as 2026-11")] = None,
+    until: Annotated[str | None, Query(description="as `since`; not included")] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
+    *,
+    open: Annotated[bool, Query(description="only what waits for a review")] = False,  # noqa: A002
+) -> DecisionList:
+    context = current()
+    models = None if context is None else context.caller.models
+    if model is not None:
+        if context is not None:
+            context.caller.require_model(model)
+        models = frozenset({model})
+    query = DecisionQuery(application_id, models, since, until, open, limit)
+    if any(text is not None and text_fault(text, MOST_ID) for text in (application_id, model)):
+        return DecisionList(decisions=[])
+    found = await gateway_of(request).archive.latest(query)
+    return DecisionList(decisions=[_listed(decision) for decision in found])
+
+
+@router.get(
+    "/{decision}:history",
+    summary="Its contests and reviews",
+    description="The case of the decision: who did what when, and which decision holds.",
+    operation_id="decision_history",
+    responses=problem_responses(404, 503),
+)
+@needs(AUDIT | REVIEW)
+async def decision_history(request: Request, decision: str) -> CaseHistory:
+    case = await _case(request, decision)
+    return CaseHistory(
+        id=case.first.id,
+        application_id=case.first.application_id,
+        model=case.first.model,
+        state=case.state,
+        standing=case.standing.id,
+        review_by=case.review_by,
+        events=[Event.model_validate(event) for event in history(case)],
+    )
 
 
 @router.get(
@@ -138,6 +326,7 @@ async def decision_notice(
     record = await _read(request, decision, body.instance)
     notice = noticed(
         record,
+        await gateway_of(request).archive.case(record.id),
         await _profile(request, record),
         body.template,
         body.variables,
@@ -167,7 +356,9 @@ async def replay_decision(request: Request, decision: str) -> Replay:
     body = await read_model(request, GivenInstance, InvalidInputError, "{}")
     record = await _read(request, decision, body.instance)
     gateway = gateway_of(request)
-    replayed = await gateway.archive.replay(record, gateway.plane.deadline())
+    case = await gateway.archive.case(record.id)
+    first = None if record.reviews is None or case.first.id != record.reviews else case.first
+    replayed = await gateway.archive.replay(record, gateway.plane.deadline(), first)
     return Replay(
         id=record.id,
         same=not replayed.differences,
@@ -175,8 +366,74 @@ async def replay_decision(request: Request, decision: str) -> Replay:
         differences=list(replayed.differences),
         elsewhere=list(replayed.elsewhere),
         passed_over=list(replayed.passed_over),
-        entry=replayed.entry.name,
+        entry=None if replayed.entry is None else replayed.entry.name,
     )
+
+
+@router.post(
+    "/{decision}:contest",
+    summary="Contest it, as its applicant does",
+    description="The applicant's words are kept as inputs are. The decision waits for a review, and stands "
+    "until then.",
+    operation_id="contest_decision",
+    response_model=Contest,
+    responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+    openapi_extra={**body_of(ContestRequest), "parameters": [KEY_PARAMETER]},
+)
+@needs(REVIEW | DECIDE)
+async def contest_decision(request: Request, decision: str) -> Response:
+    body = await read_model(request, ContestRequest, InvalidInputError, '{"reason": "…"}')
+    case = await _case(request, decision)
+    reviews, key = gateway_of(request).reviews, idempotency_key(request)
+    return _answer(await reviews.contest(case, body.reason, key))
+
+
+@router.post(
+    "/{decision}:review",
+    summary="Review it: correct its inputs, or judge in its place",
+    description="With `instance`, the entry that decided first decides on the corrected inputs. With "
+    "`decision` and `reasons`, a person's judgment is in the place of the entry's. Either one is a new "
+    "decision that names the first; of a case, the last one holds.",
+    operation_id="review_decision",
+    response_model=Decision | Judgment,
+    responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504),
+    openapi_extra={**body_of(ReviewRequest), "parameters": [KEY_PARAMETER]},
+)
+@needs(REVIEW)
+async def review_decision(request: Request, decision: str) -> Response:
+    body = await read_model(
+        request, ReviewRequest, InvalidInputError, '{"reviewer": "…", "decision": "approve"}'
+    )
+    request.state.detail = {"reviewer": body.reviewer}
+    case = await _case(request, decision)
+    reviews, key = gateway_of(request).reviews, idempotency_key(request)
+    if body.instance is not None:
+        return _answer(await reviews.correct(case, body.reviewer, body.instance, key))
+    reasons = [reason.model_dump() for reason in body.reasons]
+    return _answer(await reviews.judge(case, body.reviewer, str(body.decision), reasons, key))
+
+
+async def _case(request: Request, decision: str) -> Case:
+    """Return the case of a decision of a model that the caller may use. Raises as `_read`.
+
+    Raises:
+        ConflictError: if its first decision was pruned.
+    """
+    record = await _read(request, decision)
+    case = await gateway_of(request).archive.case(record.id)
+    if case.first.id != (record.reviews or record.id):
+        raise ConflictError(f"the first decision of the case, {record.reviews}, was pruned")
+    return case
+
+
+def _answer(answer: Mapping[str, Any]) -> Response:
+    content = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, media_type=JSON, headers=_NOT_STORED)
+
+
+def _listed(decision: RecordedDecision) -> ListedDecision:
+    content = {name: getattr(decision, name) for name in ListedDecision.model_fields if name != "decision"}
+    return ListedDecision(**content, decision=decision.answer.get("decision"))
 
 
 async def _read(

@@ -23,6 +23,7 @@ from rationale_service.errors import (
 )
 from rationale_service.handlers import BodyReader, InferenceCall, Verb
 from rationale_service.protocols.gateway import Gateway
+from rationale_service.protocols.rest.openapi import IDEMPOTENCY_KEY
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -197,6 +198,11 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise MalformedError("the connection was closed before the body ended")
     return message.get("body", b""), message.get("more_body", False)
+
+
+def idempotency_key(request: Request) -> str | None:
+    keys = request.headers.getlist(IDEMPOTENCY_KEY)
+    return ", ".join(keys) if keys else None
 
 
 def most_json(request: Request) -> int:

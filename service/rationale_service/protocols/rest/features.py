@@ -13,6 +13,7 @@ from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
 from rationale_service.errors import NotExplainableError
+from rationale_service.models.references.resolver import takes_own_references
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.endpoint import gateway_of
 from rationale_service.protocols.rest.problems import problem_responses
@@ -21,9 +22,6 @@ from rationale_service.repository.registry import ModelRegistry
 from rationale_service.security.keys import EXPLAIN, needs
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
-# Methods that take references in a request; all others need them beforehand.
-_OPEN_METHODS = ("deepshap", "integrated-gradients")
-
 Explainer = Annotated[
     str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
 ]
@@ -175,7 +173,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         has_gap=manifest.completeness_gap is not None,
         other_outputs=_other_outputs(manifest) or None,
         references=_references(manifest),
-        request_references=_request_references(manifest, gateway.settings.open_references),
+        request_references=gateway.settings.open_references if takes_own_references(manifest) else 0,
         decision=None if decider is None else _threshold(*decider, manifest),
         warnings=list(manifest.warnings),
     )
@@ -244,12 +242,6 @@ def _references(manifest: Manifest) -> ReferencesItem | None:
         return None
     base = None if references.base_value is None else list(references.base_value)
     return ReferencesItem(rows=references.given, digest=manifest.digests.references, base_value=base)
-
-
-def _request_references(manifest: Manifest, most: int) -> int:
-    if manifest.base_value is None or manifest.request.method not in _OPEN_METHODS:
-        return 0
-    return most
 
 
 def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Threshold:

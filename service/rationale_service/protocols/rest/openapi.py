@@ -90,6 +90,14 @@ def header(name: str, kind: str, description: str) -> dict[str, Any]:
     }
 
 
+IDEMPOTENCY_KEY = "Idempotency-Key"
+KEY_PARAMETER = header(
+    IDEMPOTENCY_KEY,
+    "string",
+    "1 to 255 visible ASCII characters: what was answered under the same key is answered again",
+)
+
+
 def install(app: FastAPI, denied: Responses) -> None:
     """Make `app.openapi` return the document below, and serve it.
 

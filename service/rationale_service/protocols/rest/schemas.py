@@ -262,6 +262,9 @@ class Applicants(BaseModel):
         description="whether to tell which changes would have changed the decision: a search for each row, "
         "of up to a second",
     )
+    application_ids: list[str | None] | None = Field(
+        None, description="your own id of each instance's application, by which decisions are found again"
+    )
     dry_run: bool | None = Field(
         None, description="whether to tell what would be decided, and to record nothing: not with a key"
     )
@@ -339,10 +342,18 @@ class DecisionDigests(BaseModel):
     profile: str
 
 
+class Difference(BaseModel):
+    """After minus before."""
+
+    explained_value: float
+    attributions: dict[str, float] = Field(description="of every feature or group")
+
+
 class Decision(BaseModel):
     """`explained_value` = `base_value` + the sum of `attributions` + `completeness_gap`."""
 
     id: str | None = Field(description="in the audit trail; null of a dry run, which is not in it")
+    application_id: str | None = Field(None, description="as the request gave it")
     decision: Literal["approve", "refer", "decline"]
     score: float
     threshold: float
@@ -356,6 +367,11 @@ class Decision(BaseModel):
     completeness_gap: float | None
     warnings: list[str] = Field(description="what a reader of the reasons has to know")
     digests: DecisionDigests
+    reviews: str | None = Field(None, description="the first decision of the case that it reviews")
+    reviewer: str | None = Field(None, description="who corrected the inputs, where it reviews a decision")
+    difference: Difference | None = Field(
+        None, description="by how much it differs from the decision that it reviews"
+    )
     recourse: Recourse | None = Field(
         None, description="where it was asked for; null in the trail if the inputs are not kept"
     )

@@ -32,11 +32,12 @@ from rationale_service.protocols.rest.endpoint import (
     TIMEOUT_HEADER,
     call_of,
     gateway_of,
+    idempotency_key,
     most_json,
     reader,
     respond,
 )
-from rationale_service.protocols.rest.openapi import MODEL_PARAMETER, body_of, header
+from rationale_service.protocols.rest.openapi import KEY_PARAMETER, MODEL_PARAMETER, body_of, header
 from rationale_service.protocols.rest.problems import problem_responses
 from rationale_service.protocols.rest.routes import DirectRoute
 from rationale_service.protocols.rest.schemas import (
@@ -52,8 +53,6 @@ from rationale_service.protocols.rest.schemas import Instances as InstancesSchem
 from rationale_service.security import keys
 from rationale_service.security.keys import needs
 from rationale_service.tensors import Array, Tensors
-
-IDEMPOTENCY_KEY = "Idempotency-Key"
 
 _NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
 
@@ -72,11 +71,7 @@ _DECIDE_BODY = {
     **body_of(Applicants),
     "parameters": [
         *_PARAMETERS,
-        header(
-            IDEMPOTENCY_KEY,
-            "string",
-            "1 to 255 visible ASCII characters: what was decided under the same key is answered again",
-        ),
+        KEY_PARAMETER,
     ],
 }
 
@@ -182,9 +177,7 @@ async def decide(request: Request) -> Response:
     gateway = gateway_of(request)
     read = reader(request, decode_decide, JSON)
     call = call_of(request, DECIDE)
-    keys = request.headers.getlist(IDEMPOTENCY_KEY)
-    key = ", ".join(keys) if keys else None
-    decisions = await gateway.decider.decide(call, read, key)
+    decisions = await gateway.decider.decide(call, read, idempotency_key(request))
     write, plane = partial(_decisions, decisions), gateway.plane
     return await plane.off_loop.run(len(decisions) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
 
@@ -244,13 +237,14 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
     partners = message.get("compare_with")
     if not (partners is None or (isinstance(partners, list) and partners)):
         raise MalformedError("compare_with must be a list: of ids of decisions, or of rows as instances is")
-    are_ids = bool(partners) and all(isinstance(partner, str) for partner in partners)
+    ids = tuple(partner for partner in partners or () if isinstance(partner, str))
+    are_ids = partners is not None and len(ids) == len(partners)
     return InferenceRequest(
         instances=RequestRows(rows, references, weights, None if are_ids else partners),
         faults=faults,
         explainer=name_of(message, "explainer"),
         reference_set=name_of(message, "reference_set"),
-        compare_with=tuple(partners) if are_ids else None,
+        compare_with=ids if are_ids else None,
     )
 
 

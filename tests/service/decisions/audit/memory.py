@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
-from rationale_service.decisions.audit.store import Chain, ChainEnds, DuplicateError
+from rationale_service.decisions.audit.store import Chain, ChainEnds, DecisionQuery, DuplicateError
 
 
 class MemoryStore:
@@ -38,11 +38,41 @@ class MemoryStore:
         rows = [row for row in self._read() if _request(row) == request]
         return sorted(rows, key=lambda row: row["place"])
 
-    def in_order(self, since: str | None, until: str | None, model: str | None) -> Iterator[Row]:
+    def in_order(
+        self, since: str | None, until: str | None, model: str | None, application: str | None = None
+    ) -> Iterator[Row]:
         for row in sorted(self._read(), key=lambda row: (row["time"], row["chain"], row["sequence"])):
             is_in_time = row["time"] >= (since or "") and (until is None or row["time"] < until)
-            if is_in_time and model in (None, row["model"]):
+            if is_in_time and model in (None, row["model"]) and application in (None, row["application_id"]):
                 yield row
+
+    def latest(self, query: DecisionQuery) -> list[Row]:
+        rows = [
+            row
+            for row in self.in_order(query.since, query.until, None, query.application)
+            if (query.models is None or row["model"] in query.models)
+            and (not query.is_open or self._is_open(row))
+        ]
+        return rows[: -query.most - 1 : -1]
+
+    def case(self, decision: str) -> list[Row]:
+        rows = self.in_order(None, None, None)
+        return [row for row in rows if decision in (row["id"], row["reviews"])]
+
+    def waiting(self, now: str) -> dict[str, tuple[int, int]]:
+        is_open = [row for row in self._read() if self._is_open(row)]
+        return {
+            model: (
+                len(of_model := [row for row in is_open if row["model"] == model]),
+                sum(row["review_by"] < now for row in of_model),
+            )
+            for model in {row["model"] for row in is_open}
+        }
+
+    def _is_open(self, row: Row) -> bool:
+        case = self.case(row["reviews"] or row["id"])
+        later = [other for other in case if other["time"] > row["time"] and other["reviews"]]
+        return row["review_by"] is not None and all(other["kind"] == "contest" for other in later)
 
     def chains(self) -> Iterator[Chain]:
         rows, pruned = self._read(), dict(self._checkpoints)

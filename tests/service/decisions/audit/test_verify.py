@@ -58,7 +58,7 @@ def test_the_digest_as_the_docs_say(database: SqlStore, chain: str) -> None:
     for row in stored(database, chain):
         columns = (
             "id model version caller request_id latency_ms answer runtime kept inputs key_digest "
-            "idempotency_key place"
+            "idempotency_key place kind application_id reviews review_by"
         )
         content = documented_digest([row[name] for name in columns.split()])
         place = [row["chain"], row["sequence"], row["previous"], row["time"], content]
@@ -80,7 +80,10 @@ def stored(database: SqlStore, chain: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "column",
-    "id time model version caller request_id latency_ms answer runtime kept inputs key_digest".split(),
+    (
+        "id time model version caller request_id latency_ms answer runtime kept inputs key_digest kind "
+        "application_id reviews review_by"
+    ).split(),
 )
 def test_an_altered_column(database: SqlStore, chain: str, column: str) -> None:
     value = "0.5" if column == "latency_ms" else "'else'"

@@ -8,6 +8,7 @@ import { number, percent, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
 import { recoursePanel } from "../recourse.js";
+import * as reviews from "../reviews.js";
 import * as rows from "../rows.js";
 import { isShare } from "../score.js";
 import { shownOf } from "../values.js";
@@ -75,7 +76,13 @@ class View {
         h("div", { class: "row find" }, this.find, h("button", { type: "submit" }, "Show it")),
         this.findTold,
       ),
+      reviews.search(this.model.model, this.reviewing()),
     );
+  }
+
+  /** What panels of reviews need of this view. */
+  reviewing() {
+    return { show: (id) => this.look(id), refused: (error, place) => this.refused(error, place), signal: this.signal };
   }
 
   applicant() {
@@ -179,7 +186,8 @@ class View {
       this.turn += 1; // what is on its way is not asked for any more
       const record = await api.get(AUDIT + id, { signal: this.signal });
       this.find.value = id;
-      this.decided(record.answer, record, record.instance);
+      if (record.kind === "decision") this.decided(record.answer, record, record.instance);
+      else this.judged(record);
       this.rested();
     } catch (error) {
       this.refused(error, this.findTold);
@@ -214,16 +222,29 @@ class View {
         h("h2", {}, "Principal reasons"),
         this.reasons(answer),
         this.details("All attributions", this.attributions(answer)),
+        answer.difference && this.details("What differs from the first decision", reviews.difference(answer.difference, (name) => this.called(name), this.writers(answer).effect)),
         row && this.details("What it was on", this.instance(row, record, isOther)),
         this.details("Digests", this.digests(answer, record)),
       ),
       answer.recourse !== undefined && this.changing(answer, row, isOther),
-      answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
+      answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record), reviews.panel(answer.id, row, this.reviewing())],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
     this.now.hidden = false;
     fill(this.now, outcome.cloneNode(true), ` score ${this.figure(answer.score)}`);
     this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${this.figure(answer.score)}, ${answer.reasons.length} reasons`;
+  }
+
+  /** A person's judgment has no score; a contest is shown with its case. */
+  judged(record) {
+    this.shownId = record.answer.id;
+    this.outcome = OUTCOMES[record.answer.decision] ?? "Contest";
+    fill(this.now).hidden = true;
+    fill(
+      this.result,
+      reviews.panel(record.answer.id, null, this.reviewing()),
+      record.kind === "judgment" && this.noticePanel(record.answer, record),
+    );
   }
 
   /** What would have changed it. */
@@ -268,6 +289,7 @@ class View {
     if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant is told it.");
     const facts = [
       ["Id", h("span", { class: "mono" }, answer.id)],
+      ["Application", answer.application_id],
       ["Time", record && new Date(record.time).toLocaleString()],
       ["Model", record && `${record.model}, version ${record.version}`],
       ["Asked by", record && (record.caller || "a caller without a key")],

@@ -58,11 +58,18 @@ def _audit() -> None:
         sa.Column("idempotency_key", sa.Text),
         sa.Column("place", sa.Integer, nullable=False),
         sa.Column("key_digest", sa.Text),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("application_id", sa.Text),
+        sa.Column("reviews", sa.Text),
+        sa.Column("review_by", sa.Text),
     )
     key = ["model", "caller", "idempotency_key", "place"]
     op.create_index("audit_by_id", "audit_decisions", ["id"], unique=True)
     op.create_index("audit_by_key", "audit_decisions", key, unique=True)
     op.create_index("audit_by_time", "audit_decisions", ["time"])
+    op.create_index("audit_by_application", "audit_decisions", ["application_id"])
+    op.create_index("audit_by_reviewed", "audit_decisions", ["reviews"])
+    op.create_index("audit_by_deadline", "audit_decisions", ["review_by"])
     op.create_table(
         "audit_input_keys",
         sa.Column("id", sa.Text, primary_key=True),
