@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as explanations
-from benchmarks import console_portfolio, memory, one_shot, portfolio, profile
+from benchmarks import console_portfolio, memory, one_shot, portfolio, profile, recourse
 from benchmarks.cases import parser_of
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
     "chunks": (memory.main, f"{CHUNKS} --peers=", "recomputed"),
     "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
     "portfolio": (portfolio.main, "credit --rows 10 --turns 1 --bare-rows 100", "credit "),
+    "recourse": (recourse.main, "words --rows 2 --peer-rows 1", "0 wrong, 0 frozen"),
     "profile": (profile.main, "credit --references 2", "the longest nodes of the explanation"),
 }
 

@@ -97,5 +97,11 @@ def tree_boxes(manifest: Manifest, source: onnx.ModelProto) -> Boxes | None:
     ensemble = read_ensemble(node, len(trees.features), dtype)
     if ensemble.post_transform not in ("NONE", "LOGISTIC"):
         return None
-    is_adverse = profile_of(manifest).profile.adverse == "above"
-    return boxes(ensemble, len(trees.features), trees.column, dtype, 1.0 if is_adverse else -1.0)
+    profile = profile_of(manifest).profile
+    bounds = [(rule.feature, (rule.above, rule.below, rule.equals)) for rule in profile.knock_outs]
+    apart = [
+        [each for name, ends in bounds if name == feature for each in ends if isinstance(each, int | float)]
+        for feature in trees.features
+    ]
+    factor = 1.0 if profile.adverse == "above" else -1.0
+    return boxes(ensemble, len(trees.features), trees.column, dtype, factor, apart)

@@ -6,7 +6,7 @@ for all features at once (`Boxes.scan`), and the least and the greatest score in
 the best and the worst leaf of each tree that the box reaches (`Boxes.range`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -176,7 +176,14 @@ class Boxes:
         return np.bincount(self.leaf, minlength=len(self.weights))
 
 
-def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, factor: float = 1.0) -> Boxes:
+def boxes(
+    ensemble: Ensemble,
+    features: int,
+    column: int,
+    dtype: np.dtype,
+    factor: float = 1.0,
+    apart: Sequence[Sequence[float]] = (),
+) -> Boxes:
     """Return the leaves of an ensemble as boxes.
 
     Args:
@@ -184,8 +191,9 @@ def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, facto
         column: the score whose weights count.
         dtype: the type in which trees compare numbers.
         factor: a factor of all scores.
+        apart: numbers of each feature that get a cell for themselves, or none.
     """
-    starts = tuple(_starts(ensemble, f, dtype) for f in range(features))
+    starts = tuple(_starts(ensemble, f, dtype, apart[f] if apart else ()) for f in range(features))
     weights, trees, leaf, feature, condition, low, high = [list[int]() for _ in range(7)]
     values = factor * ensemble.weights[:, column]
     passing = {
@@ -221,14 +229,14 @@ def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, facto
     )
 
 
-def _starts(ensemble: Ensemble, feature: int, dtype: np.dtype) -> np.ndarray:
+def _starts(ensemble: Ensemble, feature: int, dtype: np.dtype, apart: Sequence[float]) -> np.ndarray:
     """Return the least number of each cell of a feature but the first."""
     nodes = np.flatnonzero(ensemble.feature == feature)
     of_node = [ensemble.bounds_of(int(node)) for node in nodes]
-    if not of_node:
-        return np.zeros(0, dtype)
-    numbers = np.concatenate([ensemble.bounds[bounds] for bounds in of_node]).astype(dtype)
-    strict = np.concatenate([ensemble.strict[bounds] for bounds in of_node])
+    own = np.asarray(apart, dtype)
+    numbers = np.concatenate([own, own, *(ensemble.bounds[bounds].astype(dtype) for bounds in of_node)])
+    is_first = np.arange(2 * len(own)) < len(own)
+    strict = np.concatenate([is_first, *(ensemble.strict[bounds] for bounds in of_node)])
     return np.unique(np.where(strict, np.nextafter(numbers, dtype.type(np.inf)), numbers))
 
 

@@ -102,3 +102,17 @@ def test_the_fitted_model_approves_each_plan_and_no_flip_point_is_too_far(name: 
                     off = abs(value - row[feature].iloc[0]) - np.abs(flips - row[feature].iloc[0]).min()
                     assert off <= 0.01 * (spreads[feature].scale or 1.0) + 1e-4
     assert planned > 3
+
+
+@pytest.mark.parametrize("name", ["xgboost", "lightgbm", "hist"])
+def test_missing_numbers_and_a_band_that_a_person_decides(name: str) -> None:
+    """A plan passes the whole band; what is missing may be given, and nothing is taken away."""
+    fitted, planned = Fitted(name, {"refer": [0.3, 0.5]}, missing=0.2), 0
+    rows = fitted.declined(15)
+    for i, found in enumerate(fitted.entry.recourse(rows)):
+        for plan in found.plans:
+            planned += 1
+            changed = after(rows.iloc[i : i + 1], plan.changes)
+            assert fitted.scores(changed)[0] < 0.3
+            assert np.isfinite([*plan.changes.values()]).all()
+    assert planned > 3

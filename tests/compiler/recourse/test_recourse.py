@@ -326,6 +326,25 @@ def test_a_knock_out_must_be_settled_too() -> None:
     assert "x0" in str(found.note)
 
 
+def test_a_knock_out_is_settled_at_its_own_bound() -> None:
+    """No tree tells the value from the bound; the change to the bound alone is enough."""
+    _, entry = whole()
+    starts = np.asarray(entry.manifest.splits["x0"])
+    k = int(np.argmax(np.diff(starts)))
+    bound, value = starts[k] + np.diff(starts)[k] * np.array([0.4, 0.6])
+    random = np.random.default_rng(1).standard_normal((100, 5)).astype(np.float32)
+    random[:, 0] = value
+    approved = random[[decision.decision == "approve" for decision in entry.decide(random)]][:3]
+    bound = round(float(bound), 3)
+    rule = {"knock_outs": [{"feature": "x0", "above": bound, "reason": "R"}], "reasons": {"R": "text"}}
+    strict = compiled(forest(), {"x0": {}}, features={name: {"reason": "R"} for name in NAMES}, **rule)
+    assert len(approved)
+    for row in approved:
+        plan = strict.recourse(row[None])[0].plans[0]
+        assert bound - 0.01 < plan.changes["x0"] <= bound
+        check_plans(strict, row, strict.recourse(row[None])[0])
+
+
 def test_features_that_move_along_do() -> None:
     entry = compiled(forest(), {"x0": {"moves": ["x1"]}})
     for row in declined(entry, 12):
