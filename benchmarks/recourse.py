@@ -33,6 +33,7 @@ import numpy as np
 from benchmarks.cases import names, parser_of, positive, reporting_errors
 from benchmarks.timing import quietly
 from rationale import DeepShap, TreeShap, compile_model
+from rationale.decisions.decide import Decision
 from rationale.decisions.rows import feature_values
 from rationale.graph.runtime.session import Runner
 from rationale.recourse.entry import RunEntry, recourse_finder
@@ -206,6 +207,7 @@ def our_recourse(
     for i, values in enumerate(feature_values(compiled.manifest, inputs)):
         row = {name: array[i : i + 1] for name, array in inputs.items()}
         (decision,) = entry.decide(row, [values])
+        assert isinstance(decision, Decision)  # noqa: S101 (the entry declined the row before)
         applicant = finder.applicant(entry, row, values, decision)
         began = time.perf_counter()
         points = finder.flip_points(applicant)
@@ -266,7 +268,8 @@ def _numbers_of(lever: Lever, splits: Sequence[float] | None, row: "pd.DataFrame
         numbers = np.linspace(lever.least, lever.most, DENSE)
         numbers = np.unique(np.round(numbers / lever.step) * lever.step) if lever.step else numbers
     own = (lever.least <= numbers) & (numbers <= lever.most) & (numbers != row[lever.name].iloc[0])
-    return numbers[own].tolist()
+    chosen: list[Any] = numbers[own].tolist()
+    return chosen
 
 
 # -- peers ---------------------------------------------------------------------------------------------

@@ -65,4 +65,4 @@ def _pivots(columns: np.ndarray) -> list[int]:
         chosen.append(int(norms.argmax()))
         direction = residual[:, chosen[-1]] / np.sqrt(norms[chosen[-1]])
         residual -= np.outer(direction, direction @ residual)
-    return chosen
+    return chosen or [0]  # each is as good as the others where the probability is flat

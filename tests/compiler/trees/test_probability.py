@@ -113,6 +113,13 @@ def test_the_slope_is_a_sum_of_few_products(ends: tuple[float, float]) -> None:
     assert np.abs(terms.weights).max() <= 3
 
 
+@pytest.mark.parametrize("base", [-800.0, -40.0, 40.0, 800.0])
+def test_a_probability_that_is_flat_everywhere_is_explained_by_zeros(base: float) -> None:
+    flat = forest.classifier(TREES, 2, only=0, post_transform="LOGISTIC", base_values=[base])
+    answer = compile_model(flat, TreeShap(REFERENCES, space="probability")).explain(X)
+    np.testing.assert_allclose(answer["x_attributions"], 0, atol=1e-15)
+
+
 @pytest.mark.parametrize("base", [-12.0, -4.0, 4.0, 12.0])
 def test_rows_far_from_all_references_behind_a_base_value(base: float) -> None:
     """One feature has the whole difference. More references than terms of the slope, all on one side."""
