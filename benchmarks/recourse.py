@@ -207,7 +207,7 @@ def our_recourse(
     for i, values in enumerate(feature_values(compiled.manifest, inputs)):
         row = {name: array[i : i + 1] for name, array in inputs.items()}
         (decision,) = entry.decide(row, [values])
-        assert isinstance(decision, Decision)  # noqa: S101 (the entry declined the row before)
+        assert isinstance(decision, Decision)
         applicant = finder.applicant(entry, row, values, decision)
         began = time.perf_counter()
         points = finder.flip_points(applicant)
