@@ -7,6 +7,8 @@ WORKERS ?= $(if $(ARGS),0,auto)
 # 0: install no Debian packages that tests need; they say which.
 SYSTEM ?= 1
 export SYSTEM
+# An image may set it, and then each of a few hundred processes would compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 DEMO := .venv/demo/bin
 TEST := .venv/test/bin

@@ -40,7 +40,11 @@ def asked(compiled: Compiled, x: np.ndarray, r: np.ndarray, weights: Any = None)
 @pytest.mark.parametrize("at_once", [1, pairs._AT_ONCE], ids=["a leaf at a time", "all leaves"])
 @pytest.mark.parametrize("weights", [None, [3.0, 0, 1, 2, 0.5]], ids=["equal", "weighted"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("modes", [*((mode,) for mode in PLAIN), PLAIN, ("MEMBER",)], ids="-".join)
+@pytest.mark.parametrize(
+    "modes",
+    [*(pytest.param((mode,), marks=pytest.mark.full) for mode in PLAIN), PLAIN, ("MEMBER",)],
+    ids="-".join,
+)
 def test_exact(
     modes: Sequence[str], dtype: Any, weights: Any, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
