@@ -390,7 +390,7 @@ def test_a_network_has_plans_that_its_entry_confirms() -> None:
             assert entry.decide(changed[None].astype(np.float32))[0].decision == "approve"
 
 
-HOME = {"groups": {"home": {"members": NAMES[:3]}}, "actionable": {"home": {}}}
+HOME: dict[str, Any] = {"groups": {"home": {"members": NAMES[:3]}}, "actionable": {"home": {}}}
 COUNTS = np.random.default_rng(3).integers(0, 5, (40, 5))  # of a group that is no one-hot one
 KNOWN = {"one-hot": np.column_stack([np.eye(3)[COUNTS[:, 0] % 3], COUNTS[:, 3:]]), "counts": COUNTS}
 

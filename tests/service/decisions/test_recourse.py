@@ -63,7 +63,7 @@ def write_all(folder: Path) -> None:
     )
     compile_model(forest, some, feature_names=NAMES, decision=profile).write(folder, "silent")
     home = {"members": ["rent", "own", "none"], "title": "Home", "reason": "H"}
-    of_home = {"groups": {"home": home}, "reasons": {"H": "Home"}, "actionable": {"home": {}}}
+    of_home: dict[str, Any] = {"groups": {"home": home}, "reasons": {"H": "Home"}, "actionable": {"home": {}}}
     of_home["features"] = {name: {"reason": "H"} for name in ("age", "debt")}
     splits = [of.Split(1, "LEQ", (0.5,), False, of.Leaf((0.0,)), of.Leaf((-3.0,)))]
     known = np.column_stack([np.eye(3), [30, 40, 50], [1, 2, 3]]).astype(np.float32)
