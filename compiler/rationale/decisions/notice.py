@@ -292,14 +292,13 @@ def _warnings(answer: Mapping[str, Any]) -> Iterator[str]:
 def _template_file(template: str, language: str) -> tuple[Path, str]:
     """Return folder and name of a template's file; those of Rationale have no regions."""
     if template in TEMPLATES:
-        folder = _FOLDER / language.partition("-")[0]
-        if not folder.is_dir():
-            there = ", ".join(sorted(each.name for each in _FOLDER.iterdir()))
+        there, own = sorted(each.name for each in _FOLDER.iterdir()), language.partition("-")[0]
+        if own not in there:  # a caller of the API chooses it: no path
             raise InvalidOptionError(
-                f"--template {template}: it is in {there}, and not in '{language}': choose another language, "
-                "or write a template of your own (--template FILE)"
+                f"--template {template}: it is in {', '.join(there)}, and not in '{language[:80]}': choose "
+                "another language, or write a template of your own (--template FILE)"
             )
-        return folder, f"{template}.txt"
+        return _FOLDER / own, f"{template}.txt"
     path = Path(template)
     if not path.is_file():
         raise InvalidOptionError(

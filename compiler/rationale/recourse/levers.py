@@ -28,7 +28,7 @@ class Lever:
     Attributes:
         name: the feature or group.
         members: its features; several for a group, of which one is 1 and the others are 0.
-        least, most: the numbers that the profile, or else the references, take.
+        least, most: the numbers that the profile, or else the references, take; of a group, any member's.
         step: changed numbers are whole multiples of it; None for any number.
         choices: the values to choose from, numbers or texts; None for any number. A group's are its members.
         scale: the size of a change that costs 1.
@@ -70,9 +70,13 @@ class Lever:
         return {self.name: value}
 
     def can_change(self, values: Values) -> bool:
-        """Tell whether an applicant's group is one-hot; single features can always change."""
-        members = sorted(str(values.get(name)) for name in self.members)
-        return len(members) == 1 or members == sorted(["0.0"] * (len(members) - 1) + ["1.0"])
+        """Tell whether an applicant's group is one-hot; single features can always change.
+
+        A group of counts may happen to be 0, 1 and 0: the references tell.
+        """
+        members = [values.get(name) for name in self.members]  # as a row has them: 1, 1.0 or True
+        is_one_hot = self.least >= 0 and self.most <= 1 and members.count(1) == 1
+        return len(members) == 1 or (is_one_hot and members.count(0) == len(members) - 1)
 
     def span(self, value: float | None) -> tuple[float, float]:
         """Return the least and the greatest number that an applicant can change a number to."""
@@ -125,11 +129,17 @@ def levers_of(
         scales: the size of a change that costs 1, by feature.
     """
     return [
-        Lever(name, members, action, 0.0, 1.0, None, members, 1.0)
+        _group(name, members, action, fields)
         if (members := profile.groups[name].members if name in profile.groups else ())
         else _single(fields[name], profile.features.get(name), action, scales.get(name, 1.0))
         for name, action in actions.items()
     ]
+
+
+def _group(name: str, members: tuple[str, ...], action: Action, fields: Mapping[str, FormField]) -> Lever:
+    lows, highs = ([getattr(fields[each], end) for each in members] for end in ("least", "most"))
+    least, most = min(low or 0.0 for low in lows), max(high or 0.0 for high in highs)
+    return Lever(name, members, action, least, most, None, members, 1.0)
 
 
 def _single(field: FormField, rule: FeatureRule | None, action: Action, scale: float) -> Lever:

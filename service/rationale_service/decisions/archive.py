@@ -231,6 +231,10 @@ class ComparedDecisions:
         record = await self._archive.read(decision)
         if record.model != model:
             raise InvalidInputError(f"compare_with: decision {decision} is not of the model '{model}'")
+        if record.kind != "decision":
+            raise InvalidInputError(
+                f"compare_with: {decision} is a {record.kind}, which has no inputs: name a decision"
+            )
         if record.instance is None:
             raise InvalidInputError(
                 f"compare_with: the inputs of decision {decision} are {record.kept} in the trail: send the "

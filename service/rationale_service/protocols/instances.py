@@ -69,11 +69,14 @@ def check_rows(name: str, rows: Sequence[Any], most: int) -> None:
             raise TooLargeError(f"{name}[{i}] has {len(row)} features, more than {_MOST_FEATURES}")
 
 
-def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults, beside: int = 0) -> None:
+def note_duplicates(
+    body: bytes | bytearray, rows: Sequence[Any], faults: Faults, beside: int = 0, noun: str = "feature"
+) -> None:
     """Note each member that an object names twice: most parsers keep the last, silently.
 
     Args:
         body: JSON of the rows, with `beside` other members around them.
+        noun: noun for a member in faults.
     """
     objects = [row for row in rows if isinstance(row, dict)]
     # If there are as many colons as members, no member hides another of its name.
@@ -81,7 +84,7 @@ def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults
         return
 
     def twice(name: str) -> None:
-        faults.note(f"feature '{name[:80]}' is given twice")
+        faults.note(f"{noun} '{name[:80]}' is given twice")
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
-from rationale import Compiled, DeepShap, TreeShap, compile_model
+from rationale import Compiled, DeepShap, ExactShap, TreeShap, compile_model
 from rationale.errors import InvalidProfileError
 from rationale.recourse.recourse import Recourse
 from tests.compiler.models import FEATURES, mlp, rows
@@ -387,6 +388,37 @@ def test_a_network_has_plans_that_its_entry_confirms() -> None:
             for name, value in plan.changes.items():
                 changed[names.index(name)] = value
             assert entry.decide(changed[None].astype(np.float32))[0].decision == "approve"
+
+
+HOME: dict[str, Any] = {"groups": {"home": {"members": NAMES[:3]}}, "actionable": {"home": {}}}
+COUNTS = np.random.default_rng(3).integers(0, 5, (40, 5))  # of a group that is no one-hot one
+KNOWN = {"one-hot": np.column_stack([np.eye(3)[COUNTS[:, 0] % 3], COUNTS[:, 3:]]), "counts": COUNTS}
+
+
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, np.int64, np.int32])
+def test_only_a_one_hot_group_changes_its_member(kind: Any, known: str) -> None:
+    references = KNOWN[known].astype(kind)
+    x = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(kind)), ["N", 5])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 1])
+    weights = numpy_helper.from_array(np.array([[3], [0], [-3], [0.125], [0.25]], np.float32), "w")
+    nodes = [
+        helper.make_node("Cast", ["x"], ["number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("MatMul", ["number", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "home", [x], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    profile = {"output": "y", "threshold": 2.0, "adverse": "above", "refer": [1.5, 2.0], **HOME}
+    entry = compile_model(model, ExactShap(references), decision=profile, feature_names=NAMES)
+    (found,) = entry.recourse(np.array([[1, 0, 0, 4, 2]], kind))
+    flips = {point.feature: (point.value, point.to) for point in found.flip_points}
+    if known == "counts":
+        assert (found.plans, "home" in flips) == ((), False)
+    else:
+        assert flips["home"] == ("x1", "approve")
+        (plan,) = found.plans
+        assert (plan.changes, plan.regions) == ({"x0": 0.0, "x1": 1.0, "x2": 0.0}, {})
+        assert (plan.cost, plan.score) == (1.0, 1.0)
 
 
 UNUSABLE: dict[str, Sequence[Any]] = {

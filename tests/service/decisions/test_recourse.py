@@ -35,6 +35,9 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "trees": TABLE,
     "words": [{"age": 0.25, "housing": "rent", "code": "03"}, {"age": 0.75, "housing": "own", "code": "01"}],
     "silent": TABLE,
+    "one-hot": [
+        {"rent": 1 - i, "own": i, "none": 0, "age": 30, "debt": 1} for i in (0, 1)
+    ],  # whole, as JSON has them
 }
 
 
@@ -59,6 +62,14 @@ def write_all(folder: Path) -> None:
         folder, "trees"
     )
     compile_model(forest, some, feature_names=NAMES, decision=profile).write(folder, "silent")
+    home = {"members": ["rent", "own", "none"], "title": "Home", "reason": "H"}
+    of_home: dict[str, Any] = {"groups": {"home": home}, "reasons": {"H": "Home"}, "actionable": {"home": {}}}
+    of_home["features"] = {name: {"reason": "H"} for name in ("age", "debt")}
+    splits = [of.Split(1, "LEQ", (0.5,), False, of.Leaf((0.0,)), of.Leaf((-3.0,)))]
+    known = np.column_stack([np.eye(3), [30, 40, 50], [1, 2, 3]]).astype(np.float32)
+    compile_model(
+        of.regressor(splits), TreeShap(known), feature_names=[*ROWS["one-hot"][0]], decision=profile | of_home
+    ).write(folder, "one-hot")
     words = TreeShap(pa.table({"age": AGE, "housing": HOUSING, "code": CODE}))
     compile_model(model(), words, decision=WORDS | {"actionable": {"housing": {}, "age": {}}}).write(
         folder, "words"
@@ -94,7 +105,7 @@ def opened(folder: Path, name: str) -> Compiled:
     return load(folder, name)
 
 
-@pytest.mark.parametrize("name", ["net", "once", "trees", "words"])
+@pytest.mark.parametrize("name", ["net", "once", "trees", "words", "one-hot"])
 def test_each_plan_is_approved_by_the_gateway_itself(url: str, name: str) -> None:
     plans = 0
     for row, decision in zip(ROWS[name], decide(url, name, recourse=True), strict=True):
@@ -126,7 +137,7 @@ def test_nothing_else_changes(url: str) -> None:
         assert {**one, "id": ""} == {**other, "id": "", "recourse": one["recourse"]}
 
 
-@pytest.mark.parametrize("name", ["net", "once", "trees", "words"])
+@pytest.mark.parametrize("name", ["net", "once", "trees", "words", "one-hot"])
 def test_it_is_in_the_trail_and_replayed(url: str, store: Ledger, settings: Settings, name: str) -> None:
     replayer = Replayer(settings)
     for decision in decide(url, name, recourse=True):

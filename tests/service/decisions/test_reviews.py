@@ -232,6 +232,29 @@ def test_what_is_refused(url: str, verb: str, body: dict[str, Any], status: int,
     assert ask(url, "0" * 32, verb, {"reason": "x"} if verb == "contest" else DECLINE).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("verb", "body", "twice"),
+    [
+        ("contest", '{"reason": "a", "reason": "b"}', "reason"),
+        ("review", json.dumps({"reviewer": "M", "instance": BETTER})[:-2] + ', "age": 9}}', "age"),
+        ("review", json.dumps(DECLINE)[:-3] + ', "text": "It: is not"}]}', "text"),
+    ],
+)
+def test_no_member_is_given_twice(url: str, verb: str, body: str, twice: str) -> None:
+    first = decide(url)["id"]
+    answer = patient.post(f"{url}/v1/decisions/{first}:{verb}", content=body)
+    assert (answer.status_code, f"member '{twice}' is given twice" in answer.text) == (422, True), answer.text
+    assert len(case(url, first)["events"]) == 1
+
+
+@pytest.mark.parametrize("language", ["fr", "e" * 5000, "..", "/", "\0", "../notices/en"])
+def test_a_judgments_notice_in_no_language(url: str, language: str) -> None:
+    judgment = answered(ask(url, decide(url)["id"], "review", DECLINE))
+    path = f"{url}/v1/decisions/{judgment['id']}:notice"
+    answer = patient.post(path, json={"variables": VARIABLES}, params={"language": language})
+    assert (answer.status_code, "it is in de, en, and not in" in answer.text) == (422, True), answer.text
+
+
 def test_scopes(settings: Settings, tmp_path: Path) -> None:
     tokens = key_file(tmp_path, shop="decide", officer="review", reader="audit")
     own = settings.model_copy(update={"keys_file": tmp_path / "keys.toml"})

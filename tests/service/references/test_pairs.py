@@ -195,10 +195,15 @@ async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa:
         for e in by_ids["explanations"]:
             assert abs(e["explained_value"] - e["base_value"] - sum(e["attributions"].values())) < 1e-6
         other = await decided(client, "other")
+        case = f"/v1/decisions/{ids[0]}"
+        contest = await client.post(f"{case}:contest", json={"reason": "It is wrong"})
+        judgment = await client.post(f"{case}:review", json={"reviewer": "M", "decision": "approve"})
         for partner, status, message in (
             ("0" * 32, 404, "no decision"),
             ("x", 404, "32 digits"),
             (other[0], 422, "is not of the model 'net'"),
+            (contest.json()["id"], 422, "is a contest, which has no inputs"),
+            (judgment.json()["id"], 422, "is a judgment, which has no inputs"),
         ):
             body = {"instances": TABLE[3:6], "compare_with": [partner]}
             answer = await client.post("/v1/models/net:explain", json=body)
@@ -207,7 +212,7 @@ async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa:
     listed = CliRunner().invoke(app, ["audit", "acts", "--repository", str(deciding / "models")])
     acts = [json.loads(line) for line in listed.stdout.splitlines()]
     compared = [act for act in acts if act["act"] == "COMPARE"]
-    assert [act["status"] for act in compared] == [200, 200, 200, 200, 404, 404, 422]
+    assert [act["status"] for act in compared] == [200, 200, 200, 200, 404, 404, 422, 422, 422]
     assert compared[0]["detail"] == {"compare_with": ids}
 
 

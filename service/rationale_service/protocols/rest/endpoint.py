@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rationale_service.engine.checks import from_validation, listed
+from rationale_service.engine.checks import Faults, from_validation, listed
 from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import (
@@ -23,6 +23,7 @@ from rationale_service.errors import (
 )
 from rationale_service.handlers import BodyReader, InferenceCall, Verb
 from rationale_service.protocols.gateway import Gateway
+from rationale_service.protocols.instances import note_duplicates
 from rationale_service.protocols.rest.openapi import IDEMPOTENCY_KEY
 
 JSON = "application/json"
@@ -131,7 +132,7 @@ async def read_model(request: Request, model: type[Model], kind: type[ServiceErr
         kind: class of the error for values that do not fit.
         example: example of a body, for the error if it is no object.
 
-    Raises `kind`, MalformedError, and as `read_body`.
+    Raises `kind`, MalformedError, InvalidInputError for a member that is given twice, and as `read_body`.
     """
     media_type_of(request, JSON)
     plane = gateway_of(request).plane
@@ -143,6 +144,9 @@ def _model(body: bytearray, model: type[Model], kind: type[ServiceError], exampl
     message = parse_json(body, SMALL)
     if not isinstance(message, dict):
         raise MalformedError(f"the body must be an object, such as {example}")
+    faults = Faults()
+    note_duplicates(body, [message], faults, noun="member")
+    faults.report()
     fields = model.model_fields
     unknown = [name for name in message if name not in fields]
     if len(unknown) > MOST_UNKNOWN:  # pydantic would write a text for each
