@@ -31,7 +31,7 @@ from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 from rationale.tables.written import KeptColumns, check_kept
 from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
-from rationale_service.decisions.trail import MOST_ID, AuditTrail, NoTrail, text_fault
+from rationale_service.decisions.trail import AuditTrail, NoTrail, name_fault
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
@@ -208,7 +208,7 @@ def _application_ids(column: str, cells: Sequence[Any]) -> list[str | None]:
     """Return a column's ids; an empty cell has none. Raises InvalidOptionError."""
     ids = [None if cell is None or cell != cell or cell == "" else str(cell) for cell in cells]
     for i, each in enumerate(ids, 1):
-        if each is not None and (fault := text_fault(each, MOST_ID)) is not None:
+        if each is not None and (fault := name_fault(each)) is not None:
             raise InvalidOptionError(f"--application-id: row {i} of the column '{column}' {fault}")
     return ids
 

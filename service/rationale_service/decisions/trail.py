@@ -53,7 +53,7 @@ class RecordedDecision:
         return self.answer.get("reviews")
 
 
-MOST_ID = 255  # characters of a lender's own id
+_MOST_NAME = 255  # characters
 
 
 def text_fault(text: str, most: int) -> str | None:
@@ -65,6 +65,14 @@ def text_fault(text: str, most: int) -> str | None:
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         return "has a NUL or half of a surrogate pair, which no database stores"
     return None
+
+
+def name_fault(name: str) -> str | None:
+    """Return the reason why no trail stores a person's name, or a lender's own id, or None."""
+    fault = text_fault(name, _MOST_NAME)
+    if fault is None and not name.isprintable():
+        return "has a line end or another character that nobody sees"
+    return fault
 
 
 def check_repeated(

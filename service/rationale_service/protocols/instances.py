@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from rationale_service.decisions.options import OPTIONS
-from rationale_service.decisions.trail import MOST_ID, text_fault
+from rationale_service.decisions.trail import name_fault
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
@@ -55,7 +55,7 @@ def _application_ids(ids: Any, rows: int, faults: Faults) -> tuple[str | None, .
     if len(ids) != rows:
         raise MalformedError(f"application_ids has {len(ids)} ids for {rows} instances: give each its own")
     for i, each in enumerate(ids):
-        if each is not None and (fault := text_fault(each, MOST_ID)) is not None:
+        if each is not None and (fault := name_fault(each)) is not None:
             faults.note(f"application_ids[{i}] {fault}")
     return tuple(ids)
 

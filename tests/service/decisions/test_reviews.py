@@ -222,6 +222,8 @@ def test_a_repeated_key_gives_the_same_answer(url: str, verb: str, body: dict[st
         ("review", {"reviewer": "M", "decision": "decline", "reasons": [{"text": "\0"}]}, 422, "NUL"),
         ("review", {"reviewer": "M", "instance": {"age": 1}}, 422, "missing"),
         ("review", {"reviewer": "M" * 256, "decision": "approve"}, 422, "255"),
+        ("review", {"reviewer": "M\nN", "decision": "approve"}, 422, "line end"),
+        ("review", {"reviewer": "\u202eM", "decision": "approve"}, 422, "nobody sees"),
     ],
 )
 def test_what_is_refused(url: str, verb: str, body: dict[str, Any], status: int, told: str) -> None:

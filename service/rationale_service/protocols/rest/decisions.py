@@ -1,6 +1,6 @@
 """Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.archive import noticed
 from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.cases import history
-from rationale_service.decisions.trail import MOST_ID, Case, RecordedDecision, text_fault
+from rationale_service.decisions.trail import Case, RecordedDecision, name_fault, text_fault
 from rationale_service.errors import ConflictError, InvalidInputError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.administration import RecordedRoute
@@ -29,13 +29,14 @@ _MOST_TEXT = 2000  # characters of a reason
 _MOST_REASONS = 20
 
 
-def _storable(text: str, most: int) -> str:
-    if fault := text_fault(text, most):
+def _checked(find_fault: Callable[[str], str | None], text: str) -> str:
+    if fault := find_fault(text):
         raise ValueError(fault)
     return text
 
 
-StorableText = Annotated[str, AfterValidator(partial(_storable, most=_MOST_TEXT))]
+StorableText = Annotated[str, AfterValidator(partial(_checked, partial(text_fault, most=_MOST_TEXT)))]
+StorableName = Annotated[str, AfterValidator(partial(_checked, name_fault))]
 Kind = Annotated[
     Literal["decision", "contest", "judgment"],
     Field(description="decision of an entry, contest of an applicant, or judgment of a person"),
@@ -91,9 +92,7 @@ class ReviewRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    reviewer: Annotated[str, AfterValidator(partial(_storable, most=MOST_ID))] = Field(
-        description="name of the person who reviews"
-    )
+    reviewer: StorableName = Field(description="name of the person who reviews")
     instance: dict[str, Any] | None = Field(
         None, description="corrected inputs, whole: the entry that decided first decides again"
     )
@@ -261,7 +260,7 @@ async def list_decisions(
             context.caller.require_model(model)
         models = frozenset({model})
     query = DecisionQuery(application_id, models, since, until, open, limit)
-    if any(text is not None and text_fault(text, MOST_ID) for text in (application_id, model)):
+    if any(text is not None and name_fault(text) for text in (application_id, model)):
         return DecisionList(decisions=[])
     found = await gateway_of(request).archive.latest(query)
     return DecisionList(decisions=[_listed(decision) for decision in found])
