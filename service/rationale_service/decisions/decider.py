@@ -9,10 +9,10 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,11 +42,13 @@ from rationale_service.security import keys
 from rationale_service.tensors import Tensors, json_type_name
 
 _AT_ONCE = 32  # rows per turn of the event loop
+_MADE_AT_ONCE = 512  # records per turn: they cost a twentieth of a decision
 WINDOW = 1000  # decisions
 LEAST = 200  # with fewer decisions figures are 0: chance alone would give 9/200
 REFRESH_S = 1.0  # a count takes microseconds, figures of 100 features a millisecond
 _KEY = re.compile(r"[!-~]{1,255}")
 Instance = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Drift:
@@ -214,7 +216,9 @@ class Decider:
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
         now = None if correction is None else correction.case.time_after()
-        records = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts, now)
+        records = await _in_turns(
+            as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts, now)
+        )
         async with until(deadline_s):
             recorded = await self._trail.record(records)
         if recorded and recorded[0].id != records[0].id:  # another request with the key was first
@@ -237,7 +241,8 @@ class Decider:
             correction.check(manifest)
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
-        decisions = with_ids(decisions, request.application_ids)
+        if request.application_ids:
+            decisions = await _in_turns(with_ids(decisions, request.application_ids))
         for option in OPTIONS:
             if option.name in request.options:
                 decisions = await self._search(option).add(entry, rows, inputs, decisions, deadline_s)
@@ -259,13 +264,20 @@ class RequestFacts:
     key: str | None
 
 
-def with_ids(decisions: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> list[dict[str, Any]]:
-    """Return the decisions, each with the lender's own id of its application; as they are without ids."""
-    named = zip(decisions, ids or [None] * len(decisions), strict=True)
-    return [
-        {**decision} if own is None else {"id": decision["id"], "application_id": own, **decision}
-        for decision, own in named
-    ]
+async def _in_turns(items: Iterable[T]) -> list[T]:
+    """Return items that are made a few in each turn of the event loop."""
+    made = list[T]()
+    for item in items:
+        made.append(item)
+        if len(made) % _MADE_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return made
+
+
+def with_ids(decisions: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> Iterator[dict[str, Any]]:
+    """Yield the decisions, each with the lender's own id of its application if it has one."""
+    for decision, own in zip(decisions, ids, strict=True):
+        yield {**decision} if own is None else {"id": decision["id"], "application_id": own, **decision}
 
 
 def as_recorded(
@@ -275,8 +287,8 @@ def as_recorded(
     runtime: Mapping[str, Any],
     facts: RequestFacts,
     now: str | None = None,
-) -> list[RecordedDecision]:
-    """Convert the decisions on `rows` → records for the audit trail.
+) -> Iterator[RecordedDecision]:
+    """Yield the decisions on `rows` as records for the audit trail.
 
     Args:
         runtime: runtime of `entry`, from `Backend.runtime`.
@@ -285,8 +297,8 @@ def as_recorded(
     now = now or datetime.now(UTC).isoformat(timespec="microseconds")
     ran = {"graph": entry.graph_digest, **runtime}
     model = entry.name if entry.manifest is None else entry.manifest.model
-    return [
-        RecordedDecision(
+    for i, (row, decision) in enumerate(zip(rows, decisions, strict=True)):
+        yield RecordedDecision(
             decision["id"],
             now,
             model,
@@ -301,8 +313,6 @@ def as_recorded(
             runtime=ran,
             review_by=review_by(entry.manifest, now) if decision["decision"] == "refer" else None,
         )
-        for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
-    ]
 
 
 def review_by(manifest: Manifest | None, now: str) -> str:

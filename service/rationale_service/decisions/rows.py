@@ -187,7 +187,7 @@ class DecisionSession:
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
         recorded = iter(
-            await self._record(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
+            await self._record(list(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts)))
         )
         return [
             {"fault": each} if isinstance(each, str) else {"decision": _with_recourse(next(recorded), each)}
