@@ -143,7 +143,7 @@ class _States:
     risk: np.ndarray
 
     def frontier(self) -> "_States":
-        """Return those than which no cheaper one has as little risk."""
+        """Return the states whose risk is below that of every cheaper state."""
         least = np.minimum.accumulate(self.risk)
         better = np.ones(len(least), bool)
         better[1:] = self.risk[1:] < least[:-1]

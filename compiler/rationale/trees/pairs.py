@@ -110,7 +110,7 @@ def emit_pairs(
 
     Args:
         x: the features, row shape [1, features].
-        references: those of the references, along K.
+        references: the features of the references, along K.
     """
     pick, dtype = Picker(op), op.dtype
     if not pairs.blocks:

@@ -172,7 +172,7 @@ def test_trees_behind_a_sigmoid_have_the_recourse_of_their_margin(column: int, a
 
 
 def test_a_score_near_1_certifies_nothing() -> None:
-    """In float32 it says too little of its margin: the entry scores points instead."""
+    """Float32 rounds such a score so coarsely that its margin is unknown: the entry scores points instead."""
     model = trees.classifier(
         trees.random_trees(3, ["LEQ"], trees=10, depth=3),
         2,

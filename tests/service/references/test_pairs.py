@@ -65,7 +65,7 @@ async def test_rows_over_v1(client: httpx.AsyncClient) -> None:
 
 
 async def test_over_grpc(client: httpx.AsyncClient) -> None:
-    handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
+    handler = client.app.state.gateway.handler  # type: ignore[attr-defined]  # `administered` adds the app
     message = pb.ModelInferRequest(model_name="net_explain")
     for name, array in (("x", X), ("x_compare_with", PARTNERS)):
         message.inputs.add(name=name, datatype="FP32", shape=array.shape)

@@ -169,7 +169,7 @@ class Recorded(BaseModel):
 
 
 class ListedDecision(BaseModel):
-    """What a list says of a decision, contest or judgment."""
+    """Summary of a decision, contest or judgment, as lists show it."""
 
     id: str
     application_id: str | None = Field(description="the lender's own id of the application")
@@ -251,7 +251,7 @@ async def list_decisions(
     until: Annotated[str | None, Query(description="as `since`; not included")] = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
     *,
-    open: Annotated[bool, Query(description="only what waits for a review")] = False,  # noqa: A002
+    is_open: Annotated[bool, Query(alias="open", description="only what waits for a review")] = False,
 ) -> DecisionList:
     context = current()
     models = None if context is None else context.caller.models
@@ -259,7 +259,7 @@ async def list_decisions(
         if context is not None:
             context.caller.require_model(model)
         models = frozenset({model})
-    query = DecisionQuery(application_id, models, since, until, open, limit)
+    query = DecisionQuery(application_id, models, since, until, is_open, limit)
     if any(text is not None and name_fault(text) for text in (application_id, model)):
         return DecisionList(decisions=[])
     found = await gateway_of(request).archive.latest(query)
