@@ -15,7 +15,7 @@ from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.trail import RecordedDecision
-from tests.service import handmade
+from tests.service import handmade, patient
 from tests.service.child import ready_line, serve, until
 from tests.service.decisions.audit.postgres import Postgres
 
@@ -127,7 +127,7 @@ def killed(folder: Path, url: str, times: int, *, is_reviewing: bool = False) ->
             address, _ = ready_line(gateway)
             for client in clients:
                 body = {"instances": INSTANCES[:1]}
-                answer = httpx.post(f"{address}/v1/models/score:decide", json=body, timeout=60)  # noqa: TID251
+                answer = patient.post(f"{address}/v1/models/score:decide", json=body)
                 client.case = answer.json()["decisions"][0]["id"]
     for _ in range(times):
         answer_count = answers(clients)
