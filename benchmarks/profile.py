@@ -3,8 +3,8 @@
     python -m benchmarks.profile resnet50 [--references 10] [--threads 2] [--nodes 12]
 
 It compiles a network of `python -m benchmarks` and lets ONNX Runtime profile both graphs. A node counts with
-its least time over a few runs: other work on the machine then changes little. On a GPU, a node's time is that of
-its launch; the table then also names the operators that the CPU runs, and the copies between the two.
+its least time over a few runs: other work on the machine then changes little. On a GPU, a node's time is that
+of its launch; the table then also marks the operators that the CPU runs.
 """
 
 import json
