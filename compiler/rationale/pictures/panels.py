@@ -257,12 +257,12 @@ def _tensor_attributions(
     attributions = answer[e.attributions][position]
     keys = e.names(attributions.size)
     errors = answer[e.standard_error][position] if e.standard_error else None
+    values: np.ndarray | None = None
     if e.of_players:
         columns = feature_columns(answer)
         values = np.array([columns[key][i] if key in columns else None for key in keys], object)
-    else:
-        given = answer.inputs.get(e.tensor.name)
-        values = None if given is None else given[i]
+    elif e.tensor.name in answer.inputs:
+        values = answer.inputs[e.tensor.name][i]
     if values is not None and values.size == len(keys) and answer.manifest.decision is not None:
         values = _in_words(answer.manifest.decision.profile, keys, values.reshape(-1))
     return TensorAttributions(e, attributions, values, errors, titles(answer.manifest, e, attributions.size))

@@ -78,8 +78,8 @@ def answer_picture(
     if rows is None and count > 1:
         drawn += overviews([answer], count, top)
     for i in chosen:
-        name = f"{i + 1}, index {answer.index[i]}" if len(answer.index) else i + 1
-        drawn += panels_of(answer, i, name, top, vocabulary, targets)
+        row = f"{i + 1}, index {answer.index[i]}" if len(answer.index) else i + 1
+        drawn += panels_of(answer, i, row, top, vocabulary, targets)
     title = f"{answer.manifest.explained_output} explained by {answer.manifest.method.name}"
     return Picture(title, tuple(drawn), _left_out(answer, len(chosen), targets) if rows is None else "")
 
