@@ -47,6 +47,7 @@ MODULES = {
     "rationale.spark": "portfolios",
     "rationale.ray": "portfolios",
     "rationale.dask": "portfolios",
+    "rationale.mlflow": "portfolios",
 }
 _LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 
