@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rationale_service.decisions.cases import link_faults, told
+from rationale_service.decisions.review import Reviews
 from rationale_service.decisions.trail import Case, RecordedDecision, check_repeated
 from rationale_service.errors import ConflictError
 from tests.service.decisions.audit.conftest import decision
@@ -56,6 +58,30 @@ def test_what_holds_and_what_waits(
     case = case_of(*names)
     assert (case.standing, case.state, case.review_by) == (case.events[standing], state, review_by)
     assert list(case.waiting) == [case.events[i] for i in waiting]
+
+
+@pytest.mark.parametrize(
+    ("names", "since"),
+    [
+        (["refer"], 0),
+        (["refer", "contest"], 0),
+        (["decline", "contest"], 1),
+        (["decline", "contest", "later contest"], 1),
+        (["decline", "contest", "judged", "later contest"], 3),
+        (["refer", "corrected to refer"], 1),
+        (["decline"], None),  # nobody waited
+    ],
+)
+def test_a_wait_begins_with_the_first_event_that_waits(names: list[str], since: int | None) -> None:
+    waits = list[tuple[str, float]]()
+    metrics: Any = SimpleNamespace(
+        audit=SimpleNamespace(review_s=lambda model, wait_s: waits.append((model, wait_s)))
+    )
+    nothing: Any = None
+    case = case_of(*names)
+    Reviews(nothing, nothing, nothing, nothing, metrics)._reviewed(case, decision(30).time)
+    due_s = [] if since is None else [30 * 1.000001 - since * 1.000001]
+    assert waits == [("credit", pytest.approx(wait_s, abs=1e-6)) for wait_s in due_s]
 
 
 @pytest.mark.parametrize("names", [["decline"], ["decline", "contest"], ["refer", "contest", "judged"]])
