@@ -49,7 +49,10 @@ def test_there_is_a_column_for_each_reason_and_no_more(
     profile = profile_of(most, inquiry, knock_outs)
     assert most_reasons(profile) == count
     assert len({rule.reason for rule in triggered(profile, {"x": 1, "y": 1})}) <= count
-    manifest: Any = SimpleNamespace(decision=EmbeddedProfile.model_construct(profile=profile))
+    embedded = EmbeddedProfile.model_construct(
+        profile=profile, digest="", output_range=(0.0, 1.0), tolerance=1e-4
+    )
+    manifest: Any = SimpleNamespace(decision=embedded)
     codes = [f"reason_{k}_code" for k in range(1, count + 1)]
     for names in (decision_schema(manifest).names, decision_columns(manifest)):
         assert [name for name in names if name.endswith("_code")] == codes
