@@ -384,3 +384,16 @@ async def test_ids_and_rows_are_not_mixed(client: httpx.AsyncClient) -> None:
         answer = await client.post("/v1/models/net:explain", json=body)
         assert answer.status_code == 400
         assert "both ids of decisions and rows" in answer.json()["detail"]
+
+
+async def test_a_decision_whose_inputs_came_whole(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    """By features or as a list, the recorded row is the same; what knock-outs read is no part of it."""
+    whole = [{"x": [row[name] for name in NAMES], "bankruptcies": 0} for row in TABLE[:3]]
+    async with administered(deciding) as client:
+        answer = await client.post("/v1/models/net:decide", json={"instances": whole})
+        assert answer.status_code == 200, answer.text
+        ids = [decision["id"] for decision in answer.json()["decisions"]]
+        bodies = ({"instances": TABLE[3:6], "compare_with": partners} for partners in (ids, TABLE[:3]))
+        by_id, by_row = [await client.post("/v1/models/net:explain", json=body) for body in bodies]
+        assert by_id.status_code == 200, by_id.text
+        assert by_id.json() == by_row.json()
