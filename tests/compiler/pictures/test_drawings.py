@@ -23,6 +23,7 @@ from rationale.pictures.panels import (
     TensorAttributions,
     Words,
     bars,
+    format_value,
     panels,
     panels_of,
     shorten_name,
@@ -110,6 +111,7 @@ def test_players_are_bars_beside_the_features_of_other_inputs() -> None:
         "b[1]",
         "b[2]",
     }
+    assert f"b[2] = {format_value(answer.inputs['b'][1, 2])}" in panel.labels
     place = panel.labels.index("ends")
     assert panel.values[place] == pytest.approx(answer["group_attributions"][1, 0, 0])
 

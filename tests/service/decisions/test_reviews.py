@@ -220,7 +220,10 @@ def test_a_repeated_key_gives_the_same_answer(url: str, verb: str, body: dict[st
         ("review", {"reviewer": "M", "decision": "decline"}, 422, "at least one"),
         ("review", {"reviewer": "M", "instance": BETTER, "reasons": [{"text": "x"}]}, 422, "reasons"),
         ("review", {"reviewer": "M", "decision": "decline", "reasons": [{"text": "\0"}]}, 422, "NUL"),
-        ("review", {"reviewer": "M", "instance": {"age": 1}}, 422, "missing"),
+        ("review", {"reviewer": "M", "instance": {"age": 1}}, 422, "instance: missing"),
+        ("review", {"reviewer": "M", "instance": BETTER | {"age": "1"}}, 422, "instance: feature 'age'"),
+        ("review", {"reviewer": "M", "instance": BETTER | {"b": 1}}, 422, "instance: unknown feature 'b'"),
+        ("review", {"reviewer": "M", "instance": BETTER | {"age": 1e39}}, 422, "finite"),
         ("review", {"reviewer": "M" * 256, "decision": "approve"}, 422, "255"),
         ("review", {"reviewer": "M\nN", "decision": "approve"}, 422, "line end"),
         ("review", {"reviewer": "\u202eM", "decision": "approve"}, 422, "nobody sees"),
@@ -230,6 +233,7 @@ def test_what_is_refused(url: str, verb: str, body: dict[str, Any], status: int,
     first = decide(url)
     answer = ask(url, first["id"], verb, body)
     assert (answer.status_code, told in answer.text) == (status, True), answer.text
+    assert "instances[" not in answer.text
     assert len(case(url, first["id"])["events"]) == 1
     assert ask(url, "0" * 32, verb, {"reason": "x"} if verb == "contest" else DECLINE).status_code == 404
 

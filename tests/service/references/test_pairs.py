@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from rationale import DeepShap, ExactShap, OpenReferences, TreeShap, compile_model
 from rationale_service.cli.main import app
+from rationale_service.errors import InvalidInputError
 from rationale_service.protocols.grpc.servicer import infer
 from rationale_service.security.keys import Scope, new_key
 from tests.compiler.models import NAMES, mlp, rows
@@ -269,3 +270,46 @@ async def test_a_decision_whose_inputs_came_whole(deciding: Path, quick: Gate) -
         by_id, by_row = [await client.post("/v1/models/net:explain", json=body) for body in bodies]
         assert by_id.status_code == 200, by_id.text
         assert by_id.json() == by_row.json()
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("compare_with", PARTNERS.tolist()),
+        ("compare_with", ["0" * 32]),
+        ("references", R.tolist()),
+        ("reference_weights", [1.0]),
+        ("reference_set", "s"),
+        ("explainer", "e"),
+    ],
+    ids=["rows", "ids", "references", "weights", "set", "explainer"],
+)
+async def test_a_prediction_takes_no_partner(client: httpx.AsyncClient, member: str, value: Any) -> None:
+    path, body = "/v1/models/net:predict", {"instances": X.tolist()}
+    answer = await client.post(path, json=body | {member: value})
+    assert answer.status_code == 422
+    assert f"'{member}' is of explanations" in answer.json()["detail"]
+    assert (await client.post(path, json=body | {member: None})).status_code == 200
+
+
+async def test_a_plain_model_takes_no_partner(client: httpx.AsyncClient) -> None:
+    """Over the Open Inference Protocol, by HTTP and gRPC."""
+    inputs = [{"name": "x", "shape": X.shape, "datatype": "FP32", "data": X.tolist()}]
+    body: dict[str, Any] = {"inputs": inputs, "parameters": {"compare_with": "0" * 32}}
+    answer = await client.post("/v2/models/net/infer", json=body)
+    assert (answer.status_code, "'compare_with' applies to explain" in answer.text) == (422, True)
+    message = pb.ModelInferRequest(model_name="net")
+    message.inputs.add(name="x", datatype="FP32", shape=X.shape)
+    message.raw_input_contents.append(X.tobytes())
+    message.parameters["compare_with"].string_param = "0" * 32
+    with pytest.raises(InvalidInputError, match="'compare_with' applies to explain"):
+        await infer(client.app.state.gateway.handler, message, None)  # type: ignore[attr-defined]
+
+
+async def test_ids_and_rows_are_not_mixed(client: httpx.AsyncClient) -> None:
+    partners = ["0" * 32, *PARTNERS[1:].tolist()]
+    for mixed in (partners, partners[::-1]):
+        body = {"instances": X.tolist(), "compare_with": mixed}
+        answer = await client.post("/v1/models/net:explain", json=body)
+        assert answer.status_code == 400
+        assert "both ids of decisions and rows" in answer.json()["detail"]
