@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rationale import Compiled, DeepShap, compile_model
+from rationale import Compiled, DeepShap, TreeShap, compile_model
 from rationale.decisions.decide import Decision
 from rationale.recourse import plans as plans_module
 from rationale.recourse.cells import CellSpace
@@ -14,6 +14,7 @@ from rationale.recourse.levers import Lever
 from rationale.recourse.search import FoundPlan
 from rationale.schema.profile import Action
 from tests.compiler.models import parsed
+from tests.references import trees
 
 NAMES = ["f", "g", "own", "rent"]
 GRID = np.array([[i / 2, i % 3, i % 2, 1 - i % 2] for i in range(9)], np.float32)
@@ -97,3 +98,32 @@ def test_plans_are_in_the_order_of_their_refined_costs(monkeypatch: pytest.Monke
     )
     kept = plans_module.plans(applicant, space)
     assert [(plan.changes, plan.cost) for plan in kept] == [({"b": 1}, 1), ({"d": 2}, 2), ({"a": 3}, 3)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "least"),
+    [({}, 1.0), ({"below": 1.5}, 1.5), ({"below": 0.5}, 1.0), ({"above": 2.5}, 1.0)],
+    ids=str,
+)
+def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float], least: float) -> None:
+    """A person decides from 1 up to 2, whatever the trees, which tell nothing of the knock-out's bound."""
+    above = trees.Split(0, "LT", (2.0,), False, trees.Leaf((1.5,)), trees.Leaf((3.0,)))
+    model = trees.regressor([trees.Split(0, "LT", (1.0,), False, trees.Leaf((0.0,)), above)])
+    profile = {
+        "output": model.graph.output[0].name,
+        "threshold": 2.0,
+        "adverse": "above",
+        "refer": [1.0, 2.0],
+        "reasons": {"R": "text"},
+        "knock_outs": [{"feature": "x0", "reason": "R", **rule}] if rule else [],
+    }
+    references = np.tile(np.linspace(0, 4, 9, dtype=np.float32)[:, None], (1, 5))
+    names = [f"x{i}" for i in range(5)]
+    entry = compile_model(model, TreeShap(references), decision=profile, feature_names=names)
+    decides = np.full((1, 5), 2.25, np.float32)
+    (point,) = entry.recourse(decides)[0].flip_points
+    assert (point.feature, point.to) == ("x0", "refer")
+    assert point.region is not None
+    low, high = point.region
+    assert low == least
+    assert high == pytest.approx(2.0)
