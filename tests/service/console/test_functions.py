@@ -413,7 +413,7 @@ def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> N
 def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
     texts = {"0.25": "0.25", "-2500": "−2,500", "100000": "100K", "-1250000": "−1.25M", "2e9": "2B"}
     figures = {"0.0061234": "0.00612", "595139.4": "595,139", "1272868.75": "1,272,869", "-0.5": "−0.5"}
-    shares = {
+    shares: dict[str, Any] = {
         "value(0.19694)": "19.7%",
         "effect(-0.0123)": "−1.23 points",
         "signed(0.0123)": "+1.23",
