@@ -23,7 +23,7 @@ def test_the_last_used_are_kept(asked: str, made: str, kept: str, monkeypatch: p
     calls = list[str]()
     monkeypatch.setattr(recourse, "_KEPT", 2)
     monkeypatch.setattr(recourse, "recourse_finder", lambda manifest, _: calls.append(manifest))
-    monkeypatch.setattr(recourse.onnx, "load", lambda *_, **__: None)
+    monkeypatch.setattr("onnx.load", lambda *_, **__: None)
     entries = {name: _Entry(name) for name in asked}
     nothing: Any = None
     search: Any = RecourseSearch(nothing)
