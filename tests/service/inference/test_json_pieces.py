@@ -103,3 +103,13 @@ def test_other_parsers() -> None:
 def test_small_text_is_refused_as_its_parser_does() -> None:
     with pytest.raises(MalformedError, match=r"line 1 column 4 \(char 3\)"):
         parse_json(b"[1 x]", SMALL)
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(99_999, True), (100_000, True), (100_001, False)])
+def test_an_object_of_the_most_members_is_taken(count: int, is_taken: bool) -> None:
+    text = b"{" + b",".join(b'"%d":0' % i for i in range(count)) + b"}"
+    if is_taken:
+        assert json_pieces.parse(text) == {str(i): 0 for i in range(count)}
+    else:
+        with pytest.raises(json_pieces.LimitError, match=f"an object has {count} members, more than 100000"):
+            json_pieces.parse(text)

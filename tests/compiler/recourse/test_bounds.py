@@ -1,0 +1,129 @@
+"""Bounds of regions and of certainty, changes that a knock-out asks of a group, and the order of plans."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rationale import Compiled, DeepShap, TreeShap, compile_model
+from rationale.decisions.decide import Decision
+from rationale.recourse import plans as plans_module
+from rationale.recourse.cells import CellSpace
+from rationale.recourse.levers import Lever
+from rationale.recourse.search import FoundPlan
+from rationale.schema.profile import Action
+from tests.compiler.models import parsed
+from tests.references import trees
+
+NAMES = ["f", "g", "own", "rent"]
+GRID = np.array([[i / 2, i % 3, i % 2, 1 - i % 2] for i in range(9)], np.float32)
+
+
+def compiled(**rules: Any) -> Compiled:
+    """y = f + g + 2 own; above 2 declines, from 1 to 2 a person decides."""
+    graph = "g (float[N, 4] x) => (float[N, 1] y) { y = MatMul (x, w) }"
+    model = parsed(graph, {"w": np.array([[1], [1], [2], [0]], np.float32)})
+    profile = {
+        "output": "y",
+        "threshold": 2.0,
+        "adverse": "above",
+        "refer": [1.0, 2.0],
+        "groups": {"home": {"members": ["own", "rent"]}},
+        "reasons": {"R": "text"},
+        **rules,
+    }
+    return compile_model(model, DeepShap(GRID), feature_names=NAMES, decision=profile)
+
+
+def row(f: float, g: float = 0.0, own: float = 0.0) -> np.ndarray:
+    return np.array([[f, g, own, 1 - own]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("rules", "value", "region"),
+    [
+        ([], 2.0, (1, 2)),
+        ([{"below": 1.5}], 2.0, (1.5, 2)),  # a referred row is knocked out as an approved one is
+        ([{"above": 3.5}], 2.0, (1, 2)),
+        ([{"below": 0.5}], 2.0, (1, 2)),
+    ],
+)
+def test_a_region_of_referrals_ends_where_a_knock_out_begins(
+    rules: list[dict[str, float]], value: float, region: tuple[float, float]
+) -> None:
+    entry = compiled(knock_outs=[{"feature": "f", "reason": "R", **rule} for rule in rules])
+    (found,) = entry.recourse(row(3.0))
+    point = next(point for point in found.flip_points if point.feature == "f")
+    assert (point.to, point.value) == ("refer", pytest.approx(value))
+    assert point.region == pytest.approx(region)
+
+
+def test_a_knock_out_on_a_member_is_settled_by_its_group() -> None:
+    knock_out = {"feature": "own", "equals": 1, "reason": "R"}
+    entry = compiled(knock_outs=[knock_out], actionable={"home": {}})
+    (found,) = entry.recourse(row(0.5, own=1.0))
+    (plan,) = found.plans
+    assert plan.changes == {"own": 0.0, "rent": 1.0}
+    fixed = compiled(knock_outs=[knock_out], actionable={"g": {}})
+    (none,) = fixed.recourse(row(0.5, own=1.0))
+    assert (none.plans, none.search) == ((), "complete")
+    assert "'own'" in str(none.note)
+
+
+@pytest.mark.parametrize(("error", "cut"), [(0.0, 4.0), (0.25, 3.75), (np.inf, -np.inf)])
+def test_what_is_not_known_of_a_margin_lowers_the_cut(error: float, cut: float) -> None:
+    nothing: Any = None
+    applicant: Any = SimpleNamespace(cut=lambda *, of_margin: 5.0 if of_margin else 0.99, error=error)
+    space = CellSpace(nothing, applicant, nothing, nothing, nothing, nothing)
+    space.__dict__["constant"] = 1.0
+    assert space.cut == cut
+
+
+def test_plans_are_in_the_order_of_their_refined_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change may become nearer than the candidate by which the search found it."""
+    names, refined = ["a", "b", "c", "d"], [3.0, 1.0, 4.0, 2.0]
+    levers = [Lever(name, (name,), Action(), -9, 9, None, None, 1.0) for name in names]
+    values: dict[str, Any] = dict.fromkeys(names, 0.0)
+    found = [FoundPlan({i: i}, 5.0 + i) for i in range(4)]
+    monkeypatch.setattr(plans_module, "find_plans", lambda *_: found)
+    decision = Decision("approve", 0.1, 0.5, 0.1, None, (), {}, None, None)
+    applicant: Any = SimpleNamespace(
+        decide=lambda after: [decision] * len(after), profile=SimpleNamespace(knock_outs=())
+    )
+    space: Any = SimpleNamespace(
+        candidates=SimpleNamespace(levers=levers, values=values),
+        refined=lambda changes: {place: refined[place] for place in changes},
+        regions=lambda _, own: {place: (value, value) for place, value in own.items()},
+    )
+    kept = plans_module.plans(applicant, space)
+    assert [(plan.changes, plan.cost) for plan in kept] == [({"b": 1}, 1), ({"d": 2}, 2), ({"a": 3}, 3)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "least"),
+    [({}, 1.0), ({"below": 1.5}, 1.5), ({"below": 0.5}, 1.0), ({"above": 2.5}, 1.0)],
+    ids=str,
+)
+def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float], least: float) -> None:
+    """A person decides from 1 up to 2, whatever the trees, which tell nothing of the knock-out's bound."""
+    above = trees.Split(0, "LT", (2.0,), False, trees.Leaf((1.5,)), trees.Leaf((3.0,)))
+    model = trees.regressor([trees.Split(0, "LT", (1.0,), False, trees.Leaf((0.0,)), above)])
+    profile = {
+        "output": model.graph.output[0].name,
+        "threshold": 2.0,
+        "adverse": "above",
+        "refer": [1.0, 2.0],
+        "reasons": {"R": "text"},
+        "knock_outs": [{"feature": "x0", "reason": "R", **rule}] if rule else [],
+    }
+    references = np.tile(np.linspace(0, 4, 9, dtype=np.float32)[:, None], (1, 5))
+    names = [f"x{i}" for i in range(5)]
+    entry = compile_model(model, TreeShap(references), decision=profile, feature_names=names)
+    decides = np.full((1, 5), 2.25, np.float32)
+    (point,) = entry.recourse(decides)[0].flip_points
+    assert (point.feature, point.to) == ("x0", "refer")
+    assert point.region is not None
+    low, high = point.region
+    assert low == least
+    assert high == pytest.approx(2.0)
