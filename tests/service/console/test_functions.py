@@ -413,14 +413,22 @@ def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> N
 def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
     texts = {"0.25": "0.25", "-2500": "−2,500", "100000": "100K", "-1250000": "−1.25M", "2e9": "2B"}
     figures = {"0.0061234": "0.00612", "595139.4": "595,139", "1272868.75": "1,272,869", "-0.5": "−0.5"}
-    shares = {
+    shares: dict[str, Any] = {
         "value(0.19694)": "19.7%",
         "effect(-0.0123)": "−1.23 points",
         "signed(0.0123)": "+1.23",
         "size(0.5)": "50",
+        "tick(0.25)": "25%",
+        "effectTick(0.25)": "25",
+        "factor": 100,
+        "unit": "percentage points",
     }
-    shares |= {"tick(0.25)": "25%", "effectTick(0.25)": "25", "factor": 100, "unit": "percentage points"}
-    amounts = {"value(1234.5)": "1,235", "effect(-0.0123)": "−0.0123", "tick(100000)": "100K", "unit": ""}
+    amounts: dict[str, Any] = {
+        "value(1234.5)": "1,235",
+        "effect(-0.0123)": "−0.0123",
+        "tick(100000)": "100K",
+        "unit": "",
+    }
     demand([(f"words.measures(true).{call}", due) for call, due in shares.items()])
     demand([(f"words.measures(false).{call}", due) for call, due in amounts.items()])
     demand([(f"canvas.tickText({value})", due) for value, due in texts.items()])
