@@ -1,7 +1,8 @@
 """Every figure that a page shows is the API's number, to the digits that are shown.
 
-The first test holds the writers to numbers without a browser; the others read pages of four kinds of models
-in the console and exported: a perceptron with a profile, trees with a band, euros in millions, five classes.
+The first test holds the writers to numbers without a browser; the others read pages in the console and
+exported: of a perceptron with a profile, trees with a band, euros in millions, five classes and words, and of
+digits, tokens, an array and two inputs.
 """
 
 import json
@@ -10,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import Ridge
 
@@ -25,12 +28,13 @@ from tests.compiler.export.test_page import fill
 from tests.needs import need
 from tests.service import patient
 from tests.service.child import both_ends
-from tests.service.console import models
+from tests.service.console import media, models
 from tests.service.console.conftest import Watched
 from tests.service.console.node import in_node
 from tests.service.console.test_explain import drawn, effects, figure, number
+from tests.service.console.test_media import explained
 
-KINDS = ("credit", "banded", "euros", "five")
+KINDS = ("credit", "banded", "euros", "five", "words")
 FIGURE = re.compile(r"(?<![\w.,\[])[+−-]?\d[\d,]*(?:\.\d+)?(?:e[+−-]?\d+)?%?(?![\w\]])")
 TEXTS = """(root, left) => {
   const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -139,7 +143,8 @@ def euros(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("figures") / "model_repository"
-    for make in (models.credit, banded, euros, models.five):
+    tables = (models.credit, banded, euros, models.five, models.words)
+    for make in (*tables, media.digits, media.reviews, media.array, media.two_inputs):
         make(folder)
     return folder
 
@@ -166,7 +171,10 @@ class Answers:
         """Return the row that the form begins with, and others of the references' quantiles."""
         random, fields = np.random.default_rng(4), self.told["features"]
         drawn = [
-            {field["name"]: field["quantiles"][random.integers(21)] for field in fields}
+            {
+                field["name"]: random.choice(field.get("quantiles") or field["choices"]).item()
+                for field in fields
+            }
             for _ in range(count - 1)
         ]
         return [{field["name"]: field["begin"] for field in fields}, *drawn]
@@ -262,7 +270,7 @@ def test_explain(page: Page, gateway: str, kind: str) -> None:
         *((row, 3) for row in answers.rows(2)[: kind == "five"]),
     ]:
         page.goto("about:blank")
-        page.goto(f"{gateway}/console/#explain?model={kind}&target={target}&row={json.dumps(row)}")
+        page.goto(f"{gateway}/console/#explain?model={kind}&target={target}&row={quote(json.dumps(row))}")
         drawn(page)
         expected, (score,) = answers.explanation(row, target), answers.scores([row], target)
         panel = page.locator(".answers")
@@ -309,7 +317,7 @@ def test_decisions(page: Page, gateway: str, kind: str) -> None:
     outcomes = set()
     for row in answers.rows(6):
         page.goto("about:blank")
-        page.goto(f"{gateway}/console/#decisions?model={kind}&row={json.dumps(row)}")
+        page.goto(f"{gateway}/console/#decisions?model={kind}&row={quote(json.dumps(row))}")
         expected = answers.decision(row)
         outcomes.add(expected["decision"])
         panel = page.get_by_label("The decision", exact=True)
@@ -360,7 +368,8 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
             assert bool(unit) == answers.is_share
             field = fields[title]
             labels = {label: key for key, label in field.get("value_labels", {}).items()}
-            shown = figure(labels.get(value, value.split(" ")[0]))
+            is_text = field["kind"] == "text"
+            shown = value if is_text else figure(labels.get(value, value.split(" ")[0]))
             assert (rows[i][field["name"]], explained[i]["attributions"][field["name"]]) == (
                 shown,
                 figure(amount, answers.is_share),
@@ -371,6 +380,79 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
         bars.locator(".name").all_inner_texts(), bars.locator(".number").all_inner_texts(), strict=True
     ):
         assert means[fields[name]["name"]] == figure(mean, answers.is_share), name
+
+
+def demand_array(page: Page, gateway: str, model: str, inputs: Mapping[str, np.ndarray]) -> None:
+    """Assert that a view of arrays shows the answer's numbers, their sum, places and largest size."""
+    row = {name: array[0].tolist() for name, array in inputs.items()}
+    page.goto(f"{gateway}/console/#media?model={model}&input={quote(json.dumps(row))}")
+    panel = page.locator(".result")
+    expect(panel.locator(".facts")).to_be_visible()
+    answer = explained(gateway, model, **{name: array[0] for name, array in inputs.items()})
+    target = int(answer["explained_value"][0].argmax()) if answer["explained_value"].size > 1 else 0
+    known_values: list[float] = [*answer["explained_value"].ravel()]
+    for name, array in answer.items():
+        if name.endswith("_attributions"):
+            own = array[0, target].astype(float)
+            largest = np.abs(own).max()  # the scale goes from its negative on; a quarter of it is not drawn
+            known_values += [*own.ravel(), own.sum(), largest, -largest, largest / 4]
+        elif array.size == answer["explained_value"].size:
+            known_values += array.ravel().tolist()
+    known_values += range(max(1, *(size for array in inputs.values() for size in array.shape)) + 1)  # places
+    known_values += [value for array in inputs.values() for value in array.ravel().tolist()]
+    count = demand_known(panel, known_values, False, "option, label, .quiet")
+    assert count >= 6, panel.inner_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", ["digits", "reviews", "signals", "two_inputs"])
+def test_arrays(page: Page, gateway: str, model: str) -> None:
+    random = np.random.default_rng(3)
+    ids = np.array([[2, 4, 5, 6, 9, 7, 3]])
+    inputs: dict[str, dict[str, np.ndarray]] = {
+        "digits": {"pixels": load_digits().images[3][None, :, :, None].astype(np.float32)},
+        "reviews": {"ids": ids, "mask": np.ones_like(ids)},
+        "signals": {"signals": random.normal(size=(1, 5, 3)).astype(np.float32)},
+        "two_inputs": {
+            "person": random.normal(size=(1, 2)).astype(np.float32),
+            "history": random.normal(size=(1, 5, 4)).astype(np.float32),
+        },
+    }
+    demand_array(page, gateway, model, inputs[model])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["credit", "banded", "five"])
+def test_why_this_row_and_not_that_one(page: Page, gateway: str, kind: str) -> None:
+    answers = Answers(gateway, kind)
+    if not answers.told["request_references"]:
+        (row, other) = answers.rows(2)
+        page.goto(f"{gateway}/console/#explain?model={kind}&beside=row&row={quote(json.dumps(row))}")
+        drawn(page)
+        expect(page.get_by_label("as the reference")).to_have_count(0)
+        return
+    for row, other in zip(answers.rows(4)[:-1], answers.rows(4)[1:], strict=True):
+        page.goto("about:blank")
+        given = f"row={json.dumps(row)}&other={json.dumps(other)}"
+        page.goto(f"{gateway}/console/#explain?model={kind}&beside=row&reference=1&{given}")
+        drawn(page)
+        (expected,) = answers.answers_of("explain", [row], compare_with=[other])["explanations"]
+        expected = expected["targets"][0] if "targets" in expected else expected
+        panel = page.locator(".answers")
+        shown = effects(panel)
+        assert expected["base_value"] == shown.pop("score of the second row")
+        is_margin = kind == "banded"  # trees against a row of the request: of no probability
+        assert expected["explained_value"] == shown.pop("margin" if is_margin else "score")
+        titled = {answers.titles[name]: amount for name, amount in expected["attributions"].items()}
+        assert titled == shown
+        apart = expected["explained_value"] - answers.told.get("decision", {}).get(
+            "threshold", expected["base_value"]
+        )
+        known_values = [*numbers_in([expected, row, answers.told.get("decision", {})]), apart]
+        known_values += [*numbers_in(answers.answers_of("predict", [row]))]
+        if answers.decides:
+            known_values.append(answers.scores([row])[0] - answers.told["decision"]["threshold"])
+        assert demand_known(panel, known_values, answers.is_share, ".foot, .classes caption") >= 2 * len(row)
 
 
 @pytest.mark.full

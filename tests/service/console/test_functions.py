@@ -418,9 +418,17 @@ def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
         "effect(-0.0123)": "−1.23 points",
         "signed(0.0123)": "+1.23",
         "size(0.5)": "50",
+        "tick(0.25)": "25%",
+        "effectTick(0.25)": "25",
+        "factor": 100,
+        "unit": "percentage points",
     }
-    shares |= {"tick(0.25)": "25%", "effectTick(0.25)": "25", "factor": 100, "unit": "percentage points"}
-    amounts = {"value(1234.5)": "1,235", "effect(-0.0123)": "−0.0123", "tick(100000)": "100K", "unit": ""}
+    amounts: dict[str, Any] = {
+        "value(1234.5)": "1,235",
+        "effect(-0.0123)": "−0.0123",
+        "tick(100000)": "100K",
+        "unit": "",
+    }
     demand([(f"words.measures(true).{call}", due) for call, due in shares.items()])
     demand([(f"words.measures(false).{call}", due) for call, due in amounts.items()])
     demand([(f"canvas.tickText({value})", due) for value, due in texts.items()])

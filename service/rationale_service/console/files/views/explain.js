@@ -182,6 +182,7 @@ class Explain {
       base: one.base_value ?? null,
       value: one.explained_value,
       gap: one.completeness_gap ?? null,
+      isOutput: isOutput(model, answer.predictions[i], one),
       explainer: answer.explainer,
       startName: "base value",
     };
@@ -291,7 +292,7 @@ class Explain {
 
   draw(views) {
     this.views = views;
-    const threshold = this.rule?.explained ? this.rule.threshold : null;
+    const threshold = this.rule?.explained && views[0].isOutput ? this.rule.threshold : null;
     const together = views.filter(({ model }) => model === this.model);
     this.scale = scaleOf(together, this.kind, this.scale, threshold);
     fill(this.summary, this.figures(views[0]), views[0].count > 1 && this.targetChoice(views[0]));
@@ -299,7 +300,7 @@ class Explain {
       this.panels,
       views.map((view) => {
         const own = view.model === this.model;
-        const write = writers(shortened(view.items).map(({ amount }) => amount), [view.base ?? view.value, view.value], isShare(view.model, view.model.output));
+        const write = writers(shortened(view.items).map(({ amount }) => amount), [view.base ?? view.value, view.value], view.isOutput && isShare(view.model, view.model.output));
         const picture = bars({
           items: view.items,
           write,
@@ -310,7 +311,7 @@ class Explain {
           scale: own ? this.scale : scaleOf([view], this.kind),
           caption: `${view.name}: what each feature adds to ${targetName(view.model, view.explained)}`,
           startName: view.startName,
-          valueName: this.model.decision?.space === "margin" ? "margin" : "score",
+          valueName: this.model.decision?.space === "margin" || !view.isOutput ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
         return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view, write), picture, this.byFeature(view), this.foot(view));
@@ -327,7 +328,8 @@ class Explain {
   /** The picture in one line. */
   sentence(view, write) {
     const rule = view.model === this.model ? this.rule : null;
-    const unit = rule && !rule.explained ? (this.model.decision.space === "margin" ? "margin" : "explained value") : "";
+    const isMargin = !view.isOutput || this.model.decision?.space === "margin";
+    const unit = !view.isOutput || (rule && !rule.explained) ? (isMargin ? "margin" : "explained value") : "";
     const line = summaryOf({ ...view, write, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
     return h("p", { class: "sentence" }, line);
   }
@@ -519,6 +521,15 @@ class Explain {
 }
 
 const worded = (error) => (error.title ? `${error.title}: ${error.detail}` : error.message);
+
+/**
+ * Whether an explanation is of the model's output. Of trees, one against references of the request may be of the
+ * margin behind probabilities, and nothing in the answer says so.
+ */
+function isOutput(model, prediction, { target, explained_value: value }) {
+  const answered = element(model, prediction, target);
+  return answered === null || Math.abs(answered - value) <= 1e-4 * Math.max(1, Math.abs(answered));
+}
 
 /** The members of an explanation that only some methods have, with their names in words and what they mean. */
 const furtherOf = ({ model, explanation }) =>
