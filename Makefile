@@ -15,7 +15,7 @@ TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-docker env-docs env-system env-test
+.PHONY: help demo docs kernels test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-docker env-docs env-system env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -45,6 +45,9 @@ test-slow: env-system env-test ## only the tests that take minutes: run them bef
 
 test-docker: env-docker env-test ## only the tests of the images and the compose file, on a real Docker engine
 	@$(TEST)/python -m pytest -m docker $(ARGS)
+
+kernels: env-test ## build the optional library of kernels and install it beside the tests (docs/kernels.md)
+	@$(TEST)/uv pip install --quiet --python $(TEST)/python --reinstall ./kernels
 
 loadtest: env-test ## load on us and on SHAP's and captum's services, a report; ARGS="--profile full" for hours
 	@$(TEST)/python -m loadtests $(ARGS)

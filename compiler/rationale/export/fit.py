@@ -50,7 +50,8 @@ def check_fits(name: str, manifest: Manifest, model: onnx.ModelProto, runtime: W
 
 def _faults(manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> Iterator[str]:
     yield from _input_faults(manifest)
-    domains = sorted({node.domain for node in model.graph.node} - {*_DOMAINS})
+    defined = {function.domain for function in model.functions}
+    domains = sorted({node.domain for node in model.graph.node} - {*_DOMAINS} - defined)
     if domains or manifest.custom_ops:
         requirement = f"operators of {', '.join(domains)}" if domains else "a library of kernels"
         yield f"it needs {requirement}, which no browser has: rationale serve answers with them"

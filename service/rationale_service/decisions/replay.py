@@ -283,9 +283,9 @@ def _elsewhere(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str
     if then.get("backend") != here["backend"]:
         yield f"backend: {then.get('backend', 'not recorded')} then, {here['backend']} here"
         return
-    for name in here:
-        if then.get(name) != here[name]:
-            yield f"{name}: {_as_text(then.get(name))} then, {_as_text(here[name])} here"
+    for name in dict.fromkeys((*here, "kernels")):  # which is recorded if they were taken
+        if then.get(name) != here.get(name):
+            yield f"{name}: {_as_text(then.get(name))} then, {_as_text(here.get(name))} here"
     if here["devices"] != [CPU]:
         yield "a GPU promises no equal bits"
 

@@ -14,6 +14,12 @@ from tests.compiler.models import CLASSES, FEATURES, HIDDEN, cnn, mlp, parsed, r
 MLP = mlp(last="Identity")
 
 
+@pytest.fixture(autouse=True)
+def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave chains of operators in the graph: see tests/compiler/artifact/test_fused.py."""
+    monkeypatch.setattr("rationale.artifact.finishing.finish.fuse_chains", lambda *_: None)
+
+
 def graph(model: onnx.ModelProto, *row: int) -> onnx.GraphProto:
     return compile_model(model, DeepShap(rows(3, *row, seed=1)), targets="predicted").model.graph
 

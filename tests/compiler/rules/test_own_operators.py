@@ -60,7 +60,7 @@ def test_a_rule_for_a_function_of_the_model_by_its_name(tmp_path: Any) -> None:
     )
     assert "Snake" in {node.op_type for node in compiled.model.graph.node}
     entry = compiled.write(tmp_path, "snake")
-    assert [f.name for f in onnx.load(entry / "1" / "model.onnx").functions] == ["Snake"]
+    assert "Snake" in {f.name for f in onnx.load(entry / "1" / "model.onnx").functions}
 
 
 def test_without_a_rule_a_function_is_explained_through_its_nodes() -> None:

@@ -109,7 +109,7 @@ def measure(
         else 0.0,
         gap_in_standard_errors=_gap_in_errors(answers, sound) if GAP_ERROR in answers else None,
         rows_error=_batch_error(singles, explained) if most >= rows else None,
-        nodes=count_nodes(graph.graph),
+        nodes=count_nodes(graph),
         model_bytes=model_bytes(graph),
         latency_ms=latency_ms,
         max_batch=_max_batch(runner, probes, latency_ms / 1e3, most),

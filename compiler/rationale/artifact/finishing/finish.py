@@ -6,10 +6,11 @@ import onnx
 import onnx_ir as ir
 
 from rationale.artifact.checks.check import FinishedGraph
+from rationale.artifact.finishing.fused import fuse_chains
 from rationale.artifact.finishing.one_shot import check_gate_names, put_behind_gate
 from rationale.artifact.finishing.open_length import edges_at_longest, merge_lengths
 from rationale.artifact.finishing.portable import merge_axes, separate_squares
-from rationale.graph.memory.fit import Combined
+from rationale.graph.memory.fit import Combined, move_nodes_early
 from rationale.graph.runtime.session import interface, serialize
 from rationale.graph.shapes import ROWS, set_symbolic_shapes
 from rationale.lowering import Lowered, narrow
@@ -44,6 +45,9 @@ def finish(
         _declare_outputs(graph, lowered.source)
     if deployment.is_portable:
         merge_axes(graph)
+    elif deployment.provider == "cpu":
+        fuse_chains(graph, {output.name for output in lowered.source.graph.output})
+        move_nodes_early(graph.graph)
     edges = interface(graph)
     longest = edges if span is None else edges_at_longest(edges, span)
     served = put_behind_gate(lowered, graph) if deployment.one_shot else graph

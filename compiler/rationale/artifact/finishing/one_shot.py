@@ -73,6 +73,7 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     outer.outputs.extend([*answers, explained])
     for domain, version in branch.opset_imports.items():
         outer.opset_imports.setdefault(domain, version)
+    model.functions.update(combined.functions)
     return model
 
 

@@ -205,11 +205,11 @@ def _clean(model: ir.Model) -> ir.Model:
         passes.TopologicalSortPass(),
     ):
         cleanup(model)
-    _move_nodes_early(model.graph)
+    move_nodes_early(model.graph)
     return model
 
 
-def _move_nodes_early(graph: ir.Graph) -> None:
+def move_nodes_early(graph: ir.Graph) -> None:
     """Move each node as early as its inputs allow, in place, also in bodies.
 
     ONNX Runtime takes its order from the file's: it goes back from the outputs, and among a node's inputs
@@ -224,7 +224,7 @@ def _move_nodes_early(graph: ir.Graph) -> None:
         level.update(dict.fromkeys(node.outputs, depth[node]))
         for attribute in node.attributes.values():
             for body in graphs_of(attribute):
-                _move_nodes_early(body)
+                move_nodes_early(body)
     nodes = sorted(depth, key=lambda node: depth[node])  # stable: otherwise as emitted
     graph.remove(nodes)
     graph.extend(nodes)

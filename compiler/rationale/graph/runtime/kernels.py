@@ -1,7 +1,11 @@
 """Kernel libraries: shared objects that register custom operators with ONNX Runtime's sessions."""
 
 import ctypes
+import functools
 import hashlib
+import importlib.metadata
+import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +13,38 @@ import onnxruntime as ort
 
 from rationale.errors import InvalidOptionError
 
+SETTING = "RATIONALE_KERNELS"  # "off" leaves the package rationale-kernels alone
+
 
 def load_kernels(options: ort.SessionOptions, library: Path) -> None:
     """Load a library for good: ONNX Runtime unloads it with its last session, which can crash it."""
     ctypes.CDLL(str(library))  # never closed
     options.register_custom_ops_library(str(library))
+
+
+def installed_kernels(given: Sequence[Path] = ()) -> list[Path]:
+    """Return the library of the package rationale-kernels, which computes the chains of a graph in one pass.
+
+    The list is empty if the package is not installed, or RATIONALE_KERNELS is "off".
+
+    Args:
+        given: libraries that are loaded anyway; if that one is among them, it is not loaded twice.
+    """
+    library = None if os.environ.get(SETTING, "").lower() == "off" else _installed()
+    return [] if library is None or library.name in {path.name for path in given} else [library]
+
+
+def kernels_version() -> str | None:
+    """Return the version of rationale-kernels if sessions take its library."""
+    return importlib.metadata.version("rationale-kernels") if installed_kernels() else None
+
+
+@functools.cache
+def _installed() -> Path | None:
+    if importlib.util.find_spec("rationale_kernels") is None:
+        return None
+    path: Path = importlib.import_module("rationale_kernels").LIBRARY
+    return path
 
 
 def library_paths(libraries: Sequence[str | Path]) -> tuple[Path, ...]:

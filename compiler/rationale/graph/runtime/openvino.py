@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 
 from rationale.distribution import install
 from rationale.errors import CheckFailedError, InvalidOptionError
@@ -33,12 +34,15 @@ class OpenVinoRunner:
             ) from error
         self.name = f"OpenVINO {openvino.get_version().partition('-')[0]}"
         core = openvino.Core()
+        proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+        if proto.functions:  # OpenVINO does not know overloads
+            whole = onnx.load(model) if isinstance(model, Path) else model
+            model = onnx.inliner.inline_local_functions(whole)
         try:
             read = core.read_model(model if isinstance(model, Path) else model.SerializeToString())
             self._run: Any = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
             raise self._fault("load", error) from error
-        proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
         self.outputs = [output.name for output in proto.graph.output]  # all names, even of one value
 
     def __call__(

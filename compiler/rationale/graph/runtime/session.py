@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from rationale.errors import CheckFailedError, InvalidModelError, InvalidOptionError, RationaleError
-from rationale.graph.runtime.kernels import load_kernels
+from rationale.graph.runtime.kernels import installed_kernels, load_kernels
 from rationale.schema.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, available_cores
 from rationale.schema.manifest import EXPLAIN, PLANNED_NODES
@@ -104,10 +104,13 @@ class Runner:
             raise self._fault("run", error) from error
 
     def _evaluator(self, proto: onnx.ModelProto, unknown: Exception) -> "ReferenceEvaluator":
-        from onnx.reference import ReferenceEvaluator  # here, since it is rarely needed and slow to import
+        from onnx.inliner import (
+            inline_local_functions,
+        )  # here, since they are rarely needed and slow to import
+        from onnx.reference import ReferenceEvaluator
 
         try:
-            return ReferenceEvaluator(proto)
+            return ReferenceEvaluator(inline_local_functions(proto))  # it knows no overloads
         except _EVALUATOR_ERRORS:
             raise self._fault("run", unknown) from unknown
 
@@ -279,8 +282,13 @@ def kernels_of(libraries: Sequence[Path]) -> Iterator[None]:
 
 
 def register(options: ort.SessionOptions) -> None:
-    """Register the context's libraries; raise InvalidOptionError if ONNX Runtime cannot load one."""
-    for library in _LIBRARIES.get():
+    """Register the context's libraries and rationale-kernels.
+
+    Raises:
+        InvalidOptionError: if ONNX Runtime cannot load one.
+    """
+    libraries = _LIBRARIES.get()
+    for library in (*libraries, *installed_kernels(libraries)):
         try:
             load_kernels(options, library)
         except Exception as error:  # of several types
@@ -314,7 +322,13 @@ def with_open_gate(run: Run, model: onnx.ModelProto) -> Run:
     return run_explaining
 
 
-def count_nodes(graph: onnx.GraphProto) -> int:
-    """Return the number of nodes, also in subgraphs."""
-    inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
-    return len(graph.node) + sum(map(count_nodes, inner))
+def count_nodes(model: onnx.ModelProto) -> int:
+    """Return the number of nodes, also in subgraphs; a call counts as the nodes of its function."""
+    sizes = {(f.domain, f.name, f.overload): len(f.node) for f in model.functions}
+
+    def count(graph: onnx.GraphProto) -> int:
+        inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
+        own = sum(sizes.get((node.domain, node.op_type, node.overload), 1) for node in graph.node)
+        return own + sum(map(count, inner))
+
+    return count(model.graph)

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime as ort
 
 from rationale.errors import RationaleError, RepositoryError
-from rationale.graph.runtime.kernels import load_kernels
+from rationale.graph.runtime.kernels import installed_kernels, kernels_version, load_kernels
 from rationale.schema.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, processor
 from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
@@ -330,7 +330,7 @@ def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
     try:
         session = ort.InferenceSession(
             entry.model_path,
-            session_options(entry, cores),
+            session_options(entry, cores, device),
             providers=providers(device),
             enable_fallback=0,
         )
@@ -351,7 +351,7 @@ def _batch_sizes(entry: Entry) -> list[int]:
     return list(dict.fromkeys([*powers, largest]))
 
 
-def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
+def session_options(entry: Entry, cores: int, device: str = CPU) -> ort.SessionOptions:
     """Return options with the config's threads, or else the cores divided by the entry's instances.
 
     Threads sleep between two runs: with many sessions on few cores, spinning threads take the cores from each
@@ -366,7 +366,7 @@ def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
     options.add_session_config_entry(*LARGE_BLOCKS)
     if entry.inter_op_threads is not None:
         options.inter_op_num_threads = entry.inter_op_threads
-    for library in entry.custom_ops:
+    for library in (*entry.custom_ops, *(installed_kernels(entry.custom_ops) if device == CPU else ())):
         load_kernels(options, library)
     return options
 
@@ -376,12 +376,14 @@ def runtime(entry: Entry, cores: int, devices: Sequence[str] = (CPU,)) -> dict[s
 
     The processor decides the choice of kernels, and the number of threads the division of sums.
     """
+    kernels = kernels_version() if CPU in devices else None
     return {
         "backend": OnnxRuntimeBackend.name,
         "version": ort.__version__,
         "devices": list(devices),
         "threads": _intra_op_threads(entry, cores),
         "processor": processor(),
+        **({} if kernels is None else {"kernels": kernels}),
     }
 
 

@@ -1,0 +1,172 @@
+"""Chains of elementwise operators as functions of the file: what a stock runtime computes stays as it was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx_ir as ir
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from rationale import (
+    AttnLrp,
+    DeepShap,
+    Deployment,
+    Gradient,
+    IntegratedGradients,
+    compile_model,
+)
+from rationale.artifact.entry import open_entry
+from rationale.artifact.finishing.fused import DOMAIN, NAME, fuse_chains
+from rationale.graph.shapes import set_symbolic_shapes
+from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
+
+REFERENCES = rows(4, FEATURES, seed=1)
+METHODS: dict[str, Callable[[], Any]] = {
+    "deepshap": lambda: DeepShap(REFERENCES),
+    "standard error": lambda: DeepShap(REFERENCES, standard_error=True),
+    "gradient": Gradient,
+    "integrated": lambda: IntegratedGradients(REFERENCES[:1]),
+    "attnlrp": AttnLrp,
+}
+
+
+def calls(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the calls of functions, also in subgraphs."""
+    inner = [g for n in graph.node for a in n.attribute for g in (a.g, *a.graphs)]
+    return [n for n in graph.node if (n.domain, n.op_type) == (DOMAIN, NAME)] + [
+        c for g in inner for c in calls(g)
+    ]
+
+
+def programs(text: str) -> list[str]:
+    """Return the programs of the chains in a graph of which y is the explanation."""
+    model = ir.from_proto(parsed(text))
+    set_symbolic_shapes(model)
+    fuse_chains(model, ())
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    return [call.attribute[0].s.decode() for call in calls(proto.graph)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("last", ["Softmax", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("one_shot", [False, True], ids=["two entries", "one shot"])
+def test_a_stock_runtime_answers_bit_for_bit_as_without_functions(
+    name: str, last: str, one_shot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATIONALE_KERNELS", "off")
+    x, deployment = rows(5, FEATURES, seed=2), Deployment(one_shot=one_shot)
+    fused = compile_model(mlp(last=last), METHODS[name](), deployment=deployment)
+    assert calls(fused.model.graph)
+    monkeypatch.setattr("rationale.artifact.finishing.finish.fuse_chains", lambda *_: None)
+    apart = compile_model(mlp(last=last), METHODS[name](), deployment=deployment)
+    assert not calls(apart.model.graph)
+    assert apart.manifest.measured.nodes == fused.manifest.measured.nodes
+    answer, expected = fused.explain(x), apart.explain(x)
+    for output in expected:
+        np.testing.assert_array_equal(answer[output], expected[output])
+
+
+def test_references_in_chunks_have_functions_in_the_body() -> None:
+    """A Scan's body calls them too."""
+    references = rows(40, FEATURES, seed=1)
+    whole = compile_model(mlp(), DeepShap(references))
+    needed = whole.manifest.memory.needed
+    chunked = compile_model(mlp(), DeepShap(references), deployment=Deployment(memory_budget=needed - 1))
+    body = next(n for n in chunked.model.graph.node if n.op_type == "Scan").attribute
+    assert any(calls(a.g) for a in body)
+    x = rows(3, FEATURES, seed=2)
+    np.testing.assert_allclose(
+        chunked.explain(x)["x_attributions"], whole.explain(x)["x_attributions"], atol=1e-6
+    )
+
+
+def test_without_its_functions_the_graph_is_a_plain_one() -> None:
+    compiled = compile_model(mlp(), DeepShap(REFERENCES))
+    x = rows(2, FEATURES, seed=2)
+    expected = compiled.explain(x)["x_attributions"]
+    names = [output.name for output in compiled.model.graph.output]
+    evaluator = ReferenceEvaluator(onnx.inliner.inline_local_functions(compiled.model))
+    with np.errstate(over="ignore"):
+        answer = dict(zip(names, evaluator.run(None, {"x": x}), strict=True))
+    np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "deployment", [Deployment(runtime="openvino"), Deployment(provider="cuda")], ids=["openvino", "cuda"]
+)
+def test_graphs_for_other_machines_have_none(deployment: Deployment) -> None:
+    assert not compile_model(mlp(), DeepShap(REFERENCES), deployment=deployment).model.functions
+
+
+def test_equal_chains_are_one_function(tmp_path: Any) -> None:
+    compiled = compile_model(cnn(), DeepShap(rows(3, 2, 6, 8)), targets=[0])
+    overloads = [call.overload for call in calls(compiled.model.graph)]
+    assert {f.overload for f in compiled.model.functions} == set(overloads)
+    compiled.write(tmp_path, "cnn")
+    assert open_entry(tmp_path, "cnn").model.functions
+
+
+def test_what_the_model_itself_computes_stays() -> None:
+    """ONNX Runtime fuses it better by itself."""
+    compiled = compile_model(mlp(last="Sigmoid"), DeepShap(REFERENCES))
+    producers = {o: n for n in compiled.model.graph.node for o in n.output}
+    pending, forward = ["y"], []
+    while pending:
+        node = producers.get(pending.pop())
+        if node is not None:
+            forward.append(node.op_type)
+            pending += node.input
+    assert NAME not in forward
+
+
+X = "network (float[N, 3] x, float[1, 3] r) => (float[N, 3] y) <int64[1] last = {1}, int64[1] first = {0}>"
+CHAINS: dict[str, tuple[str, list[str]]] = {
+    "one operator": ("y = Sub (x, r)", []),
+    "two": ("a = Sub (x, r) y = Mul (a, a)", ["Sub 0 1;Mul 2 2"]),
+    "a value read twice": ("a = Sub (x, r) b = Exp (a) y = Add (a, b)", ["Sub 0 1;Exp 2;Add 2 3"]),
+    "fewer rows": ("a = Exp (r) b = Neg (a) y = Add (x, b)", ["Exp 0;Neg 1"]),
+    "moved elements": (
+        "a = Neg (x) b = Transpose <perm = [1, 0]> (a) c = Transpose <perm = [1, 0]> (b) y = Neg (c)",
+        [],
+    ),
+    "a condition": (
+        "a = Greater (x, r) b = Cast <to = 1> (a) y = Mul (b, x)",
+        ["Greater 0 1;Cast 2;Mul 3 0"],
+    ),
+    "a choice": ("a = Greater (x, r) b = Not (a) y = Where (b, x, r)", ["Greater 0 1;Not 2;Where 3 0 1"]),
+    "an operator without a kernel": ("a = Round (x) b = Neg (a) y = Exp (b)", ["Neg 0;Exp 1"]),
+    "a sum of rows": (
+        "a = Mul (x, r) s = ReduceSum (a, last) d = Sqrt (s) y = Div (a, d)",
+        ["rows 1;Mul 0 1;ReduceSum 2;r.Sqrt 3;Div 2 4"],
+    ),
+    "a sum that loses its axis": (
+        "s = ReduceSum <keepdims = 0> (x, last) t = Unsqueeze (s, last) b = Exp (x) y = Div (b, t)",
+        ["Exp 0;Div 2 1"],
+    ),
+    "a sum of columns": ("a = Mul (x, r) s = ReduceSum (a, first) y = Div (a, s)", []),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(name: str) -> None:
+    graph, expected = CHAINS[name]
+    assert programs(f"{X} {{ {graph} }}") == expected
+
+
+def test_an_output_in_the_middle_ends_a_chain() -> None:
+    nodes = "a = Neg (x) y = Exp (a) b = Abs (y) z = Neg (b)"
+    text = f"network (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) {{ {nodes} }}"
+    assert sorted(programs(text)) == ["Abs 0;Neg 1", "Neg 0;Exp 1"]
+
+
+def test_types_do_not_mix() -> None:
+    outside = "network (float[N, 3] x, bool[N, 3] c) => (float[N, 3] y) { a = Where (c, x, x) y = Neg (a) }"
+    assert programs(outside) == []
+    double = "network (double[N, 3] x) => (double[N, 3] y) { a = Exp (x) y = Neg (a) }"
+    assert programs(double) == ["Exp 0;Neg 1"]
+    half = "network (float16[N, 3] x) => (float16[N, 3] y) { a = Exp (x) y = Neg (a) }"
+    assert programs(half) == []
