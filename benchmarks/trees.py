@@ -35,7 +35,7 @@ def trained(
     """Return a booster, and its conversion by onnxmltools.
 
     Args:
-        leaves: of each tree of LightGBM; None for as many as its depth allows.
+        leaves: number of leaves of a tree of LightGBM; None for as many as its depth allows.
         depth: -1 for no limit.
     """
     rows, labels, _ = data(features)
