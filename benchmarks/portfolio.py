@@ -132,7 +132,7 @@ def bare(compiled: Compiled, rows: np.ndarray, at_once: int) -> None:
 
 def by_command(entry: Path, rows: Path, to: Path) -> None:
     """Explain in a process of its own."""
-    options = ["--repository", entry.parent, "--input", rows, "--save", to, "--keep", "id"]
+    options = ["--repository", str(entry.parent), "--input", str(rows), "--save", str(to), "--keep", "id"]
     command = [sys.executable, "-m", "rationale", "explain", entry.name, *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 (ours)
 

@@ -103,7 +103,8 @@ def record_batches(batches: Any) -> Iterable[Any]:
     if hasattr(batches, "__arrow_c_stream__"):  # pandas, polars, DuckDB, or a table of Arrow
         import pyarrow as pa
 
-        return pa.RecordBatchReader.from_stream(batches)
+        reader: Iterable[Any] = pa.RecordBatchReader.from_stream(batches)
+        return reader
     if hasattr(batches, "num_rows"):
         return [batches]
     if not isinstance(batches, Iterable):

@@ -67,7 +67,7 @@ class Ensemble:
         for node in self.upwards():
             if feature[node] >= 0:
                 heights[node] = 1 + max(heights[yes[node]], heights[no[node]])
-        return max(heights[root] for root in self.roots.tolist())
+        return max(heights[int(root)] for root in self.roots)
 
     def upwards(self) -> list[int]:
         """Return the nodes that a row can reach, children before their parents.

@@ -326,8 +326,8 @@ class _TablesBuilder:
         """
         transform = leaf_interactions if self.units.pairs else leaf_values
         by_count: dict[int, list[tuple[_Played, np.ndarray]]] = {}
-        for leaf in leaves:
-            by_count.setdefault(len(leaf[0][2]), []).append(leaf)
+        for played, patterns in leaves:
+            by_count.setdefault(len(played[2]), []).append((played, patterns))
         for k, same_size in sorted(by_count.items()):
             step = max(1, _AT_ONCE // (k ** (1 + self.units.pairs) << k))
             for i in range(0, len(same_size), step):
