@@ -15,7 +15,7 @@ TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-docker env-system env-test
+.PHONY: help demo docs test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-docker env-docs env-system env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -27,6 +27,10 @@ help: ## this list
 
 demo: env-demo ## decide on four loan applicants: compile, serve, ask over HTTP (no torch; ends by itself)
 	@$(DEMO)/rationale demo
+
+docs: env-docs ## build the manual into build/site, offline and strict: index.html opens without a server
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --quiet
+	@echo "build/site/index.html; with the search: $(PYTHON) -m http.server --directory build/site"
 
 PYTEST := $(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 
@@ -85,6 +89,9 @@ env-system:
 
 env-docker:
 	@$(PYTHON) -m scripts.system docker
+
+env-docs:
+	@$(PYTHON) scripts/env.py docs
 
 env-test:
 	@$(PYTHON) scripts/env.py test

@@ -148,6 +148,7 @@ def test_ci_calls_what_the_readme_calls():
     text = (ROOT / ".ci" / "run").read_text()
     assert re.findall(r"^ *make ([a-z-]+)$", text, re.MULTILINE) == [
         "check",
+        "docs",
         "demo",
         "test-slow",
         "test-docker",
@@ -318,7 +319,7 @@ def test_an_old_python_is_told_so(env, monkeypatch, capsys):
 
 def test_usage(env, capsys):
     assert env.main(["prod"]) == 2
-    assert capsys.readouterr().err == "usage: env.py demo|test\n"
+    assert capsys.readouterr().err == "usage: env.py demo|docs|test\n"
 
 
 def test_the_command_line_starts_with_typer_alone() -> None:

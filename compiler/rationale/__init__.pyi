@@ -19,6 +19,7 @@ from .errors import LargeReferencesError as LargeReferencesError
 from .errors import RationaleError as RationaleError
 from .errors import RepositoryError as RepositoryError
 from .errors import UnsupportedModelError as UnsupportedModelError
+from .explainer import Explainer as Explainer
 from .graph.ops import Ops as Ops
 from .graph.tensor import Tensor as Tensor
 from .methods.auto import Auto as Auto

@@ -5,6 +5,7 @@ A comment right before a block tells what is not to be seen of it:
     <!-- not run: needs Docker -->          its commands are looked up, and not run
     <!-- first: cp examples/x.csv x.csv --> what the page supposes, in shell; run before the block
     <!-- slow: half a minute -->            run by `pytest -m slow`
+    <!-- warnings of: shap, captum -->      their modules may warn, in this block and later ones of Python
 """
 
 import re
@@ -17,9 +18,16 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-_KINDS = ("README.md", "CONTRIBUTING.md", "model_repository/README.md", "examples/*/README.md", "docs/*.md")
+_KINDS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "model_repository/README.md",
+    "examples/*/README.md",
+    "docs/*.md",
+    "docs/tutorials/*.md",
+)
 PAGES = [path.relative_to(ROOT) for kind in _KINDS for path in sorted(ROOT.glob(kind))]
-_NOTE = re.compile(r"<!--\s*(not run|first|slow|alone)\s*:\s*(.*?)\s*-->", re.DOTALL)
+_NOTE = re.compile(r"<!--\s*(not run|first|slow|alone|warnings of)\s*:\s*(.*?)\s*-->", re.DOTALL)
 
 
 @dataclass(frozen=True)

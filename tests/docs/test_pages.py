@@ -4,6 +4,7 @@ import configparser
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from benchmarks.networks import import_torchvision
 from rationale.extensions import GROUPS
 from rationale_service.configuration import load_settings
 from rationale_service.security.keys import read_keyring
 from tests.docs.commands import commands, faults, faults_in_prose, is_ours, unknown_flag, unknown_settings
-from tests.docs.pages import PAGES, Block, Page, read
+from tests.docs.pages import PAGES, ROOT, Block, Page, read
 from tests.docs.scratch import Scratch, scratch
 from tests.needs import need
 
@@ -31,6 +33,8 @@ NOT_RUN = {
 # Commands that need more than Python packages: a page with one is left out without it (tests.needs).
 NEEDED = {"curl": "curl", "openssl": "OpenSSL", "rationale export": "npm"}
 SHELL, PYTHON = "sh", "python"
+PICTURES = ROOT / "docs/pictures/tutorials"  # python -m tests.docs.pictures makes them
+PICTURE = re.compile(r"\]\(\.\./pictures/tutorials/(\S+\.svg)\)")
 # What newcomers read first. Other pages start processes by the dozen: `make test-full` runs them.
 IN_EVERY_RUN = ("README.md", "CONTRIBUTING.md")
 
@@ -55,10 +59,29 @@ def run_page(page: Page, folder: Path, patch: pytest.MonkeyPatch, *, slow: bool)
     blocks = [b for b in page.blocks if why_not_run(b) is None and (slow or "slow" not in b.notes)]
     for name in {name for block in blocks for name in _told_of(block, NEEDED)}:
         need(name)
+    if any("from zennit" in block.text for block in blocks):
+        import_torchvision()  # first, because zennit imports it
     with scratch(folder) as here:
         patch.chdir(here.folder)
-        for block in blocks:
-            _run(block, here, names)
+        with warnings.catch_warnings():
+            for block in blocks:
+                for module in block.notes.get("warnings of", "").replace(",", " ").split():
+                    warnings.filterwarnings("ignore", module=rf"{module}\b")
+                _run(block, here, names)
+        demand_pictures(page, here.folder)
+
+
+def demand_pictures(page: Page, made: Path) -> None:
+    """Hold the pictures of a tutorial to those that its blocks made: they name the same things."""
+    for name in PICTURE.findall(page.text):
+        shown, drawn = (words_of(folder / name) for folder in (PICTURES, made))
+        assert shown == drawn, f"{page.path}: {name} is old: python -m tests.docs.pictures"
+
+
+def words_of(picture: Path) -> set[str]:
+    """Return the words of a drawing: numbers differ a little from one machine to another."""
+    texts = re.findall(r"<text[^>]*>([^<]*)", picture.read_text(encoding="utf-8"))
+    return {word for text in texts for word in re.findall(r"[A-Za-z_]{2,}", text)}
 
 
 def _run(block: Block, here: Scratch, names: dict[str, Any]) -> None:

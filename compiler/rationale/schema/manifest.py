@@ -617,6 +617,8 @@ class EmbeddedProfile(Frozen):
 
 
 class Manifest(Frozen):
+    """The description of an entry: inputs, outputs, how it was compiled, and the measurements."""
+
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
     method: MethodRecord

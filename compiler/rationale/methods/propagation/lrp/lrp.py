@@ -71,7 +71,8 @@ class Lrp(RelevanceMethod):
             gradients with modified ReLUs: they take no rules, and their attributions need not add up.
         rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
             ("first", ZBox()); the last match wins. See `lrp.composites`.
-        low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
+        low: the least values of the model's input, for ZBox: a number, or an array that broadcasts to it.
+        high: its largest values, likewise.
 
     Raises:
         InvalidOptionError: if a composite, selector or rule is unknown, or the bounds are invalid.

@@ -325,8 +325,9 @@ class ZBox(RelevanceRule):
     """LRP-zB: z = W·x − max(W, 0)·low − min(W, 0)·high (Montavon et al., 2017); for first layers.
 
     Args:
-        low, high: bounds of the layer's input, numbers or arrays that broadcast to it. By default the
-            method's own `low` and `high`, the bounds of the model's input, mapped to the layer.
+        low: the least values of the layer's input, a number or an array that broadcasts to it. By default
+            the method's own, the bounds of the model's input, mapped to the layer.
+        high: its largest values, likewise.
     """
 
     low: Bound = None

@@ -1,0 +1,310 @@
+"""The part of the manual that is generated: `mkdocs.yml` calls it as a hook, `make docs` builds the site.
+
+Generated are the references of the API (from docstrings), of the command line, of the gateway's routes (from
+its OpenAPI document), of the manifest and of the decision profile (from their schemas). Pages outside
+of `docs/` come into the site too, and so do the files that pages link to.
+"""
+
+import ast
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from rationale.distribution import version
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+OTHER_PAGES = (
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "examples/credit/README.md",
+    "examples/notebooks/README.md",
+    "examples/own_operator/README.md",
+)
+# Pages of the reference of the API, with the packages whose public names they hold.
+API = {
+    "compile": ("Compile, explain, load", ("compile", "artifact", "conversion", "references", "explainer")),
+    "methods": ("Methods", ("methods",)),
+    "decisions": ("Decisions", ("decisions", "profiles")),
+    "portfolios": ("Many rows", ("portfolios",)),
+    "operators": ("Operators and rules of your own", ("graph", "rules")),
+    "schema": ("Requests and answers", ("schema",)),
+    "errors": ("Errors", ("errors",)),
+}
+# Documented modules outside `rationale`'s own names, with the page that they come on.
+MODULES = {
+    "rationale.testing": "operators",
+    "rationale.spark": "portfolios",
+    "rationale.ray": "portfolios",
+    "rationale.dask": "portfolios",
+    "rationale.mlflow": "portfolios",
+}
+_LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version in the header."""
+    config.site_name = f"Rationale {version()}"
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages, the pages outside of `docs/`, and the files that pages link to."""
+    for path, text in {**api_pages(), **reference_pages()}.items():
+        files.append(File.generated(config, path, content=text))
+    for name in OTHER_PAGES:
+        files.append(File.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
+    for path in sorted(set(_linked_files())):
+        name = f"project/{path.relative_to(ROOT)}.txt"
+        files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Point links that leave `docs/` at their copies in the site."""
+    uri = page.file.src_uri
+    source = ROOT / uri.removeprefix("project/") if uri.startswith("project/") else DOCS / uri
+
+    def moved(match: re.Match[str]) -> str:
+        target = _in_site(source, match[2])
+        return (
+            match[0] if target is None else f"{match[1]}{os.path.relpath(target, Path(uri).parent)}{match[3]}"
+        )
+
+    return _LINK.sub(moved, markdown)
+
+
+def _in_site(source: Path, link: str) -> str | None:
+    """Return the place in the site of a link's target, or None if no such file is there."""
+    target = Path(os.path.normpath(source.parent / link))
+    if target.is_dir():
+        target = target / "README.md"
+    if target.is_relative_to(DOCS):
+        return str(target.relative_to(DOCS))
+    if not target.is_file():
+        return None
+    name = str(target.relative_to(ROOT))
+    return (
+        f"project/{name}"
+        if name in OTHER_PAGES
+        else "index.md"
+        if name == "README.md"
+        else f"project/{name}.txt"
+    )
+
+
+def _linked_files() -> Iterator[Path]:
+    """Yield the files outside of `docs/` that pages link to, without those that are pages of the site."""
+    for source in [*DOCS.rglob("*.md"), *(ROOT / name for name in OTHER_PAGES)]:
+        for match in _LINK.finditer(source.read_text(encoding="utf-8")):
+            if str(_in_site(source, match[2])).endswith(".txt"):
+                yield Path(os.path.normpath(source.parent / match[2]))
+
+
+# --- the reference of the API -----------------------------------------------------------------------------
+
+
+def public_names() -> dict[str, str]:
+    """Return the module of each public name of `rationale`, as the stub declares it."""
+    stub = ast.parse((ROOT / "compiler/rationale/__init__.pyi").read_text(encoding="utf-8"))
+    found = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f"rationale.{node.module}" for node in found for alias in node.names}
+
+
+def module_names(module: str) -> list[str]:
+    """Return a module's public names: its `__all__`, else its public functions and classes."""
+    path = ROOT / "compiler" / module.replace(".", "/")
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    body = ast.parse(source.read_text(encoding="utf-8")).body
+    for node in body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    found = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [name for name in found if not name.startswith("_")]
+
+
+def api_pages() -> dict[str, str]:
+    """Return the pages of the reference of the API by their place in the site.
+
+    Raises:
+        KeyError: if a public name's package has no page in `API`.
+    """
+    page_of = {package: page for page, (_, packages) in API.items() for package in packages}
+    entries: dict[str, list[str]] = defaultdict(list)
+    for name, module in public_names().items():
+        entries[page_of[module.split(".")[1]]].append(_entry("rationale", name, module))
+    for module, page in MODULES.items():
+        entries[page].append(
+            f"## {module}\n\n::: {module}\n    options: {{members: false, heading_level: 3}}\n"
+        )
+        entries[page] += [_entry(module, name, module, level=3) for name in module_names(module)]
+    return {f"reference/api/{page}.md": f"# {API[page][0]}\n\n" + "\n".join(entries[page]) for page in API}
+
+
+def _entry(module: str, name: str, source: str, level: int = 2) -> str:
+    heading = f"{'#' * level} `{module}.{name}` {{#{module}.{name}}}"
+    return f"{heading}\n\n::: {source}.{name}\n    options: {{heading_level: {level + 1}}}\n"
+
+
+# --- the other references ---------------------------------------------------------------------------------
+
+
+def reference_pages() -> dict[str, str]:
+    """Return the references of command line, routes, manifest and profile by their place in the site."""
+    from rationale.schema.manifest import Manifest
+    from rationale.schema.profile import DecisionProfile
+
+    document = openapi()
+    return {
+        "reference/command-line.md": command_line(),
+        "reference/rest.md": routes(document),
+        "reference/openapi.json": json.dumps(document, indent=1),
+        "reference/manifest.md": schema_page(
+            "The manifest",
+            "`explanation.json` lies beside an entry's graph. The compiler writes it, the gateway reads it.",
+            Manifest.model_json_schema(),
+        ),
+        "reference/profile.md": schema_page(
+            "Keys of the decision profile",
+            "The schema of `decision.yaml`; [an example](../decision-profile.md) explains it.",
+            DecisionProfile.model_json_schema(),
+        ),
+    }
+
+
+def command_line() -> str:
+    """Return the help of each command."""
+    from typer import Context
+    from typer.cli import get_docs_for_click
+    from typer.main import get_command
+
+    from rationale_service.cli.main import app
+
+    command = get_command(app)
+    text = get_docs_for_click(obj=command, ctx=Context(command), name="rationale")
+    return text.replace("# `rationale`\n", "# Command line\n", 1)
+
+
+def openapi() -> dict[str, Any]:
+    """Return the gateway's OpenAPI document."""
+    from rationale_service.app import create_app
+    from rationale_service.engine.backends.onnxruntime import OnnxRuntimeBackend
+    from rationale_service.settings import Settings
+
+    settings = Settings(repository=ROOT / "model_repository")
+    return create_app(settings, OnnxRuntimeBackend(settings.max_queue_size)).openapi()
+
+
+def routes(document: Mapping[str, Any]) -> str:
+    """Return the page of all routes, by tag, with the words of problems and the models of bodies."""
+    from rationale_service.errors import ServiceError
+
+    lines = [
+        "# REST routes\n",
+        "[`openapi.json`](openapi.json) is the same as a document for generators of clients. A gateway has "
+        "it at `/openapi.json`, and pages to try it at `/docs`.\n",
+    ]
+    by_tag = defaultdict(list)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            by_tag[operation.get("tags", ["other"])[0]].append((f"{method.upper()} {path}", operation))
+    for tag, operations in by_tag.items():
+        lines.append(f"## {tag}\n")
+        for title, operation in operations:
+            lines += [f"### `{title}`\n", operation.get("description") or operation.get("summary", ""), ""]
+            scopes = ", ".join(f"`{scope}`" for scope in operation.get("x-scopes", ()))
+            lines += [f"Scopes: {scopes}\n"] if scopes else []
+            parameters = operation.get("parameters", [])
+            if parameters:
+                lines += ["| parameter | in | type | |", "|---|---|---|---|"]
+                lines += [
+                    f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {_described(each)} |"
+                    for each in parameters
+                ]
+                lines.append("")
+            for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+                lines.append(f"Body, `{kind}`: {_type(content.get('schema', {}))}\n")
+            for status, answer in operation["responses"].items():
+                schemas = [_type(content.get("schema", {})) for content in answer.get("content", {}).values()]
+                lines.append(f"- {status} {_described(answer)} {' or '.join(dict.fromkeys(schemas))}")
+            lines.append("")
+    lines += [
+        "## Problems\n",
+        "Errors are problem documents; the last part of `type` is one of these words.\n",
+    ]
+    lines += ["| word | status | title |", "|---|---|---|", *sorted(set(_problems(ServiceError))), ""]
+    return "\n".join([*lines, "## Models of bodies\n", *_models(document["components"]["schemas"], level=3)])
+
+
+def _problems(kind: type[Any]) -> Iterator[str]:
+    """Yield a row for each class of errors that a caller can meet."""
+    yield f"| `{kind.slug}` | {kind.status} | {kind.title} |"
+    for each in kind.__subclasses__():
+        yield from _problems(each)
+
+
+def schema_page(title: str, text: str, schema: Mapping[str, Any]) -> str:
+    """Return a page with the members of a JSON schema and of the models in it."""
+    head = [f"# {title}\n", text, "", schema.get("description", ""), "", *_members(schema)]
+    return "\n".join([*head, *_models(schema["$defs"], level=2)])
+
+
+def _models(schemas: Mapping[str, Any], level: int) -> Iterator[str]:
+    for name, schema in schemas.items():
+        yield f"{'#' * level} {name} {{#{_anchor(name)}}}\n"
+        yield f"{schema.get('description', '')}\n"
+        yield from _members(schema)
+
+
+def _members(schema: Mapping[str, Any]) -> Iterator[str]:
+    if "properties" not in schema:
+        yield f"{_type(schema)}\n"
+        return
+    yield from ("| member | type | default | |", "|---|---|---|---|")
+    required = schema.get("required", ())
+    for name, member in schema["properties"].items():
+        default = (
+            "required"
+            if name in required
+            else f"`{json.dumps(member['default'])}`"
+            if "default" in member
+            else ""
+        )
+        yield f"| `{name}` | {_type(member)} | {default} | {_described(member)} |"
+    yield ""
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{_anchor(name)})"
+    for word in ("anyOf", "oneOf", "allOf"):
+        if word in schema:
+            return " or ".join(dict.fromkeys(_type(each) for each in schema[word]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"mapping to {_type(schema['additionalProperties'])}"
+    kind = schema.get("type", "anything")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _anchor(name: str) -> str:
+    return f"model-{name.lower()}"
+
+
+def _described(node: Mapping[str, Any]) -> str:
+    """Return a node's description as the text of a table's cell."""
+    return " ".join(node.get("description", "").split()).replace("|", "\\|")
