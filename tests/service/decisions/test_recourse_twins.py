@@ -65,7 +65,7 @@ def write_pair(folder: Path) -> None:
     graph = helper.make_graph(nodes, "pair", [money, person], [risk], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     known = np.random.default_rng(0).uniform(0, 5, (40, 4))
-    references = {"money": known[:, :2].astype(np.float32), "person": known[:, 2:]}
+    references: dict[str, np.ndarray] = {"money": known[:, :2].astype(np.float32), "person": known[:, 2:]}
     profile = {
         "output": "risk",
         "threshold": 0.6,
