@@ -27,7 +27,7 @@ from benchmarks.cases import (
     BenchmarkCase,
 )
 from benchmarks.exact import exact
-from benchmarks.peers import EXPLAINERS, INTERVENTIONAL, TREE_EXPLAINERS, misses
+from benchmarks.peers import EXPLAINERS, misses
 from benchmarks.runtime import provider, session_of
 from benchmarks.subjects import (
     BenchmarkNetwork,
@@ -38,6 +38,7 @@ from benchmarks.subjects import (
     on_device,
 )
 from benchmarks.timing import BLOCK_S, REST_S, System, Times, alternate, quietly
+from benchmarks.tree_peers import INTERVENTIONAL, TREE_EXPLAINERS
 from rationale import DeepShap, Deployment, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled
 from rationale.graph.runtime.session import Runner

@@ -38,8 +38,12 @@ class RowAnswerer(Protocol):
         Its metadata names their source: a file whose metadata lacks that name is written again.
         """
 
-    def answers(self, source: "RowFile", batches: Iterator[Any]) -> Iterable[Any]:
-        """Yield record batches of that schema, with the number of their rows in `row`."""
+    def answers(self, files: Iterator[tuple["RowFile", Iterator[Any]]]) -> Iterator[Any]:
+        """Yield record batches of that schema, with the number of their rows in `row`, file by file.
+
+        Args:
+            files: files with the batches of their rows, which may be read ahead.
+        """
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,9 @@ def answer_files(rows: str, save: str, answerer: RowAnswerer, progress: Progress
         raise InvalidOptionError(f"--save {save}: holds the rows to answer: save to another folder.")
     waiting = [source for source in sources if not _is_answered(answerer, source, target)]
     total = sum(source.rows for source in waiting)
-    earlier_rows = 0
+    earlier_rows, answers = 0, answerer.answers(_rows_of(waiting, answerer.batch_rows))
     for source in waiting:
-        for answered_rows in _write(answerer, source, target):
+        for answered_rows in _write(answers, _schema(answerer, source), source, target):
             progress(answerer.stage, earlier_rows + answered_rows, total)
         earlier_rows += source.rows
     return AnsweredFiles(target, tuple(target.file(source) for source in sources), len(waiting), total)
@@ -234,29 +238,35 @@ def _is_answered(answerer: RowAnswerer, source: RowFile, target: Folder) -> bool
     return bool(schema.equals(expected)) and expected.metadata.items() <= (schema.metadata or {}).items()
 
 
-def _write(answerer: RowAnswerer, source: RowFile, target: Folder) -> Iterator[int]:
+def _rows_of(sources: Iterable[RowFile], batch_rows: int) -> Iterator[tuple[RowFile, Iterator[Any]]]:
+    """Yield each file with the batches of its rows, which are read before the next file is opened."""
+    from pyarrow import parquet
+
+    for source in sources:
+        with source.system.open_input_file(source.path) as file, parquet.ParquetFile(file) as opened:
+            if opened.metadata.num_rows != source.rows:
+                raise InvalidOptionError("it has changed since this run began: run it again.")
+            yield source, opened.iter_batches(batch_rows)
+
+
+def _write(answers: Iterator[Any], schema: Any, source: RowFile, target: Folder) -> Iterator[int]:
     """Write the answer of one file; yield the number of answered rows after each batch."""
     from pyarrow import Table, parquet
 
-    file, schema = target.file(source), _schema(answerer, source)
+    file, answered, group = target.file(source), 0, list[Any]()
     with _file_errors(source.name):
         target.system.create_dir(posixpath.dirname(file), recursive=True)
         with (
-            source.system.open_input_file(source.path) as rows,
-            parquet.ParquetFile(rows) as opened,
             _atomic_file(target.system, file) as out,
             parquet.ParquetWriter(out, schema, use_dictionary=_repetitive_columns(schema)) as writer,
         ):
-            answers = answerer.answers(source, opened.iter_batches(answerer.batch_rows))
-            group: list[Any] = []
-            for answer in answers:
-                group.append(answer)
-                if sum(batch.num_rows for batch in group) >= _GROUP:
+            while answered < source.rows:
+                group.append(next(answers))
+                answered = group[-1].column("row")[-1].as_py() + 1
+                if answered == source.rows or sum(batch.num_rows for batch in group) >= _GROUP:
                     writer.write_table(Table.from_batches(group, schema))
                     group = []
-                yield answer.column("row")[-1].as_py() + 1
-            if group:
-                writer.write_table(Table.from_batches(group, schema))
+                yield answered
 
 
 @contextmanager

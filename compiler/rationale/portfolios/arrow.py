@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -28,7 +29,9 @@ from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.tables.written import check_kept
 
 DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of the explanation
-ROWS = 500  # that a thread reads and answers at once, if the entry's memory budget allows it for all
+ROWS = 500  # that a thread decides at once
+_RUNS = 32  # of the graph in a thread's part of the rows, if the entry's memory budget allows it for all
+_MOST_ROWS = 8192  # of a part
 _CACHE_BYTES = 2_500_000  # of a core: more rows in a run are slower, and ONNX Runtime keeps their memory
 _FEWEST = 32  # rows of a run, however much each takes: weights are read once for all of them
 _ENTRIES = 4  # that a process keeps open
@@ -65,37 +68,48 @@ def explain_batches(
         InvalidOptionError, InvalidReferencesError: if the model cannot take the columns or values.
         RepositoryError: if there is no such entry.
     """
-    shared = shared_entry(entry)
-    memory = shared.compiled.manifest.memory
-    numbered_batches, count = split_batches(
-        batches, threads, lambda n: max(rows_that_fit(memory, n * ROWS) // n, 1)
-    )
-    return map_in_order(partial(_explain_batch, shared, tuple(keep), numbered), numbered_batches, count)
+    return explain_streams(entry, [record_batches(batches)], keep, threads, numbered=numbered)
 
 
-def split_batches(
-    batches: Any, threads: int | None, most: Callable[[int], int]
-) -> tuple[Iterator[tuple[int, Any]], int]:
-    """Return the batches in parts, each with the number of its first row, and the number of threads to use.
+def explain_streams(
+    entry: Entry,
+    streams: Iterable[Iterable[Any]],
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+    *,
+    numbered: bool = True,
+) -> Iterator[Any]:
+    """Explain the rows of several streams of record batches, one after the other, like `explain_batches`.
 
-    Args:
-        most: a function from the number of threads to the most rows of a part.
-
-    Raises:
-        InvalidOptionError: if `threads` is no number of threads, or `batches` are no batches.
+    The rows of each stream are numbered from 0. The threads begin a stream while they finish the one before.
     """
+    shared, count = shared_entry(entry), count_threads(threads)
+    most = min(_RUNS * run_rows(shared.compiled), _MOST_ROWS)
+    rows = max(rows_that_fit(shared.compiled.manifest.memory, count * most) // count, 1)
+    parts = chain.from_iterable(numbered_batches(stream, rows) for stream in streams)
+    return map_in_order(partial(_explain_batch, shared, tuple(keep), numbered), parts, count)
+
+
+def count_threads(threads: int | None) -> int:
+    """Return the number of threads, all cores for None; raise InvalidOptionError for no such number."""
     count = available_cores() if threads is None else threads
     if not isinstance(count, int) or count < 1:
         raise InvalidOptionError(f"threads={threads}: give a whole number, 1 or more.")
+    return count
+
+
+def record_batches(batches: Any) -> Iterable[Any]:
+    """Return the record batches of a batch, a table or a stream; raise InvalidOptionError for others."""
     if hasattr(batches, "__arrow_c_stream__"):  # pandas, polars, DuckDB, or a table of Arrow
         import pyarrow as pa
 
-        batches = pa.RecordBatchReader.from_stream(batches)
-    elif hasattr(batches, "num_rows"):
-        batches = [batches]
-    elif not isinstance(batches, Iterable):
+        reader: Iterable[Any] = pa.RecordBatchReader.from_stream(batches)
+        return reader
+    if hasattr(batches, "num_rows"):
+        return [batches]
+    if not isinstance(batches, Iterable):
         raise _no_batches_error(batches)
-    return _numbered_batches(batches, most(count)), count
+    return batches
 
 
 def run_rows(compiled: Compiled) -> int:
@@ -124,7 +138,7 @@ def empty_batch(schema: Any) -> Any:
     import pyarrow as pa
 
     fields = [] if schema is None else list(schema)
-    return pa.record_batch([pa.array([], field.type) for field in fields], [f.name for f in fields])
+    return pa.record_batch([pa.nulls(0, field.type) for field in fields], [f.name for f in fields])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +197,7 @@ def _session(compiled: Compiled) -> OpenedEntry:
     return OpenedEntry(compiled, compiled.loaded(threads=1))
 
 
-def _numbered_batches(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
+def numbered_batches(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
     """Yield the batches in parts of at most `rows` rows, each with the number of its first row."""
     first = 0
     for batch in batches:
@@ -262,20 +276,47 @@ def _answer_batch(answer: Explanation, first: int | None, batch: Any, keep: Sequ
     kept_arrays = kept_columns(batch, keep, columns)
     n, targets = answer[manifest.explained_value].shape
     rows = np.repeat(np.arange(n), targets)
-    columns |= {name: column if targets == 1 else column.take(rows) for name, column in kept_arrays.items()}
-    return pa.record_batch(columns).replace_schema_metadata({DIGEST: manifest.digests.explanation})
+    arrays = {name: _array_of(column) for name, column in columns.items()}
+    arrays |= {name: column if targets == 1 else column.take(rows) for name, column in kept_arrays.items()}
+    table = pa.record_batch(list(arrays.values()), list(arrays))
+    return table.replace_schema_metadata({DIGEST: manifest.digests.explanation})
+
+
+def _array_of(column: np.ndarray) -> Any:
+    """Return a column for Arrow. Its numbers go by their buffer: `pa.array` would import pandas."""
+    import pyarrow as pa
+
+    if column.dtype.kind not in "iuf":
+        return pa.array(column)
+    buffer = pa.py_buffer(np.ascontiguousarray(column))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(column.dtype), len(column), [None, buffer])
 
 
 def map_in_order(work: Callable[[Any], Any], items: Iterable[Any], threads: int) -> Iterator[Any]:
-    """Yield `work`'s result for each part, in the parts' order, on `threads` threads."""
+    """Yield `work`'s result for each part, in the parts' order, on `threads` threads.
+
+    An error of `items` is raised behind the results of the parts before it.
+    """
     waiting: deque[Future[Any]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
+        for future in _submitted(pool, work, items):
+            waiting.append(future)
             if len(waiting) > _AHEAD * threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _submitted(
+    pool: ThreadPoolExecutor, work: Callable[[Any], Any], items: Iterable[Any]
+) -> Iterator[Future[Any]]:
+    try:
+        for item in items:
+            yield pool.submit(work, item)
+    except Exception as error:  # of any reader
+        failed = Future[Any]()
+        failed.set_exception(error)
+        yield failed

@@ -18,11 +18,13 @@ from rationale.portfolios.arrow import (
     ROWS,
     Entry,
     OpenedEntry,
+    count_threads,
     empty_batch,
     map_in_order,
+    numbered_batches,
+    record_batches,
     row_errors,
     shared_entry,
-    split_batches,
     with_kept,
 )
 from rationale.schema.manifest import Manifest
@@ -128,10 +130,10 @@ def decide_batches(
         RepositoryError: if there is no such entry.
     """
     shared = _deciding_entry(entry)
-    numbered_batches, count = split_batches(batches, threads, lambda _: ROWS)
+    parts = numbered_batches(record_batches(batches), ROWS)
     further = recourse_columns(shared.compiled.manifest) if recourse else ()
     decide = partial(_decide_batch, shared, tuple(keep), numbered, further)
-    return map_in_order(decide, numbered_batches, count)
+    return map_in_order(decide, parts, count_threads(threads))
 
 
 def decisions_schema(

@@ -1,12 +1,12 @@
 """`rationale explain` of many parquet files: a file of explanations for each."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rationale.portfolios.answered_files import RowFile, answer_files
-from rationale.portfolios.arrow import batches_schema, explain_batches
+from rationale.portfolios.arrow import batches_schema, explain_streams
 from rationale.schema.request import Progress, silent
 
 
@@ -41,5 +41,6 @@ class _RowExplainer:
     def schema(self, rows_schema: Any) -> Any:
         return batches_schema(self.entry, rows_schema, self.keep)
 
-    def answers(self, _: RowFile, batches: Iterator[Any]) -> Iterable[Any]:
-        return explain_batches(self.entry, batches, keep=self.keep, threads=self.threads)
+    def answers(self, files: Iterator[tuple[RowFile, Iterator[Any]]]) -> Iterator[Any]:
+        streams = (batches for _, batches in files)
+        return explain_streams(self.entry, streams, self.keep, self.threads)

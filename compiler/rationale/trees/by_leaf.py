@@ -17,7 +17,7 @@ import numpy as np
 
 from rationale.errors import UnsupportedModelError
 from rationale.schema.machine import format_bytes
-from rationale.trees.groups import MOST_STATES, Tree, TreeLeaf
+from rationale.trees.groups import MOST_STATES, Tree, TreeLeaf, states_of
 from rationale.trees.tables import (
     FLOAT,
     MOST_BYTES,
@@ -139,7 +139,7 @@ def build_leaves(
             players = units.players(leaf.satisfied)
             satisfied = np.stack(
                 [
-                    np.all([leaf.satisfied[f][pieces[f]] for f in features], axis=0)
+                    np.all([np.array(leaf.satisfied[f])[pieces[f]] for f in features], axis=0)
                     for features in players.values()
                 ]
             )
@@ -167,7 +167,7 @@ class LeafConditions:
         for feature in features:
             satisfied = leaf.satisfied[feature]
             sign = -1 if satisfied[0] else 1
-            states = (satisfied != satisfied[0]).astype(np.int64)
+            states = states_of(satisfied)
             slots += [(bit, sign * step) for bit, step in bits_of(feature, states, tree.bounds[feature])]
             start += int(satisfied[0])
         key = tuple(slots), start

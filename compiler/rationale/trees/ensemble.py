@@ -53,20 +53,21 @@ class Ensemble:
 
     def leaves_below(self) -> np.ndarray:
         """Return [nodes], the number of paths from each node to a leaf; at most MOST_PATHS."""
-        counts = np.zeros(len(self.feature), np.int64)
+        feature, yes, no = self.feature.tolist(), self.yes.tolist(), self.no.tolist()
+        counts = [0] * len(feature)
         for node in self.upwards():
-            split = self.feature[node] >= 0
-            below = counts[self.yes[node]] + counts[self.no[node]] if split else 1
-            counts[node] = min(int(below), MOST_PATHS)
-        return counts
+            below = counts[yes[node]] + counts[no[node]] if feature[node] >= 0 else 1
+            counts[node] = min(below, MOST_PATHS)
+        return np.array(counts, np.int64)
 
     def depth(self) -> int:
         """Return the number of splits on the longest path from a root to a leaf; raise as `upwards` does."""
-        heights = np.zeros(len(self.feature), np.int64)
+        feature, yes, no = self.feature.tolist(), self.yes.tolist(), self.no.tolist()
+        heights = [0] * len(feature)
         for node in self.upwards():
-            if self.feature[node] >= 0:
-                heights[node] = 1 + max(heights[self.yes[node]], heights[self.no[node]])
-        return int(heights[self.roots].max())
+            if feature[node] >= 0:
+                heights[node] = 1 + max(heights[yes[node]], heights[no[node]])
+        return max(heights[int(root)] for root in self.roots)
 
     def upwards(self) -> list[int]:
         """Return the nodes that a row can reach, children before their parents.
@@ -75,14 +76,15 @@ class Ensemble:
             ValueError: if a node follows itself.
         """
         entered, finished = 1, 2
-        state = np.zeros(len(self.feature), np.int8)
+        feature, yes, no = self.feature.tolist(), self.yes.tolist(), self.no.tolist()
+        state = bytearray(len(feature))
         order: list[int] = []
-        pending = [int(r) for r in self.roots]
+        pending: list[int] = self.roots.tolist()
         while pending:
             node = pending[-1]
-            if state[node] == 0 and self.feature[node] >= 0:
+            if state[node] == 0 and feature[node] >= 0:
                 state[node] = entered
-                children = (int(self.yes[node]), int(self.no[node]))
+                children = yes[node], no[node]
                 if any(state[n] == entered for n in children):
                     raise ValueError(node)
                 pending += [n for n in children if state[n] == 0]

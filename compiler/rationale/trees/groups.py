@@ -4,10 +4,11 @@ A group distinguishes only those states of a feature that its leaves distinguish
 group, bottom-up, if one table is at most twice as large as two: a row then needs a single lookup for both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
+from operator import and_
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from rationale.errors import InvalidReferencesError
 from rationale.trees.ensemble import Ensemble
 
 MOST_STATES = 4096  # of a group
+_REMEMBERED = 1 << 14  # states of pieces, which many leaves share
 _GROWTH = 2  # factor by which a merge may enlarge tables: fewer groups are worth it
 
 
@@ -25,7 +27,6 @@ class FeatureBounds:
     numbers: np.ndarray
     strict: np.ndarray
 
-    @cached_property
     def index(self) -> dict[tuple[float, bool], int]:
         """Return the place of each bound."""
         return {
@@ -50,7 +51,7 @@ class TreeLeaf:
     """
 
     row: int
-    satisfied: dict[int, np.ndarray]
+    satisfied: dict[int, tuple[bool, ...]]
     shares: dict[int, float]
 
 
@@ -62,13 +63,20 @@ class LeafGroup:
         states: the state of each piece, by feature; that of piece 0 is 0.
     """
 
-    states: dict[int, np.ndarray]
+    states: dict[int, tuple[int, ...]]
     leaves: tuple[TreeLeaf, ...]
 
     @cached_property
     def size(self) -> dict[int, int]:
         """Return the number of states of each feature."""
-        return {feature: int(states.max()) + 1 for feature, states in self.states.items()}
+        return {feature: max(states) + 1 for feature, states in self.states.items()}
+
+    @cached_property
+    def first_pieces(self) -> dict[int, list[int]]:
+        """Return the first piece of each state of each feature."""
+        return {
+            feature: [s.index(i) for i in range(self.size[feature])] for feature, s in self.states.items()
+        }
 
     @cached_property
     def rows(self) -> int:
@@ -96,51 +104,62 @@ def grouped_trees(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
     Raises:
         InvalidReferencesError: if covers leave out a split.
     """
-    for root in ensemble.roots:
-        nodes = _reached(ensemble, int(root))
-        bounds = {
-            f: _bounds(ensemble, nodes, f) for f in np.unique(ensemble.feature[nodes]).tolist() if f >= 0
-        }
-        yield Tree(bounds, tuple(_leaf_groups(ensemble, int(root), bounds, used)))
+    nodes = _Nodes(ensemble)
+    for root in ensemble.roots.tolist():
+        bounds = nodes.bounds_below(root)
+        yield Tree(bounds, tuple(_leaf_groups(ensemble, nodes, root, bounds, used)))
 
 
-def _reached(ensemble: Ensemble, root: int) -> list[int]:
-    """Return the nodes of one tree."""
-    seen, pending = {root}, [root]
-    while pending:
-        node = pending.pop()
-        if ensemble.feature[node] >= 0:
-            new = {int(ensemble.yes[node]), int(ensemble.no[node])} - seen
-            seen |= new
-            pending += new
-    return sorted(seen)
+class _Nodes:
+    """The nodes of an ensemble as lists: Python reads a number of these much faster than one of an array."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self.dtype = ensemble.bounds.dtype
+        self.feature, self.leaf = ensemble.feature.tolist(), ensemble.leaf.tolist()
+        self.yes, self.no = ensemble.yes.tolist(), ensemble.no.tolist()
+        self.below, self.missing = ensemble.below.tolist(), ensemble.missing.tolist()
+        self._first = ensemble.first.tolist()
+        self._bounds = list(zip(ensemble.bounds.tolist(), ensemble.strict.tolist(), strict=True))
+
+    def bounds_of(self, node: int) -> list[tuple[float, bool]]:
+        return self._bounds[self._first[node] : self._first[node + 1]]
+
+    def bounds_below(self, root: int) -> dict[int, FeatureBounds]:
+        """Return the bounds of the splits that are reached from a root, by feature."""
+        seen, pending, bounds = {root}, [root], dict[int, set[tuple[float, bool]]]()
+        while pending:
+            node = pending.pop()
+            if (feature := self.feature[node]) >= 0:
+                bounds.setdefault(feature, set()).update(self.bounds_of(node))
+                new = {self.yes[node], self.no[node]} - seen
+                seen |= new
+                pending += new
+        return {feature: self._sorted(bounds[feature]) for feature in sorted(bounds)}
+
+    def _sorted(self, bounds: set[tuple[float, bool]]) -> FeatureBounds:
+        numbers, strict = zip(*sorted(bounds), strict=True) if bounds else ((), ())
+        return FeatureBounds(np.array(numbers, self.dtype), np.array(strict, bool))
 
 
-def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> FeatureBounds:
-    spans = [ensemble.bounds_of(n) for n in nodes if ensemble.feature[n] == feature]
-    numbers = np.concatenate([ensemble.bounds[s] for s in spans])
-    strict = np.concatenate([ensemble.strict[s] for s in spans])
-    order = np.lexsort([strict, numbers])
-    numbers, strict = numbers[order], strict[order]
-    is_first = np.concatenate([[True], (numbers[1:] != numbers[:-1]) | (strict[1:] != strict[:-1])])
-    return FeatureBounds(numbers[is_first], strict[is_first])
+def _pieces_that_pass(nodes: _Nodes, node: int, index: dict[tuple[float, bool], int]) -> tuple[bool, ...]:
+    """Return whether the split is passed in each piece, and for NaN.
 
-
-def _pieces_that_pass(ensemble: Ensemble, node: int, bounds: FeatureBounds) -> np.ndarray:
-    """Return [pieces and NaN], whether the split is passed in each piece."""
-    span = ensemble.bounds_of(node)
-    passing = np.full(len(bounds.numbers) + 2, bool(ensemble.below[node]))
-    for pair in set(zip(ensemble.bounds[span].tolist(), ensemble.strict[span].tolist(), strict=True)):
-        passing[bounds.index[pair] + 1 :] ^= True
-    passing[-1] = ensemble.missing[node]
-    return passing
+    Args:
+        index: the place of each bound of the split's feature.
+    """
+    passing = [nodes.below[node]] * (len(index) + 1)
+    for bound in set(nodes.bounds_of(node)):
+        first = index[bound] + 1
+        passing[first:] = [not passed for passed in passing[first:]]
+    return (*passing, nodes.missing[node])
 
 
 def _leaf_groups(
-    ensemble: Ensemble, root: int, bounds: dict[int, FeatureBounds], used: np.ndarray
+    ensemble: Ensemble, nodes: _Nodes, root: int, bounds: dict[int, FeatureBounds], used: np.ndarray
 ) -> Iterator[LeafGroup]:
     """Yield groups depth first; the groups of both sides of a split are merged when both exist."""
-    pending: list[tuple[int, dict[int, np.ndarray], dict[int, float]] | None] = [(root, {}, {})]
+    pending: list[tuple[int, dict[int, tuple[bool, ...]], dict[int, float]] | None] = [(root, {}, {})]
+    index = {feature: of_feature.index() for feature, of_feature in bounds.items()}
     built: list[list[LeafGroup]] = []
     while pending:
         step = pending.pop()
@@ -150,21 +169,22 @@ def _leaf_groups(
             built.append([*below, *above] if merged is None else [merged])
             continue
         node, satisfied, shares = step
-        feature = int(ensemble.feature[node])
+        feature = nodes.feature[node]
         if feature < 0:
-            row = int(ensemble.leaf[node])
+            row = nodes.leaf[node]
             built.append([_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else [])
             continue
-        passing = _pieces_that_pass(ensemble, node, bounds[feature])
+        passing = _pieces_that_pass(nodes, node, index[feature])
+        failing = tuple(not passed for passed in passing)
         before = satisfied.get(feature)
         pending.append(None)  # then merge the groups of both sides
         share = _share(ensemble, node)
-        sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
-        steps = [(int(to), p if before is None else p & before, portion) for to, p, portion in sides]
+        sides = (nodes.yes[node], passing, share), (nodes.no[node], failing, 1 - share)
+        steps = [(to, p if before is None else tuple(map(and_, p, before)), part) for to, p, part in sides]
         reached = [
             (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * portion})
             for to, passed, portion in steps
-            if passed.any() or (portion > 0 and ensemble.share is not None)
+            if any(passed) or (portion > 0 and ensemble.share is not None)
         ]
         built += [[]] * (2 - len(reached))  # no number takes the other side
         pending += reached
@@ -184,15 +204,20 @@ def _share(ensemble: Ensemble, node: int) -> float:
 
 
 def _leaf_group(leaf: TreeLeaf) -> LeafGroup:
-    return LeafGroup(
-        {f: (where != where[0]).astype(np.int64) for f, where in leaf.satisfied.items()}, (leaf,)
-    )
+    return LeafGroup({feature: states_of(where) for feature, where in leaf.satisfied.items()}, (leaf,))
 
 
-def _renumber(states: np.ndarray) -> np.ndarray:
-    """Renumber the states in the order of the pieces."""
-    numbers: dict[int, int] = {}
-    return np.array([numbers.setdefault(state, len(numbers)) for state in states.tolist()])
+@lru_cache(_REMEMBERED)
+def states_of(satisfied: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return the states of pieces of which a leaf's condition distinguishes two; that of piece 0 is 0."""
+    return tuple(int(where != satisfied[0]) for where in satisfied)
+
+
+@lru_cache(_REMEMBERED)
+def _join(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a state for each pair of states of a piece, numbered in the order of the pieces."""
+    numbers: dict[tuple[int, int], int] = {}
+    return tuple(numbers.setdefault(pair, len(numbers)) for pair in zip(a, b, strict=True))
 
 
 def _merge(a: LeafGroup, b: LeafGroup) -> LeafGroup | None:
@@ -201,16 +226,13 @@ def _merge(a: LeafGroup, b: LeafGroup) -> LeafGroup | None:
     features = sorted({*a.states, *b.states})
     if prod(max(a.size.get(f, 1), b.size.get(f, 1)) for f in features) > limit:
         return None
-    states, rows = {}, 1
+    states, rows = dict[int, tuple[int, ...]](), 1
     for feature in features:
-        states_of_a, states_of_b = a.states.get(feature), b.states.get(feature)
-        if states_of_a is not None and states_of_b is not None:
-            states[feature] = _renumber(states_of_a * b.size[feature] + states_of_b)
+        if feature in a.states and feature in b.states:
+            states[feature] = _join(a.states[feature], b.states[feature])
         else:
-            single_states = states_of_b if states_of_a is None else states_of_a
-            assert single_states is not None
-            states[feature] = single_states
-        rows *= int(states[feature].max()) + 1
+            states[feature] = a.states[feature] if feature in a.states else b.states[feature]
+        rows *= max(states[feature]) + 1
         if rows > limit:
             return None
     group = LeafGroup(states, (*a.leaves, *b.leaves))

@@ -10,6 +10,8 @@ This is the multilinear extension of the game in which a feature comes from the 
 are exact; and it is a product over features, so each point costs 2 × 2 transforms of H.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 
@@ -50,11 +52,21 @@ def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
     return out
 
 
+# Arrays are [2^k, points, L]: whatever the feature, NumPy's loops run over all points and leaves.
+
+
 def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
-    """Return H for each Gauss–Legendre point, k, the points and their weights."""
+    """Return H for each Gauss–Legendre point, k, the points [points, L] and their weights [points]."""
     k = patterns.shape[1].bit_length() - 1
-    nodes, weights = np.polynomial.legendre.leggauss((k + 1) // 2)
-    return np.broadcast_to(patterns, (len(nodes), *patterns.shape)), k, (nodes + 1) / 2, weights / 2
+    nodes, weights = _gauss_legendre((k + 1) // 2)
+    shape = len(nodes), len(patterns)
+    h = np.broadcast_to(patterns.T[:, None], (1 << k, *shape))
+    return h, k, np.ascontiguousarray(np.broadcast_to((nodes[:, None] + 1) / 2, shape)), weights / 2
+
+
+@lru_cache
+def _gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(count)
 
 
 def _transform_others(
@@ -62,7 +74,11 @@ def _transform_others(
 ) -> None:
     """Transform, for each feature in low … high, all others of them; the rest is transformed already."""
     if high - low == 1:
-        out[..., low] = np.einsum("q,qls->ls", share, _difference(h, low, k))
+        at_points = _difference(h, low, k)
+        total = share[0] * at_points[:, 0]  # np.einsum's order depends on the sizes
+        for i in range(1, len(share)):
+            total += share[i] * at_points[:, i]
+        out[..., low] = total.T
         return
     middle = (low + high) // 2
     for first, last, half in ((middle, high, (low, middle)), (low, middle, (middle, high))):
@@ -76,21 +92,21 @@ def _difference(h: np.ndarray, axis: int, k: int) -> np.ndarray:
     """Return a − b, summed over b."""
     halves = _halves(h, axis, k)
     out = np.empty(halves.shape)
-    np.negative(halves[..., 1, :], out=out[..., 0, :])
-    out[..., 1, :] = halves[..., 0, :]
+    np.negative(halves[:, 1], out=out[:, 0])
+    out[:, 1] = halves[:, 0]
     return out.reshape(h.shape)
 
 
 def _mixture(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
     """Return q·a + (1 − q)·b, summed over b."""
-    halves, points = _halves(h, axis, k), q.reshape(-1, 1, 1, 1)
+    halves = _halves(h, axis, k)
     out = np.empty(halves.shape)
-    np.multiply(1 - points, halves[..., 1, :], out=out[..., 0, :])
-    np.multiply(points, halves[..., 0, :], out=out[..., 1, :])
-    out[..., 1, :] += halves[..., 1, :]
+    np.multiply(1 - q, halves[:, 1], out=out[:, 0])
+    np.multiply(q, halves[:, 0], out=out[:, 1])
+    out[:, 1] += halves[:, 1]
     return out.reshape(h.shape)
 
 
 def _halves(h: np.ndarray, axis: int, k: int) -> np.ndarray:
-    """Return h as [points, L, 2^axis, 2, 2^(k − 1 − axis)]: the feature's bit has its own axis."""
-    return h.reshape(*h.shape[:2], 1 << axis, 2, 1 << (k - 1 - axis))
+    """Return h as [2^axis, 2, 2^(k − 1 − axis), points, L]: the feature's bit has its own axis."""
+    return h.reshape(1 << axis, 2, 1 << (k - 1 - axis), *h.shape[1:])

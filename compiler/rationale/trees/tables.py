@@ -8,7 +8,7 @@ attribution for tree ensembles", 2018, algorithm 1). Both are a sum over leaves,
 conditions that a row satisfies.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
@@ -26,11 +26,12 @@ from rationale.trees.leaves import leaf_interactions, leaf_values
 MOST_LEAVES = 1 << 16  # of all trees
 MOST_LEAVES_OF_TREE = 1 << 12
 MOST_BYTES = 256 << 20  # of all tables
-_AT_ONCE = 1 << 22  # numbers of a batch of leaves
+_AT_ONCE = 1 << 18  # numbers of a batch of leaves: a core's cache holds them
+_PREPARED = 1 << 20  # shares of patterns, and patterns of references, that wait for a batch
 FLOAT = 4  # bytes
 Players = dict[int, list[int]]  # with the features of each
 Unit = tuple[int, ...]  # a player, or two
-_Patterns = Callable[[TreeLeaf, Players], np.ndarray]  # [W, 2^k]: frequency of each pattern of conditions
+_Played = tuple[LeafGroup, TreeLeaf, Players]  # a leaf, its group and its players
 
 
 class SplitTest(StrEnum):
@@ -141,12 +142,22 @@ def build_tables(
     units = Units(player_of, pairs)
     _check_sizes(trees, values, units)
     layout = _TablesBuilder(trees, values, units)
+    waiting: list[tuple[_Played, np.ndarray]] = []
+    size = 0
     for tree in trees:
-        patterns = _cover_patterns if references is None else _ReferencePatterns(tree, references, weights)
-        groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
-        leaves = [leaf for g in tree.groups for leaf in g.leaves]
-        for leaf, unit_values in _leaf_tables(leaves, patterns, units):
-            layout.add(groups[id(leaf)], leaf, unit_values)
+        played = [
+            (group, leaf, units.players(leaf.satisfied)) for group in tree.groups for leaf in group.leaves
+        ]
+        if references is None:
+            patterns = [_cover_patterns(leaf, players) for _, leaf, players in played]
+        else:
+            patterns = _reference_patterns(tree, played, references, weights)
+        waiting += zip(played, patterns, strict=True)
+        size += sum(p.size for p in patterns)
+        if size > _PREPARED:
+            layout.add(waiting)
+            waiting, size = [], 0
+    layout.add(waiting)
     return layout.build()
 
 
@@ -194,12 +205,13 @@ class Units:
 
     def __init__(self, player_of: np.ndarray, pairs: bool) -> None:
         self.player_of, self.pairs = player_of, pairs
+        self._player_list = player_of.tolist()
 
     def players(self, features: Iterable[int]) -> Players:
         """Return the players of features, with their features, in order."""
         players: Players = {}
         for feature in features:
-            players.setdefault(int(self.player_of[feature]), []).append(feature)
+            players.setdefault(self._player_list[feature], []).append(feature)
         return players
 
     def of_players(self, players: Iterable[int]) -> list[Unit]:
@@ -223,45 +235,52 @@ class Units:
 
 def columns_of(group: LeafGroup, values: np.ndarray, units: Units) -> list[tuple[int, Unit]]:
     """Return target and unit of each column of a group's table."""
-    targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
+    rows = [leaf.row for leaf in group.leaves]
+    if values.shape[1] == 1:
+        targets = [0] * any(values[row, 0] != 0 for row in rows)
+    else:
+        targets = np.flatnonzero((values[rows] != 0).any(axis=0)).tolist()
     return [(t, unit) for t in targets for unit in units.of_group(group)]
 
 
-def _leaf_tables(
-    leaves: Sequence[TreeLeaf], patterns: _Patterns, units: Units
-) -> Iterator[tuple[TreeLeaf, np.ndarray]]:
-    """Yield each leaf with its units' values [W, 2^k, units], for a leaf of value 1 with k players.
+def _reference_patterns(
+    tree: Tree, played: Sequence[_Played], references: np.ndarray, weights: np.ndarray | None
+) -> list[np.ndarray]:
+    """Return the share of the references for each pattern of players whose conditions they satisfy.
 
-    W is 1 for all targets together, or the number of targets.
+    Returns:
+        An array [W, 2^k] for each leaf: W is 1 for all targets together, or the number of targets.
     """
-    transform = leaf_interactions if units.pairs else leaf_values
-    by_count: dict[int, list[tuple[TreeLeaf, Players]]] = {}
-    for leaf in leaves:
-        players = units.players(leaf.satisfied)
-        by_count.setdefault(len(players), []).append((leaf, players))
-    for k, same_size in sorted(by_count.items()):
-        step = max(1, _AT_ONCE // (k ** (1 + units.pairs) << k))
-        for i in range(0, len(same_size), step):
-            batch = same_size[i : i + step]
-            counts = np.stack([patterns(leaf, players) for leaf, players in batch])
-            transformed = transform(counts.reshape(-1, 1 << k))
-            yield from zip([leaf for leaf, _ in batch], transformed.reshape(*counts.shape, -1), strict=True)
-
-
-class _ReferencePatterns:
-    """The share of the references for each pattern of players whose conditions they satisfy."""
-
-    def __init__(self, tree: Tree, references: np.ndarray, weights: np.ndarray | None) -> None:
-        self.pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
-        count = len(references)
-        self.share = np.atleast_2d(np.full(count, 1 / count) if weights is None else weights)
-
-    def __call__(self, leaf: TreeLeaf, players: Players) -> np.ndarray:
-        code = np.zeros(self.share.shape[1], np.int64)
-        for features in players.values():
-            each = [leaf.satisfied[f][self.pieces[f]] for f in features]
-            code = 2 * code + reduce(np.logical_and, each)
-        return np.stack([np.bincount(code, share, minlength=1 << len(players)) for share in self.share])
+    pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+    shares = np.atleast_2d(np.full(len(references), 1 / len(references)) if weights is None else weights)
+    conditions: dict[tuple[tuple[int, tuple[bool, ...]], ...], int] = {}
+    steps = [
+        [
+            (conditions.setdefault(tuple((f, leaf.satisfied[f]) for f in features), len(conditions)), 1 << i)
+            for i, features in enumerate(reversed(players.values()))
+        ]
+        for _, leaf, players in played
+    ]
+    satisfied = np.array(
+        [
+            reduce(np.logical_and, [np.array(where)[pieces[feature]] for feature, where in condition])
+            for condition in conditions
+        ],
+        np.float32,
+    ).reshape(-1, len(references))
+    patterns, at_once = [], max(1, _PREPARED // len(references))
+    for first in range(0, len(played), at_once):
+        part = steps[first : first + at_once]
+        factors = np.zeros((len(part), len(conditions)), np.float32)  # codes are below 2^24: exact
+        for i, leaf_steps in enumerate(part):
+            for condition, step in leaf_steps:
+                factors[i, condition] += step
+        ends = np.cumsum([1 << len(leaf_steps) for leaf_steps in part])
+        starts = np.concatenate([[0], ends[:-1]])
+        codes = ((factors @ satisfied).astype(np.int64) + starts[:, None]).reshape(-1)
+        counts = [np.bincount(codes, np.tile(share, len(part)), minlength=ends[-1]) for share in shares]
+        patterns += np.split(np.stack(counts), ends[:-1], axis=1)
+    return patterns
 
 
 def _cover_patterns(leaf: TreeLeaf, players: Players) -> np.ndarray:
@@ -299,15 +318,37 @@ class _TablesBuilder:
             for bit, step in bits_of(feature, states, tree.bounds[feature]):
                 yield bit, step * stride
 
-    def add(self, group: LeafGroup, leaf: TreeLeaf, leaf_values: np.ndarray) -> None:
+    def add(self, leaves: Sequence[tuple[_Played, np.ndarray]]) -> None:
+        """Add leaves to the tables of their groups.
+
+        Args:
+            leaves: each with the share [W, 2^k] of each pattern of its players.
+        """
+        transform = leaf_interactions if self.units.pairs else leaf_values
+        by_count: dict[int, list[tuple[_Played, np.ndarray]]] = {}
+        for played, patterns in leaves:
+            by_count.setdefault(len(played[2]), []).append((played, patterns))
+        for k, same_size in sorted(by_count.items()):
+            step = max(1, _AT_ONCE // (k ** (1 + self.units.pairs) << k))
+            for i in range(0, len(same_size), step):
+                batch = same_size[i : i + step]
+                shares = np.stack([patterns for _, patterns in batch])
+                transformed = transform(shares.reshape(-1, 1 << k)).reshape(*shares.shape, -1)
+                for ((group, leaf, players), _), unit_values in zip(batch, transformed, strict=True):
+                    self._add(group, leaf, players, unit_values)
+
+    def _add(self, group: LeafGroup, leaf: TreeLeaf, players: Players, leaf_values: np.ndarray) -> None:
         """Add the values [W, 2^k, units] of a leaf's units to its group's table."""
         table, columns = self.tables[id(group)], self.columns[id(group)]
-        players = self.units.players(leaf.satisfied)
-        pattern = _patterns_of_rows(group, leaf, players)
+        units, pattern = self.units.of_players(players), _patterns_of_rows(group, leaf, players)
         for target in np.flatnonzero(self.values[leaf.row]).tolist():
             values_by_pattern = self.values[leaf.row, target] * leaf_values[target % len(leaf_values)]
-            table_columns = [columns[target, unit] for unit in self.units.of_players(players)]
-            table[:, table_columns] += values_by_pattern.take(pattern, axis=0)
+            table_columns = [columns[target, unit] for unit in units]
+            added = values_by_pattern.take(pattern, axis=0)
+            if table_columns == list(range(table.shape[1])):
+                table += added
+            else:
+                table[:, table_columns] += added
 
     def build(self) -> Tables:
         columns = [column for group_columns in self.columns.values() for column in group_columns]
@@ -327,12 +368,14 @@ def _patterns_of_rows(group: LeafGroup, leaf: TreeLeaf, players: Players) -> np.
     """Return the pattern of a leaf's players in each row of its group's table."""
     last = len(leaf.satisfied) - 1
     shift = {f: last - i for i, f in enumerate(f for features in players.values() for f in features)}
-    code = np.zeros(1, np.int64)
-    for feature, states in group.states.items():
-        bits = np.zeros(group.size[feature], np.int64)
+    code = np.zeros((1, 1), np.int64)
+    for feature, pieces in group.first_pieces.items():
         if feature in shift:
-            bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
-        code = (code[:, None] + bits).reshape(-1)
+            satisfied, bit = leaf.satisfied[feature], 1 << shift[feature]
+            code = (code + np.array([bit * satisfied[piece] for piece in pieces])).reshape(-1, 1)
+        else:
+            code = np.repeat(code, len(pieces), axis=0)
+    code = code[:, 0]
     if len(players) == len(shift):  # each player is a feature
         return code
     pattern = np.zeros_like(code)
@@ -342,12 +385,12 @@ def _patterns_of_rows(group: LeafGroup, leaf: TreeLeaf, players: Players) -> np.
     return pattern
 
 
-def bits_of(feature: int, states: np.ndarray, bounds: FeatureBounds) -> Iterator[tuple[Bit, int]]:
+def bits_of(feature: int, states: Sequence[int], bounds: FeatureBounds) -> Iterator[tuple[Bit, int]]:
     """Yield the tests of a feature's number that determine its state, and the number that each adds.
 
     NaN passes as many bounds from state 0 as lead to its own state, or has a bit of its own.
     """
-    *pieces, missing = states.tolist()
+    *pieces, missing = states
     is_alike = missing in pieces
     passed = pieces.index(missing) if is_alike else 0
     for i, (before, after) in enumerate(pairwise(pieces)):

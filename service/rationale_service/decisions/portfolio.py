@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,10 @@ class _PortfolioAnswers:
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return schema.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
 
-    def answers(self, source: RowFile, batches: Iterator[Any]) -> Iterator[Any]:
+    def answers(self, files: Iterator[tuple[RowFile, Iterator[Any]]]) -> Iterator[Any]:
+        return chain.from_iterable(starmap(self._answers_of, files))
+
+    def _answers_of(self, source: RowFile, batches: Iterator[Any]) -> Iterator[Any]:
         first = 0
         place = hashlib.sha256(source.path.encode()).hexdigest()[:8]  # equal rows elsewhere are others
         for batch in batches:

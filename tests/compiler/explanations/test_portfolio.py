@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,60 @@ def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> No
         list(answers)
 
 
+def test_an_error_of_the_reader_follows_the_rows_before_it(compiled: Compiled) -> None:
+    def batches() -> Iterator[Any]:
+        yield from table(3).to_batches()
+        raise OSError("the disk is gone")
+
+    answers = rationale.explain_batches(compiled, batches(), threads=2)
+    assert next(answers).num_rows == 3
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(answers)
+
+
+def test_files_are_the_same_in_one_part_or_many(
+    repository: Path, loans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads begin a file while they finish the one before: no row changes its file or place."""
+    names = [f"2026/part-{i}.parquet" for i in range(3)]
+    parquet.write_table(table(0), loans / "2026" / "part-1.parquet")
+    for to, most in (("whole", N + 2), ("parts", 70)):
+        monkeypatch.setattr(arrow, "_MOST_ROWS", most)
+        assert (
+            explain(repository, "--input", loans, "--save", loans.parent / to, "--keep", "id").exit_code == 0
+        )
+    for name, count in zip(names, (N, 0, N + 2), strict=True):
+        whole, parts = (parquet.read_table(loans.parent / to / name) for to in ("whole", "parts"))
+        assert whole.num_rows == count
+        assert whole.select(["row", "id"]).equals(parts.select(["row", "id"]))
+        np.testing.assert_allclose(whole["explained_value"], parts["explained_value"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_that_changes_during_the_run_is_named(
+    repository: Path, loans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = answered_files._source
+
+    def stale(*args: Any) -> Any:
+        source = opened(*args)
+        return replace(source, rows=source.rows - 1) if source.name.endswith("part-1.parquet") else source
+
+    monkeypatch.setattr(answered_files, "_source", stale)
+    result = explain(repository, "--input", loans, "--save", loans.parent / "reasons")
+    assert "2026/part-1.parquet: it has changed since this run began: run it again" in result.output
+    assert [path.name for path in (loans.parent / "reasons").rglob("*.*")] == ["part-0.parquet"]
+
+
+def test_numbers_alone_need_no_pandas(repository: Path, loans: Path) -> None:
+    """Its import would take a third of a second."""
+    code = (
+        "import sys; from pathlib import Path; from rationale.portfolios.portfolio import explain_portfolio\n"
+        "explain_portfolio(Path(sys.argv[1]), sys.argv[2], sys.argv[3]); print('pandas' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, repository / "m", loans, loans.parent / "reasons"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "False\n"
+
+
 def test_other_columns_to_keep_are_another_answer(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
     for keep, written in (((), 3), (("--keep", "id"), 3), (("--keep", "id"), 0), ((), 3)):
@@ -370,6 +425,7 @@ def test_a_fault_leaves_nothing_half_written(
     broken = table(N).set_column(1, NAMES[-1], pa.array([1.0] * (N - 1) + [None]))
     parquet.write_table(broken, loans / "2026" / "part-1.parquet")
     monkeypatch.setattr(answered_files, "_GROUP", 10)
+    monkeypatch.setattr(arrow, "_MOST_ROWS", 500)
     to = loans.parent / "reasons"
     result = explain(repository, "--input", loans, "--save", to)
     assert result.exit_code == 2

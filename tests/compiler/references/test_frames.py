@@ -148,9 +148,13 @@ def test_a_query_is_run_once(compiled: Compiled) -> None:
         assert query.runs == 1
 
 
-@pytest.mark.parametrize("library", ["duckdb", "record batch"])
-def test_what_needs_pyarrow_says_what_installs_it(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame_ = LIBRARIES[library](table(X))
+@pytest.mark.parametrize(
+    "make", [LIBRARIES["duckdb"], lambda rows: Query(arrow(rows))], ids=["duckdb", "stream"]
+)
+def test_what_needs_pyarrow_says_what_installs_it(
+    make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame_ = make(table(X))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InvalidOptionError, match="pip install 'pyarrow"):
         frame_of(frame_)

@@ -10,6 +10,7 @@ import pytest
 
 from rationale import TreeShap, compile_model
 from rationale.trees import emit
+from rationale.trees.leaves import leaf_interactions, leaf_values
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import trees_of
 from tests.references import trees as forest
@@ -238,3 +239,14 @@ def test_an_input_that_is_moved() -> None:
     answer = compile_model(model, TreeShap(references[:, None].astype(np.float64))).explain(x[:, None])
     expected = forest.shapley(lambda z: forest.scores(trees, z), x, references)
     assert np.abs(answer["x_attributions"][:, :, 0] - expected).max() <= PARITY_32 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("transform", [leaf_values, leaf_interactions])
+def test_a_leaf_alone_has_the_values_that_it_has_among_others(
+    transform: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """To the last bit: else an entry's bytes would depend on which leaves are transformed together."""
+    patterns = np.random.default_rng(0).integers(0, 50, (9, 1 << 5)) / 1000
+    together = transform(patterns)
+    for i in range(len(patterns)):
+        np.testing.assert_array_equal(transform(patterns[i : i + 1]), together[i : i + 1])

@@ -1,0 +1,124 @@
+"""Boosted trees of several depths beside other explainers of trees, one thread.
+
+    python -m benchmarks.forests [--shapes 300x4,300x6,100x8,100x12,100x255] [--rows 1,64,10000]
+        [--references 100,1000] [--peers contributions,shap,shapiq,woodelf] [--seconds 20]
+
+A shape is TREESxDEPTH of XGBoost; from 64 on it is TREESxLEAVES of LightGBM without a depth. There are 23
+features, 2% of the values missing. Each system gets the same booster, references and rows, other rows in each
+call. It prints the least CPU milliseconds of a call, since the clock counts what else the machine does, and
+each peer's time over ours; `-` if a peer would take more than --seconds, by its time for the rows before.
+The compile is ours, and counts once. `contributions` are the booster's own and, like shapiq's,
+path-dependent: they know no references.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from itertools import cycle
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.cases import BOOSTERS, CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF
+from benchmarks.timing import quietly
+from benchmarks.tree_peers import TREE_EXPLAINERS
+from benchmarks.trees import data
+from rationale import TreeShap, compile_model
+from rationale.portfolios.arrow import run_rows
+
+FEATURES, LEAVES = 23, 64
+CALLS, CALL_S = 40, 0.5  # most calls, and seconds after which there is no other
+PEERS = (CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF)
+
+
+def booster_of(shape: str) -> Any:
+    """Train the booster of a shape."""
+    trees, size = (int(number) for number in shape.split("x"))
+    name = "xgboost" if size < LEAVES else "lightgbm"
+    limits = {"max_depth": size} if size < LEAVES else {"num_leaves": size, "verbose": -1}
+    rows, labels, _ = data(FEATURES)
+    estimator = getattr(import_module(name), BOOSTERS[name])
+    with quietly():
+        return estimator(n_estimators=trees, n_jobs=1, learning_rate=0.1, **limits).fit(rows, labels)
+
+
+def milliseconds(explain: Callable[[np.ndarray], Any], rows: np.ndarray, count: int) -> float:
+    """Return the least CPU time of calls on `count` rows."""
+    parts = np.array_split(
+        np.resize(rows, (max(len(rows), count), rows.shape[1])), max(len(rows) // count, 1)
+    )
+    times, start = list[float](), time.perf_counter()
+    for part in cycle(parts):
+        began = time.process_time()
+        explain(part[:count])
+        times.append(time.process_time() - began)
+        is_late = len(times) > 1 and time.perf_counter() - start > CALL_S  # the first call may warm up
+        if is_late or len(times) == CALLS:
+            return 1e3 * min(times)
+    raise AssertionError
+
+
+def ours(booster: Any, references: np.ndarray) -> tuple[Callable[[np.ndarray], Any], float]:
+    """Return the compiled graph on as many rows at once as a portfolio has, and the compile's CPU seconds."""
+    began = time.process_time()
+    compiled = compile_model(booster, TreeShap(references))
+    seconds, run, step = time.process_time() - began, compiled.loaded(threads=1), run_rows(compiled)
+
+    def explain(rows: np.ndarray) -> None:
+        for start in range(0, len(rows), step):
+            run({"x": rows[start : start + step]})
+
+    return explain, seconds
+
+
+def peer_of(name: str, booster: Any, references: np.ndarray) -> Callable[[np.ndarray], Any] | None:
+    """Return a peer's function of rows; None if it is not installed or does not take the booster."""
+    try:
+        with quietly():
+            return TREE_EXPLAINERS[name](booster, references)
+    except Exception as error:  # of any library
+        print(f"  {name}: {type(error).__name__}: {str(error)[:200]}")
+        return None
+
+
+def main(
+    shapes: Annotated[str, typer.Option(help="By commas.")] = "300x4,300x6,100x8,100x12,100x255",
+    rows: Annotated[str, typer.Option(help="N, by commas.")] = "1,64,10000",
+    references: Annotated[str, typer.Option(help="K, by commas.")] = "100,1000",
+    peers: Annotated[str, typer.Option(help="By commas.")] = ",".join(PEERS),
+    seconds: Annotated[float, typer.Option(help="The most that a peer may take for a call.")] = 20,
+) -> None:
+    """Print a line for each booster, K and N."""
+    print("trees | K | N | ours, ms | " + " | ".join(f"{name} over ours" for name in peers.split(",")))
+    known, counts = data(FEATURES)[2], [int(n) for n in rows.split(",")]
+    for shape in shapes.split(","):
+        booster = booster_of(shape)
+        for k in map(int, references.split(",")):
+            explain, compile_s = ours(booster, known[:k])
+            own = {n: milliseconds(explain, known, n) for n in counts}
+            print(f"  compiled in {compile_s:.1f} s")
+            times = {
+                p: _times(peer_of(p, booster, known[:k]), known, counts, seconds) for p in peers.split(",")
+            }
+            for n in counts:
+                ratios = (f"{times[p][n] / own[n]:.2g}" if n in times[p] else "-" for p in times)
+                print(f"{shape} | {k} | {n} | {own[n]:.3g} | {' | '.join(ratios)}", flush=True)
+
+
+def _times(
+    explain: Callable[[np.ndarray], Any] | None, rows: np.ndarray, counts: Sequence[int], seconds: float
+) -> dict[int, float]:
+    """Return a peer's milliseconds for each number of rows that it can explain in time."""
+    times, each_ms = dict[int, float](), 0.0
+    for n in counts if explain else ():
+        if n * each_ms <= 1e3 * seconds:
+            assert explain is not None
+            with quietly():
+                times[n] = milliseconds(explain, rows, n)
+            each_ms = times[n] / n
+    return times
+
+
+if __name__ == "__main__":
+    typer.run(main)
