@@ -3,7 +3,8 @@
     python -m benchmarks.profile resnet50 [--references 10] [--threads 2] [--nodes 12]
 
 It compiles a network of `python -m benchmarks` and lets ONNX Runtime profile both graphs. A node counts with
-its least time over a few runs: other work on the machine then changes little.
+its least time over a few runs: other work on the machine then changes little. On a GPU, a node's time is that
+of its launch; the table then also marks the operators that the CPU runs.
 """
 
 import json
@@ -14,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from benchmarks.cases import choose_cases, parser_of, positive
+from benchmarks.runtime import CPU, provider, session_of
 from benchmarks.subjects import compile_ours, make_subject
-from rationale.schema.machine import LARGE_BLOCKS
 
 RUNS = 6
 Nodes = Mapping[tuple[str, str], float]  # milliseconds by operator and name
@@ -27,11 +27,7 @@ Nodes = Mapping[tuple[str, str], float]  # milliseconds by operator and name
 def node_times(model: onnx.ModelProto, rows: np.ndarray, threads: int) -> Nodes:
     """Return the least milliseconds of each node."""
     with tempfile.TemporaryDirectory() as folder:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 4
-        options.add_session_config_entry(*LARGE_BLOCKS)
-        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = session_of(model.SerializeToString(), threads, profile=Path(folder) / "profile")
         for _ in range(RUNS):
             session.run(None, {session.get_inputs()[0].name: rows})
         events = json.loads(Path(session.end_profiling()).read_text())
@@ -39,7 +35,10 @@ def node_times(model: onnx.ModelProto, rows: np.ndarray, threads: int) -> Nodes:
     for event in events:
         name: str = event["name"]
         if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-            key = event["args"]["op_name"], name.removesuffix("_kernel_time")
+            operator: str = event["args"]["op_name"]
+            if provider() != "cpu" and event["args"]["provider"] == CPU:
+                operator += " (CPU)"
+            key = operator, name.removesuffix("_kernel_time")
             times[key].append(event["dur"] / 1e3)
     return {key: min(each) for key, each in times.items()}
 
@@ -56,13 +55,13 @@ def show(model: str, forward: Nodes, explain: Nodes, nodes: int) -> None:
     """Print milliseconds by operator, then the longest nodes."""
     least, whole = sum(forward.values()), sum(explain.values())
     print(f"{model}: forward {least:.2f} ms, explanation {whole:.2f} ms, {whole / least:.2f} of it\n")
-    print(f"{'operator':22}{'forward ms':>12}{'explain ms':>12}{'of forward':>12}{'nodes':>8}")
+    print(f"{'operator':26}{'forward ms':>12}{'explain ms':>12}{'of forward':>12}{'nodes':>8}")
     plain, counts = by_operator(forward), Counter(operator for operator, _ in explain)
     for operator, milliseconds in by_operator(explain).items():
         share = milliseconds / least
         if share >= 0.002:
             times = f"{plain.get(operator, 0):12.2f}{milliseconds:12.2f}{share:12.3f}"
-            print(f"{operator:22}{times}{counts[operator]:8}")
+            print(f"{operator:26}{times}{counts[operator]:8}")
     print("\nthe longest nodes of the explanation")
     for (operator, name), milliseconds in sorted(explain.items(), key=lambda item: -item[1])[:nodes]:
         print(f"{milliseconds:8.2f} ms  {operator:18} {name}")

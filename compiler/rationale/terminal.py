@@ -108,8 +108,13 @@ def _references_line(references: "References") -> str:
     line = f"{references.count}" + f" ({merged} equal ones merged)" * bool(merged)
     if references.base_value is None:
         return line
-    shown = ", ".join(f"{value:.6g}" for value in references.base_value[:_SHOWN])
+    shown = ", ".join(map(_grouped, references.base_value[:_SHOWN]))
     return f"{line}; base value {shown}" + ", …" * (len(references.base_value) > _SHOWN)
+
+
+def _grouped(value: float) -> str:
+    """Write a number in six digits, of millions all digits before the point: 2,488,872, not 2.48887e+06."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _rules_line(rules: "Sequence[LayerRule]") -> str:

@@ -182,3 +182,37 @@ def test_an_instance_names_features_and_single_inputs() -> None:
     manifest = models.integers().manifest
     features = [("x[0]", "x"), ("x[1]", "x")]
     assert instance_names(manifest) == [*features, ("months", "months"), ("own", "own")]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "rule", "ends"),
+    [
+        ([{"above": 0}], {}, (0, 1)),  # never a range of one number
+        ([{"equals": 0}], {}, (0, 1)),
+        ([{"below": 18}], {}, (0, 36)),
+        ([{"above": 0.25}], {}, (0, 1)),
+        ([{"above": 2, "below": 9}], {}, (0, 18)),
+        ([{"below": -2}], {}, (-2, -1)),
+        ([{"below": -2}, {"above": 3}], {}, (-2, 6)),
+        ([{"above": 0}], {"least": -5}, (-5, 0)),
+        ([{"above": 0}], {"least": 7}, (7, 8)),
+        ([{"above": 0}], {"most": 12}, (0, 12)),
+        ([{"above": 3}], {"least": 1, "most": 2}, (1, 2)),
+        ([{"equals": "own"}], {}, (None, None)),
+        ([{"equals": True}], {}, (None, None)),
+    ],
+)
+def test_a_feature_of_knock_outs_has_a_range_around_their_bounds(
+    conditions: list[dict[str, Any]], rule: dict[str, Any], ends: tuple[float | None, float | None]
+) -> None:
+    profile = DecisionProfile.model_validate(
+        {
+            "output": "y",
+            "threshold": 0.5,
+            "adverse": "above",
+            "features": {"cards": rule},
+            "knock_outs": [{"feature": "cards", "reason": "R", **condition} for condition in conditions],
+        }
+    )
+    (field,) = knock_out_fields(profile, ())
+    assert (field.least, field.most) == ends

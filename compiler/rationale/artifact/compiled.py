@@ -40,7 +40,7 @@ from rationale.recourse.recourse import Recourse
 from rationale.references.request_time import pair_references
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
-from rationale.tables.frames import as_texts, columns_in_order, divide_columns, frame_of
+from rationale.tables.frames import as_texts, columns_in_order, divide_columns, frame_of, index_of
 
 
 def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
@@ -50,14 +50,23 @@ def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
 
 
 class Explanation(dict[str, np.ndarray]):
-    """The combined graph's outputs by name: predictions, attributions, base value, gap."""
+    """The combined graph's outputs by name: predictions, attributions, base value, gap.
+
+    Attributes:
+        index: a data frame's labels of the rows; empty if it only counts them.
+    """
 
     def __init__(
-        self, outputs: Mapping[str, np.ndarray], manifest: Manifest, inputs: Mapping[str, np.ndarray]
+        self,
+        outputs: Mapping[str, np.ndarray],
+        manifest: Manifest,
+        inputs: Mapping[str, np.ndarray],
+        index: Sequence[object] = (),
     ) -> None:
         super().__init__(outputs)
         self.manifest = manifest
         self.inputs = dict(inputs)
+        self.index = index
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -98,8 +107,8 @@ class Explanation(dict[str, np.ndarray]):
         Tables are waterfalls from the base value to the score, images heatmaps, and token ids shaded tokens.
 
         Args:
-            rows: rows to draw; by default the mean |attribution| and the spread over all of them, and the
-                first three.
+            rows: rows to draw, from 0 on; by default the mean |attribution| and the spread over all of them,
+                and the first three. Titles count from 1, as reports do, and have a data frame's own labels.
             targets: the largest number of targets of a row; those of the largest value are drawn.
             top: number of features with a bar of their own; the others share one.
             tokens: the tokens' texts, in the order of their ids, or a file: a tokenizer.json, or a text
@@ -202,7 +211,7 @@ class Compiled:
         """
         inputs = self.fit(x, compare_with)
         demand_texts(self.manifest, inputs)
-        return Explanation(self.run(inputs), self.manifest, inputs)
+        return Explanation(self.run(inputs), self.manifest, inputs, index_of(x))
 
     def decide(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> list[Decision | Undecided]:
         """Decide rows here by the decision profile of the entry, each by itself, as `:decide` does.

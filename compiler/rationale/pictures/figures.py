@@ -292,10 +292,10 @@ def _overview(panel: Overview) -> list[Element]:
 
 
 def _swarm(panel: Overview) -> list[Element]:
-    scale = _WidthScale.over(0.0, panel.attributions)
-    rows = []
+    scale, rows = _WidthScale.over(0.0, panel.attributions), []
+    write = writer(np.abs(panel.attributions).max(axis=1))
     for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
-        range_ = f"{np.min(attributions):+.2g} … {np.max(attributions):+.2g}"
+        range_ = " … ".join(signed(write, float(end)) for end in (attributions.min(), attributions.max()))
         dots = _dots(scale, attributions, values)
         rows.append(_row(label, range_, [_line(scale.percent(0), 0, _SWARM), dots], height=_SWARM))
     return rows

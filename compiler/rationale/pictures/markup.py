@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, tostring
 
 from rationale.pictures.colours import LOWERS, RAISES
@@ -44,6 +44,23 @@ def table(lines: Iterable[tuple[str, str]]) -> Element:
         for name, text in lines
     )
     return element("table", element("tbody", *rows))
+
+
+def number_table(heads: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]], label: str) -> Element:
+    """Create a table that scrolls in its place if it is wider than the page.
+
+    Args:
+        heads: the name of each column, and whether it holds numbers, which stand below each other.
+        label: the name of the table, for screen readers.
+    """
+    look = [{"class_": "number"} if is_number else {} for _, is_number in heads]
+    head = (element("th", name, scope="col", **kind) for (name, _), kind in zip(heads, look, strict=True))
+    lines = (
+        element("tr", *(element("td", cell, **kind) for cell, kind in zip(row, look, strict=True)))
+        for row in rows
+    )
+    content = element("table", element("thead", element("tr", *head)), element("tbody", *lines))
+    return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 
 def fragment(content: Iterable[Element]) -> str:
@@ -109,10 +126,15 @@ text-align: left }}
 .rationale th, .rationale td {{ text-align: left; vertical-align: top; padding: .15em 1em .15em 0; border: 0;
 background: none; font-size: 1em; white-space: normal }}
 .rationale th {{ font-weight: 400; opacity: .8; white-space: nowrap }}
+.rationale th.number, .rationale td.number {{ text-align: right; padding: .15em 0 .15em 1em }}
+.rationale .scroll {{ overflow-x: auto; overflow-wrap: normal }}
 .rationale .tokens {{ line-height: 2.1; margin: 0 }}
 .rationale .tokens span {{ padding: .15em .25em; border-radius: .2em; print-color-adjust: exact;
 -webkit-print-color-adjust: exact }}
 .rationale .images {{ display: flex; flex-wrap: wrap; gap: .8em }}
+@container (min-width: 32em) {{
+.rationale .images img {{ max-width: calc(50% - .4em) }}
+}}
 .rationale img {{ max-width: 100%; height: auto; margin: 0; image-rendering: pixelated }}
 .rationale summary {{ cursor: pointer }}
 {_shades()}
@@ -123,6 +145,11 @@ _PAGE_STYLE = """
 body { margin: 0; padding: 1.2em; background: Canvas; color: CanvasText }
 main { margin: 0 auto }
 .rationale { font-size: 15px }
+@media (min-width: 1800px) {
+main.rationale:not(#_) { max-width: 124em; display: grid; grid-template-columns: repeat(2, minmax(0, 1fr));
+column-gap: 4em; align-items: start }
+main > :not(figure) { grid-column: 1 / -1 }
+}
 h1 { font-size: 1.5em; margin: 0 0 .5em }
 h2 { font-size: 1.2em; margin: 2em 0 0; border-top: 1px solid #88888866; padding-top: .8em }
 @media print { :root { color-scheme: light } body { padding: 0 } h2 { break-after: avoid } }

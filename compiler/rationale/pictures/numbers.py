@@ -13,7 +13,7 @@ def number(value: float, digits: int = 4, *, grouped_from: float = 1000) -> str:
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
-    if size >= _LARGEST or 0 < size < 1e-4:
+    if size >= _LARGEST or 0 < size < max(1e-4, 10.0**-digits):
         return f"{value:.1e}"
     places = 2 if size >= 1000 else max(0, digits - (0 if size < 1 else _order(size)))
     written = f"{value:{',' if size >= grouped_from else ''}.{places}f}"

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.pictures.panels import ExplanationLike, element_name, is_table, shorten_name, titles
+from rationale.pictures.panels import (
+    ExplanationLike,
+    element_name,
+    feature_columns,
+    is_table,
+    shorten_name,
+    titles,
+)
 from rationale.schema.manifest import Attributed, Manifest
 
 DOTS = 300  # most rows with a dot for each feature; fewer if there are many features
@@ -87,12 +94,24 @@ def _values(answer: ExplanationLike, tables: Sequence[Attributed], rows: np.ndar
     for e in tables:
         attributions = answer[e.attributions]
         width = attributions[0, 0].size
-        inputs = None if e.of_players else answer.inputs.get(e.tensor.name)
+        if e.of_players:
+            columns.append(_player_values(answer, e.names(width), rows))
+            continue
+        inputs = answer.inputs.get(e.tensor.name)
         if inputs is None or inputs.dtype.kind not in "fiub" or inputs[0].size != width:
             columns.append(np.full((len(rows), width), np.nan))
         else:
             columns.append(inputs[rows].reshape(len(rows), width).astype(np.float64))
     return np.concatenate(columns, axis=1)
+
+
+def _player_values(answer: ExplanationLike, names: Sequence[str], rows: np.ndarray) -> np.ndarray:
+    """Return the values of players that are a single feature [n, F]; NaN for groups and texts."""
+    columns = feature_columns(answer)
+    nothing = np.full(len(rows), np.nan)
+    each = [columns.get(name) for name in names]
+    numbers = [nothing if c is None or c.dtype.kind not in "fiub" else c[rows].astype(float) for c in each]
+    return np.stack(numbers, axis=1)
 
 
 def _titles(answer: ExplanationLike) -> list[str]:

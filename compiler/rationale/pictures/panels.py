@@ -14,6 +14,7 @@ import numpy as np
 from rationale.pictures.numbers import feature_value, number
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
 from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
+from rationale.schema.profile import DecisionProfile
 
 _CHANNELS = (1, 3, 4)  # possible numbers of an image's channels
 _LONGEST_NAME = 34
@@ -25,6 +26,7 @@ class ExplanationLike(Protocol):
 
     manifest: Manifest
     inputs: dict[str, np.ndarray]
+    index: Sequence[object]
 
     def __getitem__(self, name: str, /) -> np.ndarray: ...
 
@@ -129,12 +131,12 @@ def largest_targets(answer: ExplanationLike, i: int, most: int) -> Sequence[int]
 
 
 def panels_of(
-    answer: ExplanationLike, i: int, row: int, top: int, vocabulary: Vocabulary, most: int | None = None
+    answer: ExplanationLike, i: int, row: int | str, top: int, vocabulary: Vocabulary, most: int | None = None
 ) -> Iterator[Panel]:
     """Yield the panels of row i of an answer, target by target.
 
     Args:
-        row: the row's number in titles.
+        row: the row's number in titles, from 1 as people count, or its name.
         top: number of features with a bar of their own; the others share one.
         most: number of targets, those with the largest values; None for all.
     """
@@ -251,11 +253,43 @@ def _tensor_attributions(
     answer: ExplanationLike, e: Attributed, position: tuple[int, ...]
 ) -> TensorAttributions:
     """Return the part at a row and target, and at a channel for a concept."""
-    values = None if e.of_players else answer.inputs.get(e.tensor.name)
-    errors = answer[e.standard_error][position] if e.standard_error else None
+    i = position[0]
     attributions = answer[e.attributions][position]
-    names = titles(answer.manifest, e, attributions.size)
-    return TensorAttributions(e, attributions, None if values is None else values[position[0]], errors, names)
+    keys = e.names(attributions.size)
+    errors = answer[e.standard_error][position] if e.standard_error else None
+    values: np.ndarray | None = None
+    if e.of_players:
+        columns = feature_columns(answer)
+        values = np.array([columns[key][i] if key in columns else None for key in keys], object)
+    elif e.tensor.name in answer.inputs:
+        values = answer.inputs[e.tensor.name][i]
+    if values is not None and values.size == len(keys) and answer.manifest.decision is not None:
+        values = _in_words(answer.manifest.decision.profile, keys, values.reshape(-1))
+    return TensorAttributions(e, attributions, values, errors, titles(answer.manifest, e, attributions.size))
+
+
+def feature_columns(answer: ExplanationLike) -> dict[str, np.ndarray]:
+    """Return the values [N] of each named feature."""
+    columns: dict[str, np.ndarray] = {}
+    for e in answer.manifest.explained:
+        given = answer.inputs.get(e.tensor.name)
+        if given is not None and e.feature_names and given[0].size == len(e.feature_names):
+            columns |= zip(e.feature_names, given.reshape(len(given), -1).T, strict=True)
+    return columns
+
+
+def _in_words(profile: DecisionProfile, keys: Sequence[str], values: np.ndarray) -> np.ndarray:
+    """Return values [F] with the profile's words for codes, and units behind numbers."""
+    texts = values.astype(object)
+    for k, (key, value) in enumerate(zip(keys, values, strict=True)):
+        rule = profile.features.get(key)
+        if rule is None or value is None:
+            continue
+        label = rule.label(value)
+        if label is None and rule.unit and not isinstance(value, str) and not math.isnan(value):
+            label = f"{feature_value(value)} {rule.unit}"
+        texts[k] = value if label is None else label
+    return texts
 
 
 def titles(manifest: Manifest, e: Attributed, count: int) -> tuple[str, ...]:
@@ -320,7 +354,8 @@ def _labels(item: TensorAttributions) -> list[str]:
     if item.values is None or item.values.size != len(names):
         return [shorten_name(name) for name in names]
     return [
-        f"{shorten_name(n)} = {format_value(v)}" for n, v in zip(names, item.values.reshape(-1), strict=True)
+        shorten_name(n) if v is None else f"{shorten_name(n)} = {format_value(v)}"
+        for n, v in zip(names, item.values.reshape(-1), strict=True)
     ]
 
 

@@ -78,7 +78,8 @@ def answer_picture(
     if rows is None and count > 1:
         drawn += overviews([answer], count, top)
     for i in chosen:
-        drawn += panels_of(answer, i, i, top, vocabulary, targets)
+        row = f"{i + 1}, index {answer.index[i]}" if len(answer.index) else i + 1
+        drawn += panels_of(answer, i, row, top, vocabulary, targets)
     title = f"{answer.manifest.explained_output} explained by {answer.manifest.method.name}"
     return Picture(title, tuple(drawn), _left_out(answer, len(chosen), targets) if rows is None else "")
 
@@ -104,7 +105,7 @@ def _left_out(answer: ExplanationLike, shown: int, targets: int) -> str:
     count, every = answer[answer.manifest.explained_value].shape
     parts = []
     if shown < count:
-        parts.append(f"rows 0 to {shown - 1} of {count:,} are shown one by one: plot(rows=[…]) shows others")
+        parts.append(f"the first {shown} of {count:,} rows are shown one by one: plot(rows=[…]) shows others")
     if targets < every:
         parts.append(f"of {every:,} targets those {targets} of the largest value: see plot(targets=…)")
     return "; ".join(parts)

@@ -104,7 +104,7 @@ def draw_file(
     for answer in explained_batches(compiled, inputs, shown):
         here = len(answer[compiled.manifest.explained_value])
         for i in range(here):
-            drawn += figures(panels_of(answer, i, first + i, min(top, MOST_BARS), vocabulary, TARGETS))
+            drawn += figures(panels_of(answer, i, first + i + 1, min(top, MOST_BARS), vocabulary, TARGETS))
         first += here
     with atomic_file(out) as partial_file:
         partial_file.write_bytes(svg(drawn))

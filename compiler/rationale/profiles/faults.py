@@ -252,6 +252,7 @@ def _protected(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[st
 def _actions(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]:
     members = {member: name for name, rule in profile.groups.items() for member in rule.members}
     features = [*known.features, *(rule.feature for rule in profile.knock_outs)]
+    changing = {*profile.actionable, *(each for each in members if members[each] in profile.actionable)}
     for name, action in profile.actionable.items():
         where = f"actionable.{name}"
         own = profile.groups[name].members if name in profile.groups else (name,)
@@ -264,7 +265,7 @@ def _actions(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
             yield f"{where} changes {named}: leave it out"
         if unknown := [each for each in action.moves if each not in known.features]:
             yield f"{where}.moves: {_unknown(unknown, known.features)}"
-        if twice := [each for each in action.moves if each in {name, *profile.actionable}]:
+        if twice := [each for each in action.moves if each in changing]:
             yield f"{where}.moves names {quoted_names(twice)}, which changes by itself: leave one of both out"
         words = [each for each in (name, *action.moves) if each in known.texts]
         if words or name in profile.groups:

@@ -210,9 +210,9 @@ class CellSpace:
 
 def run_around(same: np.ndarray, place: int) -> tuple[int, int]:
     """Return the first and the last place of the run of true values around a place."""
-    others = np.flatnonzero(~same)
-    k = int(np.searchsorted(others, place))
-    return int(others[k - 1]) + 1 if k else 0, int(others[k]) - 1 if k < len(others) else len(same) - 1
+    marks = same.tobytes()
+    end = marks.find(0, place)
+    return marks.rfind(0, 0, place) + 1, (len(marks) if end < 0 else end) - 1
 
 
 def _furthest(room: int, holds: Callable[[int], bool]) -> int:

@@ -61,6 +61,14 @@ class Frame:
         return Frame(self.labels, len(rows), lambda i: self.read(i)[rows])
 
 
+def index_of(rows: Any) -> Sequence[object]:
+    """Return the row labels [N] of a pandas frame; nothing of other tables, or if they count from 0."""
+    if not hasattr(type(rows), "columns") or not hasattr(rows, "index"):
+        return ()
+    index: Sequence[object] = rows.index
+    return () if np.array_equal(np.asarray(index), np.arange(len(index))) else index
+
+
 def frame_of(rows: object) -> Frame | None:
     """Return a table of any library as a frame; None for anything else.
 

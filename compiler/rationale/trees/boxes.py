@@ -6,9 +6,11 @@ for all features at once (`Boxes.scan`), and the least and the greatest score in
 the best and the worst leaf of each tree that the box reaches (`Boxes.range`).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
 
 import numpy as np
 
@@ -55,16 +57,17 @@ class Boxes:
     @cached_property
     def edges(self) -> np.ndarray:
         """[cells of all features], whether a leaf tells a cell from the one before, or the feature begins."""
-        edges, first = np.zeros(int(self.offsets[-1]) + 1, bool), self.offsets.take(self._owner)
-        edges[self.offsets] = edges[first + self.low] = edges[first + self.high] = True
+        edges, (first, after) = np.zeros(int(self.offsets[-1]) + 1, bool), self._ends
+        edges[self.offsets] = edges[first] = edges[after] = True
         return edges[:-1]
 
     def cells(self, row: np.ndarray) -> np.ndarray:
         """Return [F], the cell of each number of a row."""
+        compared = row.astype(self.starts[0].dtype).tolist()
         return np.array(
             [
-                len(starts) + 1 if np.isnan(x) else np.searchsorted(starts, starts.dtype.type(x), "right")
-                for starts, x in zip(self.starts, row, strict=True)
+                len(starts) + 1 if isnan(x) else bisect_right(starts, x)
+                for starts, x in zip(self._numbers, compared, strict=True)
             ]
         )
 
@@ -80,18 +83,18 @@ class Boxes:
         at = np.repeat(cells.astype(np.int32), self._counts)
         inside = (self.low <= at) & (at < self.high)
         broken = self._tests - np.bincount(self._leaf.compress(inside), minlength=len(self.weights))
-        near = np.flatnonzero((broken <= 1).take(self._leaf))  # no other leaf is one change away
-        leaf, condition, is_inside = self._leaf.take(near), self.condition.take(near), inside.take(near)
-        is_reached = (broken == 0).take(leaf)
-        holds = self._marked(condition.compress(is_inside))
-        reached = near.compress(is_reached & is_inside)
-        lost = np.bincount(self._owner.take(reached), self._weight.take(reached), len(self.starts))
-        chosen = near.compress(is_reached | ~holds.take(condition))
+        holds = inside
+        if len(self.low) > len(self.leaf):  # a condition may hold in another of its intervals
+            holds = self._marked(self.condition.compress(inside)).take(self.condition)
+        # All conditions of leaves that break none, and the broken one of those that break one.
+        chosen = np.flatnonzero(broken.take(self._leaf) == ~holds)
         weight, length = self._weight.take(chosen), int(self.offsets[-1]) + 1
-        first = self.offsets.take(self._owner.take(chosen))
-        steps = np.bincount(first + self.low.take(chosen), weight, length)
-        steps -= np.bincount(first + self.high.take(chosen), weight, length)
-        gained = np.cumsum(steps)[:-1]
+        first, after = self._ends
+        steps = np.bincount(first.take(chosen), weight, length)
+        steps -= np.bincount(after.take(chosen), weight, length)
+        gained, is_reached = np.cumsum(steps)[:-1], inside.take(chosen)
+        reached, features = chosen.compress(is_reached), len(self.starts)
+        lost = np.bincount(self._owner.take(reached), weight.compress(is_reached), features)
         total = float(self.weights[broken == 0].sum())
         return gained + np.repeat(total - lost, self.sizes)
 
@@ -149,6 +152,17 @@ class Boxes:
         marks = np.zeros(len(self.leaf), bool)
         marks[conditions] = True
         return marks
+
+    @cached_property
+    def _numbers(self) -> tuple[list[float], ...]:
+        """`starts` as lists, in which a search for one number is faster."""
+        return tuple(starts.tolist() for starts in self.starts)
+
+    @cached_property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """[I], the first cell of each interval, and the cell after its last, among those of all features."""
+        offsets = self.offsets.take(self._owner)
+        return offsets + self.low, offsets + self.high
 
     @cached_property
     def _owner(self) -> np.ndarray:

@@ -12,13 +12,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from rationale.decisions.decide import reason_in_language
 from rationale.decisions.decided import Undecided, decide_rows, decision_answer, refusals
 from rationale.decisions.drift import SCORE, stability_index
 from rationale.decisions.rows import feature_values, profile_of
+from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut, ReviewRule
 from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
@@ -30,6 +33,7 @@ from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,
+    InvalidInputError,
     MalformedError,
     UndecidedError,
 )
@@ -207,11 +211,12 @@ class Decider:
             async with until(deadline_s):
                 earlier = await self._trail.find(manifest.model, caller, key, rows)
             if earlier:
-                check_repeated(earlier, request.application_ids, reviews)
-                return [decision.answer for decision in earlier]
+                _check_repeated(earlier, request, reviews)
+                return await _answers(manifest, [decision.answer for decision in earlier], request.language)
         decisions = await self._decisions(admitted, correction)
         if request.dry_run:
-            return [{**decision, "id": None} for decision in decisions]
+            dry = [{**decision, "id": None} for decision in decisions]
+            return await _answers(manifest, dry, request.language)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
@@ -222,14 +227,14 @@ class Decider:
         async with until(deadline_s):
             recorded = await self._trail.record(records)
         if recorded and recorded[0].id != records[0].id:  # another request with the key was first
-            check_repeated(recorded, request.application_ids, reviews)
+            _check_repeated(recorded, request, reviews)
         elif recorded:
             for start in range(0, len(recorded), _AT_ONCE):
                 self._drift.observe(
                     manifest, [decision.answer for decision in recorded[start : start + _AT_ONCE]]
                 )
                 await asyncio.sleep(0)
-        return [decision.answer for decision in recorded]
+        return await _answers(manifest, [decision.answer for decision in recorded], request.language)
 
     async def _decisions(
         self, admitted: AdmittedRequest, correction: Correction | None
@@ -264,14 +269,31 @@ class RequestFacts:
     key: str | None
 
 
-async def _in_turns(items: Iterable[T]) -> list[T]:
+async def _in_turns(items: Iterable[T], at_once: int = _MADE_AT_ONCE) -> list[T]:
     """Return items that are made a few in each turn of the event loop."""
     made = list[T]()
     for item in items:
         made.append(item)
-        if len(made) % _MADE_AT_ONCE == 0:
+        if len(made) % at_once == 0:
             await asyncio.sleep(0)
     return made
+
+
+async def _answers(
+    manifest: Manifest, decisions: Sequence[Mapping[str, Any]], language: str | None
+) -> list[Mapping[str, Any]]:
+    """Return recorded decisions, whose texts are in the profile's first language, in another one."""
+    if language is None:
+        return [*decisions]
+    embedded = profile_of(manifest)
+    if any(decision["digests"]["profile"] != embedded.digest for decision in decisions):
+        raise ConflictError(
+            f"language: the decision profile of '{manifest.model}' is another one since this decision: "
+            "repeat the request without language, or take the decision's notice"
+        )
+    in_it = partial(reason_in_language, embedded.profile, language)
+    translated = ({**each, "reasons": [*map(in_it, each["reasons"])]} for each in decisions)
+    return await _in_turns(translated, _AT_ONCE)
 
 
 def with_ids(decisions: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> Iterator[dict[str, Any]]:
@@ -338,9 +360,29 @@ def _rows_of(request: InferenceRequest) -> list[Any]:
     return [] if request.instances is None else request.instances.rows
 
 
+def _check_repeated(
+    recorded: Sequence[RecordedDecision], request: InferenceRequest, reviews: str | None
+) -> None:
+    """Raise ConflictError if decisions under a repeated idempotency key were asked for otherwise."""
+    check_repeated(recorded, request.application_ids, reviews)
+    for option in OPTIONS:
+        is_asked = option.name in request.options
+        if option.member and any((option.member in each.answer) != is_asked for each in recorded):
+            raise ConflictError(
+                f"the idempotency key '{recorded[0].idempotency_key}' was used "
+                f"{'without' if is_asked else 'with'} {option.name}: repeat the request as it was, or take a "
+                "new key"
+            )
+
+
 def _check_options(request: InferenceRequest, manifest: Manifest, key: str | None) -> None:
     """Raise an error if an option does not fit the model, the caller or the other options."""
     context = current()
+    if request.language is not None:
+        try:
+            profile_of(manifest).profile.in_language(request.language)
+        except InvalidOptionError as error:
+            raise InvalidInputError(str(error)) from error
     for option in OPTIONS:
         if option.name in request.options:
             option.load().demand(manifest, None if context is None else context.caller)

@@ -123,11 +123,12 @@ class RecourseSearch:
         )
         try:
             async with asyncio.timeout_at(deadline_s):
+                finder = await loop.run_in_executor(self._thread, self._finder, entry, manifest)
                 for i, (decision, values) in enumerate(
                     zip(decisions, feature_values(manifest, inputs, rows), strict=True)
                 ):
                     row = {name: array[i : i + 1] for name, array in inputs.items()}
-                    search = partial(self._find, entry, run, row, values, decision)
+                    search = partial(recourse_of, finder, run, row, values, decision)
                     recourse = await loop.run_in_executor(self._thread, search)
                     found.append({**decision, "recourse": recourse})
         except TimeoutError as error:
@@ -139,16 +140,6 @@ class RecourseSearch:
     def stop(self) -> None:
         """Begin no more searches."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _find(
-        self,
-        entry: Entry,
-        run: RunEntry,
-        row: Tensors,
-        values: Mapping[str, Any],
-        decision: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        return recourse_of(self._finder(entry, run.manifest), run, row, values, decision)
 
     def _finder(self, entry: Entry, manifest: Manifest) -> RecourseFinder:
         """Return an entry's finder. Only the thread calls it.

@@ -85,9 +85,13 @@ class Reviews:
         async def read(_: float, then: Callable[[InferenceRequest], T]) -> T:
             return then(request)
 
-        (answer,) = await self._decider.decide(
-            InferenceCall(_CORRECT, first.model), read, key, Correction(case, reviewer)
-        )
+        try:
+            (answer,) = await self._decider.decide(
+                InferenceCall(_CORRECT, first.model), read, key, Correction(case, reviewer)
+            )
+        except ServiceError as error:  # the caller sent one row, and no list of them
+            error.args = (str(error).replace("instances[0]", "instance"),)
+            raise
         if all(event.id != answer["id"] for event in case.events):
             self._reviewed(case, case.time_after())
         return answer

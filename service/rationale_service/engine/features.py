@@ -134,8 +134,10 @@ def to_tensors(
     if faults:
         return tensors
     for spec in form.inputs:
-        with faults:
+        try:
             tensors[spec.name] = _stack(form, spec, [row[spec.name] for row in rows])
+        except InvalidInputError as fault:
+            faults.add(fault if called == "instances" else InvalidInputError(f"{called}: {fault}"))
     return tensors
 
 

@@ -27,6 +27,7 @@ class InferenceRequest:
         compare_with: ids of recorded decisions, each the only reference of a row; None for none.
         options: names of the options of a decision, such as recourse.
         application_ids: lender's own ids of a decision's rows; empty without any.
+        language: language of a decision's texts; None for the profile's first.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -42,6 +43,7 @@ class InferenceRequest:
     compare_with: tuple[str, ...] | None = None
     options: frozenset[str] = frozenset()
     application_ids: tuple[str | None, ...] = ()
+    language: str | None = None
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False

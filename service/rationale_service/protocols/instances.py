@@ -10,26 +10,26 @@ from rationale_service.decisions.trail import name_fault
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
-from rationale_service.engine.request import InferenceRequest
+from rationale_service.engine.request import InferenceRequest, name_of
 from rationale_service.errors import MalformedError, TooLargeError
 
 MOST_DECISIONS = 10_000  # each runs and is recorded alone
 DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
 _FLAGS = (*(option.name for option in OPTIONS), "dry_run")
-_CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
+CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
 
 
 def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
     """Return a request for decisions.
 
     Args:
-        options: options beside the rows: those of `_FLAGS`, and `application_ids`.
+        options: options beside the rows: those of `_FLAGS`, `application_ids` and `language`.
 
     Raises:
         MalformedError: if an option has a wrong type.
     """
-    for name in _CHOOSING:
+    for name in CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
     for name in _FLAGS:
@@ -42,6 +42,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
         instances=RequestRows([*rows]),
         faults=faults,
         application_ids=_application_ids(options.get("application_ids"), len(rows), faults),
+        language=name_of(options, "language"),
         options=frozenset(option.name for option in OPTIONS if options.get(option.name)),
         dry_run=bool(options.get("dry_run")),
     )

@@ -85,6 +85,20 @@ def test_a_graph_for_another_runtime(runtime: Runtime) -> None:
     assert compiled.manifest.variants.runtime == runtime
 
 
+def test_a_graph_for_a_gpu_leaves_no_pool_to_the_cpu() -> None:
+    """ONNX Runtime has MaxUnpool for the CPU only: on a GPU its values would go there and back."""
+    references, x = rows(3, 2, 6, 8, seed=1), rows(4, 2, 6, 8, seed=5)
+    default, compiled = (
+        compile_model(cnn(), DeepShap(references), targets="all", deployment=Deployment(provider=provider))
+        for provider in ("cpu", "cuda")
+    )
+    assert "MaxUnpool" in {n.op_type for n in default.model.graph.node}
+    assert "MaxUnpool" not in {n.op_type for n in compiled.model.graph.node}
+    want = default.explain(x)
+    for name, value in compiled.explain(x).items():
+        np.testing.assert_allclose(value, want[name], atol=1e-6, err_msg=name)
+
+
 def test_the_default_is_made_for_onnx_runtime() -> None:
     compiled = compile_model(mlp(), DeepShap(rows(3, FEATURES)), targets=[0])
     assert compiled.manifest.variants is not None

@@ -3,7 +3,10 @@
 import base64
 import hashlib
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,8 +14,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from rationale import DeepShap, Lrp, compile_model
+from rationale import Compiled, DeepShap, Explanation, Lrp, compile_model
 from rationale.portfolios import report
+from rationale.portfolios.explain import explained_batches
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page
@@ -92,6 +96,26 @@ def test_the_overview_is_of_what_it_says(entries: Path, monkeypatch: pytest.Monk
     actual = read()
     assert len(actual.of("h2")) == 5
     assert actual.of("figcaption")[0].text.endswith("over 20 rows")
+
+
+def test_rows_are_numbered_through_all_batches_in_pages_and_pictures(
+    entries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_threes(compiled: Compiled, *arguments: Any) -> Iterator[Explanation]:
+        measured = compiled.manifest.measured.model_copy(update={"max_batch": 3})
+        manifest = compiled.manifest.model_copy(update={"measured": measured})
+        return explained_batches(replace(compiled, manifest=manifest), *arguments)
+
+    monkeypatch.setattr(report, "explained_batches", in_threes)
+    assert call(entries, "table", "--input", "x.npy", "--rows", "8").exit_code == 0
+    numbers = range(1, 9)
+    actual = read()
+    assert [seen.text for seen in actual.of("h2")] == [f"Row {i}" for i in numbers]
+    captions = [seen.text.partition(",")[0] for seen in actual.of("figcaption")]
+    assert captions[2:] == [f"row {i}" for i in numbers]
+    report.draw_file(entries, "table", Path("x.npy"), Path("r.svg"), 8, 2, None)
+    drawn = re.findall(r">row (\d+),", Path("r.svg").read_text(encoding="utf-8"))
+    assert [int(number) for number in drawn] == [*numbers]
 
 
 def test_no_rows_one_by_one(entries: Path) -> None:

@@ -75,6 +75,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             app, [*arguments, "--html", str(folder / f"{name}.html"), "--rows", "3", *more]
         )
         assert result.exit_code == 0, result.output
+    report = ["decisions", "report", str(folder / "credit.csv"), "credit", "--group", "open_accounts"]
+    result = CliRunner().invoke(
+        app, [*report, "--repository", str(folder / "entries"), "--out", str(folder / "report")]
+    )
+    assert result.exit_code == 0, result.output
+    shutil.copy(folder / "report" / "report.html", folder / "decided.html")
     shown = decides._repr_html_() + decides.explain(near)._repr_html_() + table._repr_html_()
     front = f"<!doctype html><html lang=en><title>t</title><style>{JUPYTER}</style><main class=jp-Common>"
     (folder / "notebook.html").write_text(front + shown + "</main>", encoding="utf-8")
@@ -104,7 +110,7 @@ def opened(browser: Browser, file: Path, scheme: str, width: int) -> tuple[Page,
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", [*REPORTS, "notebook"])
+@pytest.mark.parametrize("name", [*REPORTS, "notebook", "decided"])
 def test_a_page_is_silent_and_can_be_used_by_everyone(
     browser: Browser, folder: Path, name: str, scheme: str
 ) -> None:
@@ -120,7 +126,7 @@ def test_a_page_is_silent_and_can_be_used_by_everyone(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [*REPORTS, "notebook"])
+@pytest.mark.parametrize("name", [*REPORTS, "notebook", "decided"])
 def test_a_page_fits_a_telephone(browser: Browser, folder: Path, name: str) -> None:
     page, faults = opened(browser, folder / f"{name}.html", "light", NARROW)
     for details in page.locator("summary").all():
@@ -129,6 +135,28 @@ def test_a_page_fits_a_telephone(browser: Browser, folder: Path, name: str) -> N
     sizes = "[...document.querySelectorAll('li span')].map(s => parseFloat(getComputedStyle(s).fontSize))"
     assert min(page.evaluate(sizes), default=14) >= 14
     assert faults == []
+    page.context.close()
+
+
+@pytest.mark.full
+def test_words_of_a_table_are_whole_on_a_telephone(browser: Browser, folder: Path) -> None:
+    page, _ = opened(browser, folder / "decided.html", "light", NARROW)
+    cells = page.locator("td", has_text="Delinquent credit obligations")
+    word = "(cell) => { const r = document.createRange(); r.setStart(cell.firstChild, 0);"
+    word += " r.setEnd(cell.firstChild, 10); return r.getClientRects().length; }"
+    assert cells.evaluate(word) == 1  # "Delinquent", on one line
+    aligned = page.locator("td.number").evaluate_all(
+        "all => all.map((one) => getComputedStyle(one).textAlign)"
+    )
+    assert set(aligned) == {"right"}
+    page.context.close()
+
+
+@pytest.mark.full
+def test_a_wide_screen_has_figures_beside_each_other(browser: Browser, folder: Path) -> None:
+    page, _ = opened(browser, folder / "image.html", "light", 2560)
+    lefts = page.locator("figure").evaluate_all("all => all.map((one) => one.getBoundingClientRect().left)")
+    assert len(set(lefts)) == 2
     page.context.close()
 
 

@@ -23,6 +23,7 @@ from rationale.pictures.panels import (
     TensorAttributions,
     Words,
     bars,
+    format_value,
     panels,
     panels_of,
     shorten_name,
@@ -110,6 +111,7 @@ def test_players_are_bars_beside_the_features_of_other_inputs() -> None:
         "b[1]",
         "b[2]",
     }
+    assert f"b[2] = {format_value(answer.inputs['b'][1, 2])}" in panel.labels
     place = panel.labels.index("ends")
     assert panel.values[place] == pytest.approx(answer["group_attributions"][1, 0, 0])
 
@@ -278,7 +280,7 @@ def test_only_the_first_rows_are_drawn(place: Path) -> None:
     assert "wrote p.svg: 2 of 9 rows\n" in result.stdout
     _, texts = drawn_in(place / "p.svg")
     assert [text for text in texts if text.startswith("row ")][::3] == [
-        next(text for text in texts if text.startswith(f"row {i},")) for i in range(2)
+        next(text for text in texts if text.startswith(f"row {i},")) for i in (1, 2)
     ]
     assert texts.count("3 others") == 2 * 3
 

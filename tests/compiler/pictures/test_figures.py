@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rationale import DeepShap, compile_model
 from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
@@ -17,6 +18,7 @@ from rationale.pictures.panels import Bars, Estimate, Heat, LayerFlow, Words, la
 from rationale.pictures.png import data_uri, heat_map, sized
 from rationale.pictures.words import Word
 from tests.compiler.export import models
+from tests.compiler.models import parsed
 from tests.compiler.pictures.pages import Page, percent
 
 HOSTILE = ['<script>alert("1")</script>', "</style><b>", "a&amp;b'\"", "\x00\x1b[31m\u202ex", "\ud800half"]
@@ -129,8 +131,8 @@ def test_an_overview_has_bars_of_means_and_a_dot_for_each_row() -> None:
         ("a", "0.500"),
         ("b", "0.250"),
         ("7 others together", "0.125"),
-        ("a", "-1 … +1"),
-        ("b", "-0.5 … +0.5"),
+        ("a", "-1.00 … +1.00"),
+        ("b", "-0.50 … +0.50"),
     ]
     widths = [right - start for start, right in spans(drawn)]
     np.testing.assert_allclose(widths, [96, 48, 24], atol=0.02)
@@ -259,3 +261,24 @@ def test_bars_have_the_titles_of_the_profile() -> None:
     drawn = Page(compiled.explain(compiled.sample).plot(0)._repr_html_()).rows()
     named = [name.partition(" = ")[0] for name, _ in drawn]
     assert sorted(named) == ["Age", "Job", "Money", "base value", "score"]
+
+
+def test_values_have_the_words_and_units_of_the_profile() -> None:
+    """A code without a word stays a number, and so does a feature that the profile does not name."""
+    model = parsed(
+        "g (float[N, 3] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((3, 1), np.float32)}
+    )
+    rows = np.array([[50_000, 1, 0.5], [200, 2, 0.25], [7, 9, 1]], np.float32)
+    features = {
+        "limit": {"reason": "L", "title": "Credit limit", "unit": "NT$"},
+        "sex": {"reason": "S", "title": "Sex", "categories": {"1": "male", "2": "female"}, "open": True},
+        "rest": {"reason": "S"},
+    }
+    profile = {"output": "y", "threshold": 900, "adverse": "above", "features": features}
+    profile["reasons"] = {"L": "Limit", "S": "Sex"}
+    compiled = compile_model(model, DeepShap(rows[:2]), feature_names=[*features], decision=profile)
+    pages = [Page(compiled.explain(row[None]).plot(0)._repr_html_()) for row in rows]
+    drawn = [sorted(name for name, _ in page.rows()) for page in pages]
+    assert drawn[0][:2] == ["Credit limit = 50,000 NT$", "Sex = male"]
+    assert drawn[2][:2] == ["Credit limit = 7 NT$", "Sex = 9"]
+    assert "rest = 0.25" in drawn[1]

@@ -49,3 +49,19 @@ def test_a_number_alone(value: float, expected: str) -> None:
 )
 def test_a_value_of_a_feature_may_be_a_year(value: float, due: str) -> None:
     assert feature_value(value) == due
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "expected"),
+    [
+        (0.0001, 4, "0.0001"),
+        (0.00009, 4, "9.0e-05"),
+        (0.001, 3, "0.001"),
+        (0.0004, 3, "4.0e-04"),  # not 0
+        (0.00001, 6, "1.0e-05"),
+        (1e15, 4, "1.0e+15"),
+    ],
+)
+def test_no_small_number_is_written_as_0(value: float, digits: int, expected: str) -> None:
+    assert number(value, digits) == expected
+    assert number(-value, digits) == f"-{expected}"

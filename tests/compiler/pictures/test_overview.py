@@ -63,7 +63,7 @@ def test_the_tables_of_several_inputs_stand_together() -> None:
     assert sorted(overview.labels) == ["a[0]", "a[1]", "a[2]", "b[0]", "b[1]", "b[2]", "b[3]"]
 
 
-def test_players_have_no_value() -> None:
+def test_groups_have_no_value_and_other_players_their_features() -> None:
     inputs = {"a": rows(6, 3), "b": rows(6, 4)}
     compiled = compile_model(two_inputs(), DeepShap(inputs), targets=[0], groups={"ends": ["b[0]", "b[3]"]})
     (overview,) = overviews([compiled.explain(inputs)], 6, 9)
@@ -72,7 +72,9 @@ def test_players_have_no_value() -> None:
         for label, values in zip(overview.labels, overview.values, strict=True)
         if np.isfinite(values).all()
     }
-    assert reference == {"a[0]", "a[1]", "a[2]"}
+    assert reference == {"a[0]", "a[1]", "a[2]", "b[1]", "b[2]"}
+    place = overview.labels.index("b[2]")
+    assert np.argmax(overview.values[place]) == np.argmax(inputs["b"][:, 2])
     assert "ends" in overview.labels
 
 

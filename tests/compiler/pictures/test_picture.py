@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, Lrp, TreeShap, compile_model
@@ -38,9 +39,9 @@ def test_an_answer_shows_an_overview_and_its_first_rows(answer: Explanation) -> 
         f"y[{t}]: mean |attribution|" for t in range(3)
     ]
     assert [caption.split(":")[0] for caption in captions[6:]] == [
-        f"row {i}, y[{t}]" for i in range(ROWS) for t in range(TARGETS)
+        f"row {i + 1}, y[{t}]" for i in range(ROWS) for t in range(TARGETS)
     ]
-    assert page.of("p", "note")[0].text.startswith("rows 0 to 2 of 40 are shown one by one")
+    assert page.of("p", "note")[0].text.startswith("the first 3 of 40 rows are shown one by one")
     cells = [seen.text for seen in page.of("td")]
     assert "40, 3 targets each" in cells
     assert any("x_attributions [40, 3, 5]" in cell for cell in cells)
@@ -64,9 +65,24 @@ def test_bars_are_the_answers_numbers(answer: Explanation) -> None:
 
 
 def test_rows_are_chosen(answer: Explanation) -> None:
-    assert [title.split(",")[0] for title in titles(answer.plot([5, 2], targets=1))] == ["row 5", "row 2"]
-    assert [t.split(",")[0] for t in titles(answer.plot(np.array([39]), targets=1))] == ["row 39"]
+    assert [title.split(",")[0] for title in titles(answer.plot([5, 2], targets=1))] == ["row 6", "row 3"]
+    assert [t.split(",")[0] for t in titles(answer.plot(np.array([39]), targets=1))] == ["row 40"]
     assert Page(answer.plot(3)._repr_html_()).of("p", "note") == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (None, "row 3"),
+        (range(4), "row 3"),
+        ([7, 8, 24017, 9], "row 3, index 24017"),
+        ([*"abab"], "row 3, index a"),
+    ],
+)
+def test_a_row_has_the_label_of_its_data_frame(table: Compiled, labels: Any, expected: str) -> None:
+    frame = pd.DataFrame(rows(4, FEATURES), columns=table.manifest.explained[0].feature_names, index=labels)
+    (title,) = titles(table.explain(frame).plot(rows=[2], targets=1))
+    assert title.partition(", y[")[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +115,7 @@ def test_only_what_adds_up_is_a_waterfall(method: Any, ends: list[str]) -> None:
 
 def test_one_row_needs_no_overview(table: Compiled) -> None:
     shown = titles(table.explain(rows(1, FEATURES)))
-    assert [title.split(":")[0] for title in shown] == [f"row 0, y[{t}]" for t in range(3)]
+    assert [title.split(":")[0] for title in shown] == [f"row 1, y[{t}]" for t in range(3)]
 
 
 def test_many_targets_are_counted() -> None:
@@ -110,7 +126,7 @@ def test_many_targets_are_counted() -> None:
     (note,) = Page(answer._repr_html_()).of("p", "note")
     assert note.text == "of 40 targets those 3 of the largest value: see plot(targets=…)"
     largest = np.argsort(-answer["explained_value"][0])[:TARGETS]
-    assert [title.split(":")[0] for title in titles(answer)] == [f"row 0, y[{t}]" for t in largest]
+    assert [title.split(":")[0] for title in titles(answer)] == [f"row 1, y[{t}]" for t in largest]
 
 
 def test_images_and_tokens() -> None:
@@ -135,7 +151,7 @@ def test_it_is_saved(answer: Explanation, tmp_path: Path) -> None:
         drawn.save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
     answer.plot().save(tmp_path / "all.svg")
-    assert "rows 0 to 2 of 40 are shown one by one" in (tmp_path / "all.svg").read_text("utf-8")
+    assert "the first 3 of 40 rows are shown one by one" in (tmp_path / "all.svg").read_text("utf-8")
     page = Page((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert len(page.of("figure")) == 2
     assert page.of("h1")[0].text == "y explained by deepshap"

@@ -1,4 +1,4 @@
-"""Recourse of fitted models, checked by the models themselves: flip points of trees against every split."""
+"""Recourse of fitted models, checked by the models: against every split of trees and every word."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
-from rationale import Compiled, TreeShap, compile_model
+from rationale import Compiled, PermutationShap, TreeShap, compile_model
 
 NAMES = [f"x{i}" for i in range(5)]
 THRESHOLD = 0.4
@@ -116,3 +119,97 @@ def test_missing_numbers_and_a_band_that_a_person_decides(name: str) -> None:
             assert fitted.scores(changed)[0] < 0.3
             assert np.isfinite([*plan.changes.values()]).all()
     assert planned > 3
+
+
+HOMES = ("own", "rent", "other")
+
+
+def with_words(seed: int = 1) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return rows of two numbers and two words, and labels of three classes."""
+    random = np.random.default_rng(seed)
+    rows = pd.DataFrame(
+        {
+            "home": random.choice(HOMES, 500),
+            "debt": np.round(random.normal(5, 2, 500), 1),
+            "job": random.choice(["none", "part", "full"], 500),
+            "years": random.integers(0, 20, 500).astype(float),
+        }
+    )
+    risk = rows.debt - rows.years / 4 + 2.0 * (rows.home == "rent") + 2.0 * (rows.job == "none")
+    return rows, np.digitize(risk + random.normal(0, 0.3, 500), [2.5, 5.0])
+
+
+def of_several_classes() -> tuple[Any, pd.DataFrame]:
+    """Return a pipeline whose third class is adverse."""
+    rows, labels = with_words()
+    columns = make_column_transformer((OneHotEncoder(), ["home", "job"]), remainder="passthrough")
+    model = make_pipeline(columns, GradientBoostingClassifier(n_estimators=20, max_depth=3))
+    return model.fit(rows, labels), rows
+
+
+def of_codes(booster: Any) -> tuple[Any, pd.DataFrame]:
+    """Return a model that splits two columns of codes by sets, as its library's own categories."""
+    rows, labels = with_words()
+    coded = rows.assign(
+        home=rows.home.map(HOMES.index).astype(float),
+        job=rows.job.map(["none", "part", "full"].index).astype(float),
+    )
+    return booster(coded, labels == 2), coded
+
+
+def lightgbm_of(rows: pd.DataFrame, labels: np.ndarray) -> Any:
+    model = lightgbm.LGBMClassifier(n_estimators=20, max_depth=3, n_jobs=1, verbose=-1, min_child_samples=5)
+    return model.fit(rows, labels, categorical_feature=[0, 2])
+
+
+def hist_of(rows: pd.DataFrame, labels: np.ndarray) -> Any:
+    return HistGradientBoostingClassifier(max_iter=20, max_depth=3, categorical_features=[0, 2]).fit(
+        rows, labels
+    )
+
+
+WORDED: dict[str, Callable[[], tuple[Any, pd.DataFrame]]] = {
+    "several classes": of_several_classes,
+    "lightgbm": lambda: of_codes(lightgbm_of),
+    "hist": lambda: of_codes(hist_of),
+}
+
+
+@pytest.mark.parametrize("name", WORDED)
+def test_words_and_codes_change_to_those_that_are_known(name: str) -> None:
+    """Each plan and flip point holds in the fitted model; codes that a library splits by sets stay codes."""
+    model, rows = WORDED[name]()
+    column = model.classes_.tolist().index(2 if len(model.classes_) > 2 else True)
+    profile = {
+        "output": f"probabilities[{column}]",
+        "threshold": THRESHOLD,
+        "adverse": "above",
+        "actionable": {"home": {}, "debt": {"direction": "down"}, "job": {}},
+    }
+    is_softmax = len(model.classes_) > 2  # which no table of trees explains
+    method = PermutationShap(rows[:20], 5, seed=0) if is_softmax else TreeShap(rows[:80])
+    entry = compile_model(model, method, decision=profile)
+
+    def scores(table: pd.DataFrame) -> np.ndarray:
+        return np.asarray(model.predict_proba(table)[:, column])
+
+    declined = rows[scores(rows) > THRESHOLD][:15]
+    changed_features = set[str]()
+    for i, found in enumerate(entry.recourse(declined)):
+        row = declined.iloc[i : i + 1]
+        for plan in found.plans:
+            changed_features |= {*plan.changes}
+            changed = after(row, plan.changes)
+            assert scores(changed)[0] <= THRESHOLD
+            assert changed.debt.iloc[0] <= row.debt.iloc[0]
+        points = {point.feature: point for point in found.flip_points}
+        for feature in ("home", "job"):
+            choices = rows[feature].unique()
+            tried = row.loc[row.index.repeat(len(choices))].assign(**{feature: choices})
+            flips = {*choices[scores(tried) <= THRESHOLD]}
+            assert (feature in points) == bool(flips), feature
+            if feature in points:
+                assert points[feature].value in flips
+        for plan in found.plans:
+            assert all(plan.changes[name] in {*rows[name]} for name in plan.changes if name != "debt")
+    assert changed_features >= {"home", "job"}

@@ -295,6 +295,23 @@ def test_none_is_certified_only_if_there_is_none() -> None:
     assert certified > 3
 
 
+def test_none_is_certified_at_a_distance_that_margins_are_rounded_by() -> None:
+    """A certificate's distance is one of margins; that of the score is half of it here."""
+    grown = trees.random_trees(4, ["LEQ", "LT"], trees=1, depth=4)
+    own = scores(trees.regressor(grown), REFERENCES)
+    row = REFERENCES[[int(own.argmax())]]
+    changed = np.tile(row, (4001, 1))
+    changed[:, 0] = np.linspace(REFERENCES[:, 0].min(), REFERENCES[:, 0].max(), 4001)
+    base = 0.2 - float(scores(trees.regressor(grown), changed).min())
+    assert base + own.max() > 0.3
+    classes = trees.classifier(grown, 2, only=0, post_transform="LOGISTIC", base_values=[base])
+    found = {}
+    for gap in (1.2e-5, 3e-5):
+        rules = {"output": "p[1]", "threshold": float(1 / (1 + np.exp(gap - 0.2)))}
+        (found[gap],) = compiled(classes, {"x0": {}}, **rules).recourse(row)
+    assert [(each.plans, each.search) for each in found.values()] == [((), "heuristic"), ((), "complete")]
+
+
 def test_a_band_that_a_person_decides_must_be_passed() -> None:
     entry = compiled(forest(), EVERY, refer=[-0.4, 0.3])
     for row in declined(entry, 8):
@@ -428,11 +445,13 @@ UNUSABLE: dict[str, Sequence[Any]] = {
     "moves itself": [{"x1": {"moves": ["x1"]}}, "x1"],
     "moves what changes too": [{"x1": {"moves": ["x2"]}, "x2": {}}, "x2"],
     "moves what is protected": [{"x1": {"moves": ["x0"]}}, "x0"],
+    "moves a member of a group that changes": [{"x1": {"moves": ["x3"]}, "home": {}}, "x3"],
 }
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
 def test_actions_that_make_no_sense_are_refused(case: str) -> None:
     actions, name = UNUSABLE[case]
+    groups = {"home": {"members": ["x2", "x3"]}} if "home" in actions else {}
     with pytest.raises(InvalidProfileError, match=f"actionable.*{name}"):
-        compiled(forest(), actions, protected=["x0"], allow_protected=["x0"])
+        compiled(forest(), actions, protected=["x0"], allow_protected=["x0"], groups=groups)

@@ -39,6 +39,7 @@ def write_all(folder: Path) -> None:
     digits(folder)
     reviews(folder)
     array(folder)
+    two_inputs(folder)
 
 
 def judged(folder: Path) -> None:
@@ -116,6 +117,26 @@ def array(folder: Path) -> None:
         {"w": np.linspace(-1, 1, 15, dtype=np.float32)[:, None]},
     )
     compile_model(model, Gradient(times_input=True)).write(folder, "signals")
+
+
+def two_inputs(folder: Path) -> None:
+    """A person's features, and beside them a history of 4 measures at 5 times, which no form can fill in."""
+    text = """g (float[N, 2] person, float[N, 5, 4] history) => (float[N, 1] risk) {
+        flat = Flatten (history)
+        both = Concat <axis = 1> (person, flat)
+        z = MatMul (both, w)
+        risk = Sigmoid (z)
+    }"""
+    random = np.random.default_rng(0)
+    references = {
+        "person": random.normal(size=(6, 2)).astype(np.float32),
+        "history": random.normal(size=(6, 5, 4)).astype(np.float32),
+    }
+    weights = {"w": random.normal(size=(22, 1)).astype(np.float32) / 4}
+    names = {"person": ["age", "debts"]}
+    compile_model(parsed(text, weights), DeepShap(references), feature_names=names).write(
+        folder, "two_inputs"
+    )
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -455,6 +455,39 @@ def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str
 
 
 @pytest.mark.full
+def test_why_this_row_and_not_that_of_a_recorded_decision(
+    watch: Callable[[str], Watched], gateway: str
+) -> None:
+    other = {**typical(gateway, "credit"), "income": 71_000, "late_payments_2y": 0}
+    answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [other]}).json()
+    (decision,) = answer["decisions"]
+    watched = watch(gateway)
+    watched.may_be_refused = True
+    page = watched.page
+    opened(page, gateway, "credit", WORST)
+    page.get_by_label("Beside it").select_option("row")
+    field = page.get_by_label("The row of a recorded decision")
+    for wrong, message in (("7", "An id has 32 digits"), ("0" * 32, "decision")):
+        field.fill(wrong)
+        field.press("Enter")
+        expect(page.locator(".tools-row .problem")).to_contain_text(message)
+    field.fill(decision["id"])
+    field.press("Enter")
+    page.wait_for_url(re.compile("71000"))
+    page.get_by_label("as the reference").check()
+    expect(page.locator(".figures")).to_contain_text("score of the second row", timeout=60_000)
+    expected = explanation(gateway, "credit", WORST, compare_with=[decision["id"]])
+    shown = effects(page.locator(".answers"))
+    assert expected["base_value"] == shown.pop("score of the second row")
+    assert decision["score"] == pytest.approx(expected["base_value"])
+    assert expected["explained_value"] == shown.pop("score")
+    assert sorted(expected["attributions"].values(), key=abs, reverse=True) == list(shown.values())
+    demand_accessible(page)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+
+
+@pytest.mark.full
 def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Beside it").select_option("model:credit.trees")

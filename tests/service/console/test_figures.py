@@ -356,20 +356,21 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
         i = int(place) - 1
         assert scores[i] == figure(score)
         for each in largest.split(" · "):
-            title, value, amount = re.fullmatch(r"(.+?) = (.*): (\S+)", each).groups()
+            title, value, amount, unit = re.fullmatch(r"(.+?) = (.*): (\S+)( points)?", each).groups()
+            assert bool(unit) == answers.is_share
             field = fields[title]
             labels = {label: key for key, label in field.get("value_labels", {}).items()}
             shown = figure(labels.get(value, value.split(" ")[0]))
             assert (rows[i][field["name"]], explained[i]["attributions"][field["name"]]) == (
                 shown,
-                figure(amount),
+                figure(amount, answers.is_share),
             )
     means = pd.DataFrame([feature["attributions"] for feature in explained]).abs().mean()
     bars = page.locator(".weights li")
     for name, mean in zip(
         bars.locator(".name").all_inner_texts(), bars.locator(".number").all_inner_texts(), strict=True
     ):
-        assert means[fields[name]["name"]] == figure(mean), name
+        assert means[fields[name]["name"]] == figure(mean, answers.is_share), name
 
 
 @pytest.mark.full

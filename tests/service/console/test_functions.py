@@ -16,6 +16,7 @@ MODULES = (
     "format",
     "parse",
     "pictures/canvas",
+    "portfolio/portfolio",
     "portfolio/words",
     "rows",
     "score",
@@ -412,5 +413,41 @@ def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> N
 def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
     texts = {"0.25": "0.25", "-2500": "−2,500", "100000": "100K", "-1250000": "−1.25M", "2e9": "2B"}
     figures = {"0.0061234": "0.00612", "595139.4": "595,139", "1272868.75": "1,272,869", "-0.5": "−0.5"}
+    shares: dict[str, Any] = {
+        "value(0.19694)": "19.7%",
+        "effect(-0.0123)": "−1.23 points",
+        "signed(0.0123)": "+1.23",
+        "size(0.5)": "50",
+    }
+    shares |= {"tick(0.25)": "25%", "effectTick(0.25)": "25", "factor": 100, "unit": "percentage points"}
+    amounts = {"value(1234.5)": "1,235", "effect(-0.0123)": "−0.0123", "tick(100000)": "100K", "unit": ""}
+    demand([(f"words.measures(true).{call}", due) for call, due in shares.items()])
+    demand([(f"words.measures(false).{call}", due) for call, due in amounts.items()])
     demand([(f"canvas.tickText({value})", due) for value, due in texts.items()])
     demand([(f"words.figure({value})", due) for value, due in figures.items()])
+
+
+def test_a_name_that_is_cut_keeps_both_its_ends(demand: Demand) -> None:
+    names = ["Repayment status in August", "Repayment status in September", "Sex", "ab"]
+    due = ["Repaym…August", "Repaym…tember", "Sex", "ab"]
+    cut = "(text) => canvas.elided(text, (found) => found.length <= 13)"
+    demand([(f"{json.dumps(names)}.map({cut})", due), ("canvas.elided('abc', () => false)", "a…c")])
+
+
+def test_coded_values_are_words_where_colours_and_axes_tell_of_them(demand: Demand) -> None:
+    """In the order of the codes; a code that the profile has no word for stays a number."""
+    made = (
+        "Object.assign(Object.create(portfolio.Portfolio.prototype), {"
+        "values: [{name: 'sex', kind: 'number', values: [2, 1, NaN, 10, 2]},"
+        " {name: 'age', kind: 'number', values: [5]}],"
+        "described: new Map([['sex', {value_labels: {1: 'male', 2: 'female'}}], ['age', {}]])})"
+    )
+    column = {"name": "sex", "kind": "text", "codes": [1, 0, -1, 2, 1], "words": ["male", "female", "10"]}
+    demand(
+        [
+            (f"(({{codes, ...more}}) => ({{...more, codes: [...codes]}}))({made}.inWords(0))", column),
+            (f"words.orderOf({made}.inWords(0))", "male, female, 10"),
+            (f"words.orderOf({made}.inWords(1))", "low to high"),
+            ("words.orderOf({kind: 'text', words: [...'abcdefg']})", "a, b, c, d, e, f …"),
+        ]
+    )

@@ -710,22 +710,25 @@ def test_no_number_of_a_picture_is_cut(
 # --- parts of views, without a gateway -------------------------------------------------------------------
 
 # `rows` of the file, of which some were left out: a place is no row.
-PORTFOLIO = """
+PORTFOLIO = f"""
+  const {{measures}} = await import("{ORIGIN}/console/portfolio/words.js");
   const rows = Uint32Array.of(1, 3, 4, 6);
   const column = (name, of) => (typeof of[0] === "number"
-    ? {name, kind: "number", values: Float64Array.from(of)}
-    : {name, kind: "text", words: [...new Set(of)], codes: of.map((each) => [...new Set(of)].indexOf(each))});
+    ? {{name, kind: "number", values: Float64Array.from(of)}}
+    : {{name, kind: "text", words: [...new Set(of)],
+        codes: of.map((each) => [...new Set(of)].indexOf(each))}});
   const columns = [
     column("job", ["clerk", "cook", "cook", "clerk", "cook", "cook", "clerk"]),
     column("age", [70, 20, 71, 30, 40, 72, 50]),
   ];
   const numbers = [[0.1, 0.1, 0.2, 0.1], [-5, 1, -5, 1], [1, 0, 2, 0]];
   const attributions = numbers.map((each) => Float32Array.from(each));
-  const portfolio = {
-    rows, n: 4, picked: [], scores: Float64Array.of(0.1, 0.2, 0.3, 0.4), explained: {attributions},
-    table: {columns}, titleOf: (name) => name, valueOf: (_, text) => text, isRead: () => true,
-    others: () => [], playerTitle: (j) => ["least", "down", "up"][j],
-  };
+  const portfolio = {{
+    rows, n: 4, picked: [], scores: Float64Array.of(0.1, 0.2, 0.3, 0.4), explained: {{attributions}},
+    table: {{columns}}, titleOf: (name) => name, valueOf: (_, text) => text, isRead: () => true,
+    write: measures(false), writeScore: measures(false), others: () => [],
+    playerTitle: (j) => ["least", "down", "up"][j],
+  }};
 """
 
 
@@ -743,7 +746,7 @@ PORTFOLIO = """
 def test_a_filter_picks_the_rows_that_it_names(
     call: Call, column: str, entries: dict[str, str], places: list[int]
 ) -> None:
-    script = f"""({{makePicked}}, name, entries) => {{
+    script = f"""async ({{makePicked}}, name, entries) => {{
       {PORTFOLIO}
       let picked = null;
       const {{element}} = makePicked(portfolio, {{pickAll: (places) => (picked = places)}});
@@ -760,7 +763,7 @@ def test_a_filter_picks_the_rows_that_it_names(
 
 def test_of_two_cohorts_the_largest_difference_is_first_whatever_its_sign(call: Call) -> None:
     """And each row has its own means: A less B."""
-    script = f"""({{makeCohorts}}) => {{
+    script = f"""async ({{makeCohorts}}) => {{
       {PORTFOLIO}
       const {{element, draw}} = makeCohorts(portfolio);
       document.body.replaceChildren(element);

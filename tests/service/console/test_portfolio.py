@@ -1,6 +1,7 @@
 """The portfolio: a file drawn as `rationale explain` answers it, whatever its names and values are."""
 
 import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from tests.service.console.conftest import (
     press_until,
 )
 from tests.service.console.media import JUDGED
+from tests.service.console.test_explain import number
 
 ROWS = 2000
 SCALARS = ("row", "target", "explained_value", "base_value", "completeness_gap")
@@ -140,11 +142,13 @@ def test_what_is_drawn_is_what_rationale_explain_answers(
     titles = {field["name"]: field.get("title", field["name"]) for field in fields}
     shown = weights(page)
     assert list(shown) == [titles[name] for name in means.index]
-    np.testing.assert_allclose(list(shown.values()), means, rtol=6e-3)
+    np.testing.assert_allclose(list(shown.values()), 100 * means, rtol=6e-3)  # percentage points
     assert painted(page, "canvas.beeswarm") > 50
     assert painted(page, "canvas.map") > 50
     demand_accessible(page)
     page.set_viewport_size({"width": 360, "height": 800})
+    rates = page.get_by_role("img", name="Rate of approval")
+    expect(rates).to_have_attribute("width", re.compile(r"^[23]\d\d$"))  # drawn again, not made small
     demand_no_sideways(page)
     demand_accessible(page)
 
@@ -196,7 +200,7 @@ def demand_curves_along(page: Page, gateway: str, picked: pd.DataFrame) -> None:
         instances = picked.assign(purpose=word).to_dict("records")
         body = patient.post(f"{gateway}/v1/models/words:explain", json={"instances": instances}).json()
         expected = np.mean([explanation["explained_value"] for explanation in body["explanations"]])
-        assert float(mean.replace("−", "-")) == pytest.approx(expected, abs=1e-3)
+        assert number(mean) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.full
@@ -214,7 +218,7 @@ def test_two_cohorts_are_compared_with_intervals(
     for name in ("income", "late_payments_2y"):
         a, b = explained[name][north], explained[name][~north]
         half = 1.96 * np.sqrt(a.var() / len(a) + b.var() / len(b))
-        mean, half_width = (float(piece.replace("−", "-")) for piece in shown[titles[name]][2].split(" ± "))
+        mean, half_width = (number(piece) / 100 for piece in shown[titles[name]][2].split(" ± "))
         np.testing.assert_allclose(mean, a.mean() - b.mean(), rtol=0.01, atol=1e-5)
         np.testing.assert_allclose(half_width, half, rtol=0.06)
 
@@ -224,11 +228,11 @@ def test_the_threshold_tells_rates_and_costs_by_group(
     page: Page, gateway: str, file: Path, table: pd.DataFrame, explained: pd.DataFrame
 ) -> None:
     drop(page, gateway, "credit", file)
-    expect(page.locator("#threshold-value")).to_have_text("0.2")  # of the decision profile
+    expect(page.locator("#threshold-value")).to_have_text("20%")  # of the decision profile
     page.select_option("#group", label="region")
     page.locator("#threshold").focus()
     page.keyboard.press("PageUp")
-    threshold = float(page.locator("#threshold-value").inner_text())
+    threshold = number(page.locator("#threshold-value").inner_text())
     assert threshold > 0.2
     shown = {row[0]: row for row in cells(page, "[aria-label='Rates by group']")}
     rule = patient.get(f"{gateway}/v1/models/credit/features").json()["decision"]
@@ -262,7 +266,7 @@ def test_curves_of_rows_are_what_the_api_answers(
         instances = rows.assign(income=float(text.replace(",", ""))).to_dict("records")
         body = patient.post(f"{gateway}/v1/models/credit:predict", json={"instances": instances}).json()
         expected = np.mean([prediction["default_probability"] for prediction in body["predictions"]])
-        assert float(mean) == pytest.approx(expected, abs=1e-3)
+        assert number(mean) == pytest.approx(expected, abs=1e-3)
     page.set_viewport_size({"width": 360, "height": 800})
     demand_no_sideways(page)
     demand_accessible(page)
@@ -418,16 +422,16 @@ def test_by_the_keyboard_alone(page: Page, gateway: str, file: Path) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#along option:checked")).to_have_text(name)
     press_until(page, "#filter-from")
-    page.keyboard.type("0.5")
+    page.keyboard.type("50%")
     page.keyboard.press("Enter")
-    expect(page.locator("#picked-count")).to_contain_text("rows picked where score is from 0.5")
+    expect(page.locator("#picked-count")).to_contain_text("rows picked where score is from 50%")
     press_until(page, "[aria-label='Picked rows'] a")
     row = page.evaluate("document.activeElement.getAttribute('aria-label')")
     score = page.locator("[aria-label='Picked rows'] tbody tr").first.locator("td.number").first.inner_text()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Explain")
     assert row.startswith("Explain row ")
-    expect(page.locator("main")).to_contain_text(f"{100 * float(score):.1f}"[:4])  # there in percent
+    expect(page.locator("main")).to_contain_text(score.rstrip("%")[:4])
     page.go_back()  # the portfolio is still there
     expect(page.locator(".view[data-state=drawn]")).to_be_visible()
     assert len(weights(page)) == 10
@@ -631,11 +635,11 @@ def test_decimal_commas_are_read(
     page.locator("#filter-to").fill("0,05")
     page.get_by_role("button", name="Pick", exact=True).click()
     count = int((expected["explained_value"] <= 0.05).sum())
-    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 5%.")
     page.locator("#filter-to").fill("a lot")
     page.get_by_role("button", name="Pick", exact=True).click()
     expect(page.get_by_text("'a lot' is no number")).to_be_visible()
-    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 5%.")
     costs = [row[-1] for row in cells(page, "[aria-label='Rates by group']")]
     page.locator("#cost-bad").fill("2,5")
     page.locator("#cost-good").fill("0,5")

@@ -120,6 +120,15 @@ def test_300_features_are_searched_and_the_largest_are_listed(page: Page, gatewa
     assert page.evaluate("document.documentElement.scrollHeight") < 4000
 
 
+def test_beside_an_array_features_are_shown_and_no_row_is_asked_for(page: Page, gateway: str) -> None:
+    page.goto(f"{gateway}/console/#references?model=two_inputs")
+    expect(page.locator(".spreads figcaption")).to_have_text(["age", "debts"])
+    expect(page.locator(MOVES)).to_have_text(
+        "No form can fill in history: nothing is computed here of a row."
+    )
+    expect(page.get_by_role("link", name="Choose a row")).to_have_count(0)  # Explain shows no such model
+
+
 def test_words_are_told_by_their_shares(page: Page, gateway: str) -> None:
     opened(page, gateway, model="words")
     shares = models.table(400)["housing"][:60].value_counts(normalize=True)

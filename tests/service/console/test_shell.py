@@ -154,6 +154,17 @@ def test_an_address_of_another_explainer_says_so(page: Page, gateway: str) -> No
 
 
 @pytest.mark.full
+def test_a_wide_screen_is_used(page: Page, gateway: str) -> None:
+    page.set_viewport_size({"width": 2560, "height": 1440})
+    page.goto(f"{gateway}/console/#explain?model=credit")
+    columns = page.locator(".fields")
+    expect(columns).to_be_visible()
+    count = columns.evaluate("(one) => getComputedStyle(one).gridTemplateColumns.split(' ').length")
+    assert count == 3  # fields beside each other, not two in a narrow strip
+    assert page.evaluate("document.querySelector('main').clientWidth") > 0.8 * 2560
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 1280])
 def test_light_dark_and_narrow(page: Page, gateway: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})

@@ -27,7 +27,7 @@ from tests.service.api.test_decisions import LENDER
 from tests.service.conftest import serving
 from tests.service.decisions.decided import NETWORK, TABLE, WORDS
 from tests.service.decisions.test_grpc import decisions, request
-from tests.service.grpc_end import grpc_end
+from tests.service.grpc_end import grpc_end, refused
 
 
 def both(text: str, other: str) -> dict[str, str]:
@@ -274,3 +274,56 @@ def test_a_replay_compares_the_first_language(url: str, settings: Settings) -> N
         assert not Replayer(settings).replay(ledger.read(decision["id"])).differences
     finally:
         ledger.close()
+
+
+@pytest.mark.parametrize("name", ["home", "group", "double"])
+async def test_a_decision_is_answered_in_the_language_that_was_asked_for(
+    url: str, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    """The trail keeps the first language, over HTTP and gRPC; a repeated key may ask for another one."""
+    path, key = f"{url}/v1/models/{name}:decide", {"Idempotency-Key": f"language-{name}"}
+    own = Settings(repository=settings.repository, request_timeout_s=60, state=tmp_path / "state")
+    answers = {}
+    async with grpc_end(own) as end:
+        for language in ("de", "en", None):
+            body = {"instances": ROWS[name], "language": language}
+            answers[language] = patient.post(path, json=body, headers=key).json()["decisions"]
+            asked = {} if language is None else {"language": language}
+            dry = patient.post(path, json=body | {"dry_run": True}).json()["decisions"]
+            over_grpc = decisions(await end.stub.ModelInfer(request(f"{name}:decide", ROWS[name], **asked)))
+            for each, other, one in zip(dry, over_grpc, answers[language], strict=True):
+                assert {**each, "id": ""} == {**other, "id": ""} == {**one, "id": ""}
+        wrong = request(f"{name}:decide", ROWS[name], language="fr")
+        await refused(end.stub.ModelInfer(wrong), "INVALID_ARGUMENT", "the decision profile has 'en', 'de'")
+    assert answers[None] == answers["en"]
+    for german, english in zip(answers["de"], answers["en"], strict=True):
+        record = patient.get(f"{url}/v1/decisions/{english['id']}").json()["answer"]
+        assert record == english
+        texts = [(reason["text"], reason["shown"]) for reason in german["reasons"]]
+        assert not [word for word in ENGLISH if word in str(texts)]
+        letters = letter(url, english, "?language=de")["text"] if english["decision"] == "decline" else ""
+        assert all(text in letters for text, _ in texts if letters)
+        codes = [[reason["code"] for reason in each["reasons"]] for each in (german, english)]
+        assert codes[0] == codes[1]
+    answer = patient.post(path, json={"instances": ROWS[name], "language": "fr"})
+    assert (answer.status_code, "has 'en', 'de'" in answer.json()["detail"]) == (422, True)
+    assert patient.post(path, json={"instances": ROWS[name], "language": 1}).status_code == 400
+
+
+def test_a_decision_of_another_profile_is_in_its_own_language(folder: Path, tmp_path: Path) -> None:
+    models, key = tmp_path / "models", {"Idempotency-Key": "k"}
+    own = Settings(repository=models, request_timeout_s=60)
+    for name in ("group", "group_explain"):
+        shutil.copytree(folder / name, models / name)
+    with serving(create_app(own, create_backend(own))) as address:
+        body = {"instances": ROWS["group"]}
+        first = patient.post(f"http://{address}/v1/models/group:decide", json=body, headers=key).json()
+    network = mlp((5, 64, 64, 1), last="Sigmoid")
+    compile_model(
+        network, DeepShap(rows(7, 5)), feature_names=NAMES, decision=GROUP | {"threshold": 0.53}
+    ).write(models, "group")
+    with serving(create_app(own, create_backend(own))) as address:
+        path = f"http://{address}/v1/models/group:decide"
+        assert patient.post(path, json=body, headers=key).json() == first
+        answer = patient.post(path, json=body | {"language": "de"}, headers=key)
+        assert (answer.status_code, "is another one since" in answer.json()["detail"]) == (409, True)

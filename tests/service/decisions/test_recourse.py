@@ -237,3 +237,29 @@ def test_an_entry_with_other_rules_gets_a_finder_of_its_own(folder: Path, settin
     search = RecourseSearch(create_app(settings, create_backend(settings)).state.gateway.plane)
     levers = [len(search._finder(entry, entry.manifest).actionable) for entry in (old, new) if entry.manifest]
     assert levers == [len(NAMES), 0]
+
+
+def with_key(url: str, key: str, name: str = "trees", **members: Any) -> tuple[int, Any]:
+    body, headers = {"instances": ROWS[name]} | members, {"Idempotency-Key": key}
+    answer = patient.post(f"{url}/v1/models/{name}:decide", json=body, headers=headers)
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["without", "with"])
+async def test_a_key_repeats_the_same_request_alone(
+    url: str, settings: Settings, tmp_path: Path, asked: bool
+) -> None:
+    """An answer without recourse is no answer to who asks for it, nor the other way round."""
+    told = f"was used {'with' if asked else 'without'} recourse"
+    status, first = with_key(url, told.replace(" ", "-"), recourse=asked)
+    assert (status, with_key(url, told.replace(" ", "-"), recourse=asked)) == (200, (200, first))
+    status, refusal = with_key(url, told.replace(" ", "-"), recourse=not asked)
+    assert (status, told in refusal["detail"]) == (409, True), refusal
+    own = Settings(repository=settings.repository, request_timeout_s=60, state=tmp_path / "state")
+    async with grpc_end(own) as end:
+        once, other = (
+            request("trees:decide", ROWS["trees"], idempotency_key="k", recourse=flag)
+            for flag in (asked, not asked)
+        )
+        assert decisions(await end.stub.ModelInfer(once)) == decisions(await end.stub.ModelInfer(once))
+        await refused(end.stub.ModelInfer(other), "FAILED_PRECONDITION", told)

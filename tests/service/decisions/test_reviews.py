@@ -1,6 +1,7 @@
 """Contests and reviews: states, links, what notice and receipt say, replays, and what the trail keeps."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from rationale import DeepShap, compile_model
 from rationale.decisions.notice import notice
 from rationale.errors import InvalidOptionError
 from rationale_service.app import create_app, create_backend
@@ -23,12 +25,13 @@ from rationale_service.decisions.cases import link_faults, standing_notice
 from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
 from rationale_service.settings import Settings
+from tests.compiler.models import NAMES, mlp, rows
 from tests.service import patient
 from tests.service.child import until
 from tests.service.conftest import serving
 from tests.service.decisions.audit.conftest import key_pair
 from tests.service.decisions.audit.postgres import postgres
-from tests.service.decisions.decided import INSTANCES, Decided
+from tests.service.decisions.decided import INSTANCES, NETWORK, Decided
 from tests.service.security.test_keys import key_file
 
 ROW = next(row for row in INSTANCES["net"] if row["bankruptcies"])  # declines, whatever its score
@@ -220,7 +223,10 @@ def test_a_repeated_key_gives_the_same_answer(url: str, verb: str, body: dict[st
         ("review", {"reviewer": "M", "decision": "decline"}, 422, "at least one"),
         ("review", {"reviewer": "M", "instance": BETTER, "reasons": [{"text": "x"}]}, 422, "reasons"),
         ("review", {"reviewer": "M", "decision": "decline", "reasons": [{"text": "\0"}]}, 422, "NUL"),
-        ("review", {"reviewer": "M", "instance": {"age": 1}}, 422, "missing"),
+        ("review", {"reviewer": "M", "instance": {"age": 1}}, 422, "instance: missing"),
+        ("review", {"reviewer": "M", "instance": BETTER | {"age": "1"}}, 422, "instance: feature 'age'"),
+        ("review", {"reviewer": "M", "instance": BETTER | {"b": 1}}, 422, "instance: unknown feature 'b'"),
+        ("review", {"reviewer": "M", "instance": BETTER | {"age": 1e39}}, 422, "finite"),
         ("review", {"reviewer": "M" * 256, "decision": "approve"}, 422, "255"),
         ("review", {"reviewer": "M\nN", "decision": "approve"}, 422, "line end"),
         ("review", {"reviewer": "\u202eM", "decision": "approve"}, 422, "nobody sees"),
@@ -230,6 +236,7 @@ def test_what_is_refused(url: str, verb: str, body: dict[str, Any], status: int,
     first = decide(url)
     answer = ask(url, first["id"], verb, body)
     assert (answer.status_code, told in answer.text) == (status, True), answer.text
+    assert "instances[" not in answer.text
     assert len(case(url, first["id"])["events"]) == 1
     assert ask(url, "0" * 32, verb, {"reason": "x"} if verb == "contest" else DECLINE).status_code == 404
 
@@ -308,6 +315,36 @@ def test_another_entry_corrects_nothing(url: str, settings: Settings) -> None:
     Correction(Case([first]), "M").check(of["net"])
     with pytest.raises(ConflictError, match="another entry"):
         Correction(Case([first]), "M").check(of["margin"])
+
+
+@pytest.mark.parametrize("profile", ["the same", "another"])
+def test_an_entry_that_was_loaded_again(decided: Decided, tmp_path: Path, profile: str) -> None:
+    """The same entry corrects inputs as before; of another profile only a person's judgment is taken."""
+    models = tmp_path / "models"
+    for name in ("net", "net_explain"):
+        shutil.copytree(Path(decided.settings.repository) / name, models / name)
+    settings = Settings(repository=models, state=tmp_path / "state", request_timeout_s=60)
+    network, references = mlp((5, 64, 64, 1), last="Sigmoid"), DeepShap(rows(7, 5))
+    rules = NETWORK if profile == "the same" else NETWORK | {"threshold": 0.53, "refer": [0.53, 0.54]}
+    correction = {"reviewer": "M", "instance": BETTER}
+    with serving(create_app(settings, create_backend(settings))) as address:
+        url = f"http://{address}"
+        first, other = decide(url), decide(url)
+        before = answered(ask(url, other["id"], "review", correction))
+        compile_model(network, references, feature_names=NAMES, decision=rules).write(models, "net")
+        for name in ("net", "net_explain"):
+            assert patient.post(f"{url}/v2/repository/models/{name}/load").status_code == 200
+        answer = ask(url, first["id"], "review", correction)
+        if profile == "the same":
+            same = {"decision", "score", "attributions", "difference", "reasons"}
+            assert {name: answered(answer)[name] for name in same} == {name: before[name] for name in same}
+            assert answered(ask(url, first["id"], "replay"))["same"]
+        else:
+            assert (answer.status_code, "another entry than 'net' is now" in answer.text) == (409, True)
+            assert len(case(url, first["id"])["events"]) == 1
+        answered(ask(url, first["id"], "contest", {"reason": TEXT}))
+        judgment = answered(ask(url, first["id"], "review", DECLINE))
+        assert case(url, first["id"])["standing"] == judgment["id"]
 
 
 def test_links_that_are_wrong_show(url: str, settings: Settings) -> None:
@@ -437,6 +474,42 @@ def test_with_postgresql(decided: Decided, tmp_path: Path) -> None:
                 "decisions"
             ]
             assert [row["kind"] for row in found] == ["judgment", "contest", "decision"]
+
+
+def test_erasure_and_retention_with_postgresql(decided: Decided, tmp_path: Path) -> None:
+    """An erasure takes the inputs of the whole case; a case whose first decision is gone is over."""
+    (tmp_path / "key").write_text("k" * 44)
+    with postgres() as server:
+        settings = Settings(
+            repository=decided.settings.repository,
+            state=tmp_path / "state",
+            audit=server.new_schema(),
+            audit_inputs="sealed",
+            audit_key_file=tmp_path / "key",
+            request_timeout_s=60,
+        )
+        ledger = open_ledger(settings, is_made=True)
+        with serving(create_app(settings, create_backend(settings))) as address:
+            url = f"http://{address}"
+            erased, pruned = decide(url), decide(url)
+            for first in (erased, pruned):
+                answered(ask(url, first["id"], "contest", {"reason": TEXT}))
+            corrected = answered(ask(url, erased["id"], "review", {"reviewer": "M", "instance": BETTER}))
+            erase(ledger.store, erased["id"], key_pair(tmp_path).private)
+            whole = ledger.case_of(ledger.read(erased["id"]))
+            assert [event.kept for event in whole.events] == ["erased"] * 3
+            assert case(url, erased["id"])["events"][1]["words"] is None
+            assert ask(url, erased["id"], "replay").status_code == 409
+            judgment = answered(ask(url, erased["id"], "review", DECLINE))
+            assert case(url, corrected["id"])["standing"] == judgment["id"]
+            contest = ledger.case_of(ledger.read(pruned["id"])).events[1]
+            assert ledger.store.prune(contest.time) >= 1
+            for verb, body in (("contest", {"reason": TEXT}), ("review", DECLINE)):
+                assert ask(url, pruned["id"], verb, body).status_code == 404
+                assert ask(url, contest.id, verb, body).status_code in (404, 409)
+            faults = [*verify(ledger.store, kept_since=contest.time)][:-1]
+            assert faults == []
+        ledger.close()
 
 
 def test_what_waits_is_counted(decided: Decided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,21 @@ def test_an_entry_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ha
         store.state.close()
 
 
+@pytest.mark.parametrize("recorded", ["", "0" * 64, "the digest of another entry"])
+def test_an_entry_that_is_not_the_recorded_one_is_not_unpacked(tmp_path: Path, recorded: str) -> None:
+    """Nor is one without a recorded digest: whoever writes to the bucket could put any file there."""
+    blobs = Blobs(f"file://{tmp_path}/blobs")
+    with contextlib.closing(State(tmp_path / "state")) as state:
+        store = ArtifactStore(tmp_path / "models", state, blobs)
+        folder = store.staging() / "net_explain_1"
+        (folder / "1").mkdir(parents=True)
+        store.keep(folder, "d")
+        artifact = Artifact("d", "net_explain_1", "net", "m", None, 5, sha256=recorded)
+        with pytest.raises(StateUnavailableError, match="is not the file that was recorded"):
+            store.fetch(artifact)
+        assert not store.served(artifact.entry)
+
+
 @pytest.mark.parametrize("entry_name", ["a", "z"])
 def test_old_copies_go_and_a_repository_of_ones_own_stays(tmp_path: Path, entry_name: str) -> None:
     state = State(tmp_path / "kept")

@@ -12,10 +12,15 @@ from typer.testing import CliRunner
 
 from rationale import DeepShap, ExactShap, OpenReferences, TreeShap, compile_model
 from rationale_service.cli.main import app
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.audit.retention import erase
+from rationale_service.errors import InvalidInputError, MalformedError, UnknownResourceError
 from rationale_service.protocols.grpc.servicer import infer
 from rationale_service.security.keys import Scope, new_key
+from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.references import trees as forest
+from tests.service.decisions.audit.conftest import key_pair
 from tests.service.decisions.decided import NETWORK, TABLE
 from tests.service.explaining import Gate, administered
 from tests.service.references.request_time import (
@@ -216,6 +221,86 @@ async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa:
     assert compared[0]["detail"] == {"compare_with": ids}
 
 
+def by_ids(*ids: str, x: np.ndarray = X) -> pb.ModelInferRequest:
+    """Return a request over gRPC whose rows are compared with decisions."""
+    message = pb.ModelInferRequest(model_name="net_explain")
+    message.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    message.raw_input_contents.append(x.tobytes())
+    message.parameters["compare_with"].string_param = ",".join(ids)
+    return message
+
+
+async def test_ids_that_are_wrong_over_grpc(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    """Unknown ones, those of another model, thousands, none, and parameters of another type."""
+    async with administered(deciding) as client:
+        handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
+        own, others = await decided(client), await decided(client, "other")
+        message = by_ids(*own)
+        assert len((await infer(handler, message, None)).parameters["references"].string_param) == 64
+        refusals: list[tuple[list[str], type[Exception], str]] = [
+            (["0" * 32], UnknownResourceError, "no decision"),
+            (["x"], UnknownResourceError, "32 digits"),
+            (["", own[0]], UnknownResourceError, "32 digits"),
+            (["../" + own[0]], UnknownResourceError, "32 digits"),
+            ([others[0]], InvalidInputError, "is not of the model 'net'"),
+            ([*own[:2], others[0]], InvalidInputError, "is not of the model 'net'"),
+            (own[:2], InvalidInputError, "2 rows for 3"),
+            (own * 1000, InvalidInputError, "3000 decisions, more than 1000"),
+            ([""], MalformedError, "must be a name"),
+        ]
+        for ids, kind, told in refusals:
+            with pytest.raises(kind, match=told):
+                await infer(handler, by_ids(*ids), None)
+        for name, value in (("int64_param", 1), ("bool_param", True), ("double_param", 0.5)):
+            message = by_ids(*own)
+            setattr(message.parameters["compare_with"], name, value)
+            with pytest.raises(MalformedError, match="compare_with must be a name"):
+                await infer(handler, message, None)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+async def test_partners_that_are_no_numbers(client: httpx.AsyncClient, value: float) -> None:
+    """Over gRPC as raw tensors, and over v1, whose JSON has no such numbers."""
+    handler, partners = client.app.state.gateway.handler, PARTNERS.copy()  # type: ignore[attr-defined]
+    partners[1, 2] = value
+    message = pb.ModelInferRequest(model_name="net_explain")
+    for name, array in (("x", X), ("x_compare_with", partners)):
+        message.inputs.add(name=name, datatype="FP32", shape=array.shape)
+        message.raw_input_contents.append(array.tobytes())
+    with pytest.raises(InvalidInputError, match="rows of compare_with of 'x' hold"):
+        await infer(handler, message, None)
+    body = json.dumps({"instances": X.tolist(), "compare_with": partners.tolist()})
+    answer = await client.post("/v1/models/net:explain", content=body)
+    assert answer.status_code == 400
+    for wrong in (None, "1", 1e39):
+        named: list[list[Any]] = PARTNERS.tolist()
+        named[1][2] = wrong
+        answer = await client.post(
+            "/v1/models/net:explain", json={"instances": X.tolist(), "compare_with": named}
+        )
+        assert (answer.status_code, "compare_with" in answer.json()["detail"]) == (422, True), answer.text
+
+
+async def test_partners_whose_inputs_were_erased(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    key = deciding / "audit.key"
+    key.write_bytes(b"k" * 44)
+    key.chmod(0o600)
+    async with administered(deciding, audit_inputs="sealed", audit_key_file=key) as client:
+        handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
+        ids = await decided(client)
+        assert (await infer(handler, by_ids(*ids), None)).parameters["references"].string_param
+        settings = Settings(repository=deciding / "models", audit_inputs="sealed", audit_key_file=key)
+        ledger = open_ledger(settings)
+        erase(ledger.store, ids[1], key_pair(deciding).private)
+        ledger.close()
+        with pytest.raises(InvalidInputError, match=f"{ids[1]} are erased in the trail: send the row"):
+            await infer(handler, by_ids(*ids), None)
+        body = {"instances": TABLE[3:6], "compare_with": ids}
+        answer = await client.post("/v1/models/net:explain", json=body)
+        assert (answer.status_code, "are erased in the trail" in answer.json()["detail"]) == (422, True)
+        assert (await infer(handler, by_ids(ids[0]), None)).parameters["references"].string_param
+
+
 async def test_decisions_need_the_scope_that_reads_them(deciding: Path, quick: Gate, tmp_path: Path) -> None:  # noqa: ARG001
     tokens, tables = {}, []
     for name, scopes in (
@@ -256,3 +341,59 @@ async def test_a_decision_takes_no_partner(deciding: Path, quick: Gate) -> None:
         answer = await client.post("/v1/models/net:decide", json=body)
         assert answer.status_code == 422
         assert "'compare_with' is of explanations" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("compare_with", PARTNERS.tolist()),
+        ("compare_with", ["0" * 32]),
+        ("references", R.tolist()),
+        ("reference_weights", [1.0]),
+        ("reference_set", "s"),
+        ("explainer", "e"),
+    ],
+    ids=["rows", "ids", "references", "weights", "set", "explainer"],
+)
+async def test_a_prediction_takes_no_partner(client: httpx.AsyncClient, member: str, value: Any) -> None:
+    path, body = "/v1/models/net:predict", {"instances": X.tolist()}
+    answer = await client.post(path, json=body | {member: value})
+    assert answer.status_code == 422
+    assert f"'{member}' is of explanations" in answer.json()["detail"]
+    assert (await client.post(path, json=body | {member: None})).status_code == 200
+
+
+async def test_a_plain_model_takes_no_partner(client: httpx.AsyncClient) -> None:
+    """Over the Open Inference Protocol, by HTTP and gRPC."""
+    inputs = [{"name": "x", "shape": X.shape, "datatype": "FP32", "data": X.tolist()}]
+    body: dict[str, Any] = {"inputs": inputs, "parameters": {"compare_with": "0" * 32}}
+    answer = await client.post("/v2/models/net/infer", json=body)
+    assert (answer.status_code, "'compare_with' applies to explain" in answer.text) == (422, True)
+    message = pb.ModelInferRequest(model_name="net")
+    message.inputs.add(name="x", datatype="FP32", shape=X.shape)
+    message.raw_input_contents.append(X.tobytes())
+    message.parameters["compare_with"].string_param = "0" * 32
+    with pytest.raises(InvalidInputError, match="'compare_with' applies to explain"):
+        await infer(client.app.state.gateway.handler, message, None)  # type: ignore[attr-defined]
+
+
+async def test_ids_and_rows_are_not_mixed(client: httpx.AsyncClient) -> None:
+    partners = ["0" * 32, *PARTNERS[1:].tolist()]
+    for mixed in (partners, partners[::-1]):
+        body = {"instances": X.tolist(), "compare_with": mixed}
+        answer = await client.post("/v1/models/net:explain", json=body)
+        assert answer.status_code == 400
+        assert "both ids of decisions and rows" in answer.json()["detail"]
+
+
+async def test_a_decision_whose_inputs_came_whole(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+    """By features or as a list, the recorded row is the same; what knock-outs read is no part of it."""
+    whole = [{"x": [row[name] for name in NAMES], "bankruptcies": 0} for row in TABLE[:3]]
+    async with administered(deciding) as client:
+        answer = await client.post("/v1/models/net:decide", json={"instances": whole})
+        assert answer.status_code == 200, answer.text
+        ids = [decision["id"] for decision in answer.json()["decisions"]]
+        bodies = ({"instances": TABLE[3:6], "compare_with": partners} for partners in (ids, TABLE[:3]))
+        by_id, by_row = [await client.post("/v1/models/net:explain", json=body) for body in bodies]
+        assert by_id.status_code == 200, by_id.text
+        assert by_id.json() == by_row.json()

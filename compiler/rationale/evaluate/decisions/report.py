@@ -11,11 +11,12 @@ from rich.table import Table
 from rationale.artifact.folder import write
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS
-from rationale.evaluate.decisions.measures import DecisionReport, cell_text
+from rationale.evaluate.decisions.measures import DecisionReport, GroupRates, cell_text
 from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.report import csv_of, json_of
 from rationale.pictures.figures import levels
-from rationale.pictures.markup import element, page
+from rationale.pictures.markup import element, number_table, page
+from rationale.pictures.numbers import number
 
 DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
 PAGE = "report.html"
@@ -46,19 +47,21 @@ def _table(title: str, *columns: str) -> Table:
 
 def _outcomes(report: DecisionReport) -> Table:
     count = len(report.file.rows)
-    table = _table(f"Decisions: {count} rows, threshold {profile_of(report.manifest).profile.threshold:g}")
+    table = _table(
+        f"Decisions: {count:,} rows, threshold {number(profile_of(report.manifest).profile.threshold)}"
+    )
     table.add_column("")
     table.add_column("rows", justify="right")
     table.add_column("share", justify="right")
     for outcome, rows in report.outcomes.items():
-        table.add_row(outcome, str(rows), _percent(rows / count))
-    table.add_row("declined by a knock-out", str(report.knocked_out), _percent(report.knocked_out / count))
+        table.add_row(outcome, f"{rows:,}", _percent(rows / count))
+    table.add_row("declined by a knock-out", f"{report.knocked_out:,}", _percent(report.knocked_out / count))
     for cause, rows in report.without_reasons.items():
-        table.add_row(f"without reasons: {cause}", str(rows), _percent(rows / count))
+        table.add_row(f"without reasons: {cause}", f"{rows:,}", _percent(rows / count))
     gaps = report.gaps
     largest = "–" if gaps.largest is None else f"{gaps.largest:.1e}"
     above = f"gap above {gaps.tolerance:.1e} (largest {largest})"
-    table.add_row(above, str(gaps.above), _percent(gaps.above / count))
+    table.add_row(above, f"{gaps.above:,}", _percent(gaps.above / count))
     return table
 
 
@@ -66,13 +69,13 @@ def _reasons(report: DecisionReport) -> Table:
     stays = [f"stays by {name}" if name != DRAWS else "of draws" for name in _survivals(report)]
     declines = report.outcomes["decline"]
     columns = ("code", "text", "declines", "share", "first", "weight")
-    table = _table(f"Principal reasons of {declines} declines", *columns)
+    table = _table(f"Principal reasons of {declines:,} declines", *columns)
     table.columns[1].justify = "left"
     for column in stays:
         table.add_column(column, justify="right")
     for reason in report.reasons[:SHOWN]:
         text = reason.text if len(reason.text) <= _TEXT else f"{reason.text[: _TEXT - 1]}…"
-        counts = (str(reason.declines), _percent(reason.declines / declines), str(reason.first))
+        counts = (f"{reason.declines:,}", _percent(reason.declines / declines), f"{reason.first:,}")
         survival = (_percent(reason.survival.get(name)) for name in _survivals(report))
         table.add_row(reason.code, text, *counts, _percent(reason.share), *survival)
     if len(report.reasons) > SHOWN:
@@ -108,11 +111,19 @@ def _groups(report: DecisionReport) -> Table:
     columns = ("group", "rows", "approved", "referred", "declined", "ratio of approvals")
     table = _table("Protected groups: each rate of approvals over the highest", *columns)
     for group in report.groups:
-        name = f"{group.column} = {cell_text(group.value)}" + " (small)" * group.small
+        name = _group_name(report, group) + " (small)" * group.small
         ratio = "–" if group.ratio is None else f"{group.ratio:.2f}"
         rates = map(_percent, (group.approved, group.referred, group.declined))
-        table.add_row(name, str(group.rows), *rates, ratio)
+        table.add_row(name, f"{group.rows:,}", *rates, ratio)
     return table
+
+
+def _group_name(report: DecisionReport, group: GroupRates) -> str:
+    """Return a group in the profile's words, such as Sex = female."""
+    profile = profile_of(report.manifest).profile
+    rule = profile.features.get(group.column)
+    label = None if rule is None or group.value is None else rule.label(group.value)
+    return f"{profile.title(group.column)} = {label or cell_text(group.value)}"
 
 
 def _label(report: DecisionReport) -> Table:
@@ -155,19 +166,18 @@ def _page_elements(report: DecisionReport) -> Iterator[Element]:
     declines = report.outcomes["decline"]
     if report.reasons:
         shares = [(f"{r.code} {r.text}", 100 * r.declines / declines) for r in report.reasons[:SHOWN]]
-        yield levels("Principal reasons", f"% of {declines} declines", shares)
+        yield levels("Principal reasons", f"% of {declines:,} declines", shares)
     if report.agreements:
         shares = [(agreement.name, 100 * agreement.same_set) for agreement in report.agreements]
         yield levels("The same reasons by other references", f"% of {report.by_score} declines", shares)
     if report.groups:
-        approved = [(f"{g.column} = {cell_text(g.value)}", 100 * g.approved) for g in report.groups]
+        approved = [(_group_name(report, group), 100 * group.approved) for group in report.groups]
         yield levels("Approvals by protected group", "% of each group's rows", approved)
     for table in tables(report):
-        head = element("tr", *(element("th", str(column.header), scope="col") for column in table.columns))
-        cells = zip(*(column.cells for column in table.columns), strict=True)
-        rows = (element("tr", *(element("td", str(cell)) for cell in row)) for row in cells)
-        table_element = element("table", element("thead", head), element("tbody", *rows))
-        yield element("figure", element("figcaption", str(table.title)), table_element)
+        heads = [(str(column.header), column.justify == "right") for column in table.columns]
+        rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
+        numbers = number_table(heads, rows, str(table.title))
+        yield element("figure", element("figcaption", str(table.title)), numbers)
 
 
 def _json(report: DecisionReport, data: Path, seed: int) -> bytes:

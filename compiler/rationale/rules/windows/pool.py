@@ -82,7 +82,8 @@ def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
 
 
 def _unpool_cost(site: Site) -> float:
-    return math.inf if site.deployment.is_portable else 1.0  # neither OpenVINO nor TensorRT has MaxUnpool
+    # Neither OpenVINO nor TensorRT has MaxUnpool, and ONNX Runtime has it on the CPU only.
+    return math.inf if site.deployment.is_portable or site.deployment.provider != "cpu" else 1.0
 
 
 @send_back.variant("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)

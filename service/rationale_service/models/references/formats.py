@@ -101,10 +101,12 @@ def check_rows(
     manifest: Manifest | None,
     weights: Any = None,
     features: tuple[str, ...] | None = None,
+    called: str = "references",
 ) -> ReferenceRows:
     """Convert reference rows → the dtypes of the entry's inputs.
 
     Args:
+        called: the member of the request that they are.
         manifest: manifest with the inputs that take missing values and the texts that the model refuses.
 
     Raises:
@@ -114,17 +116,18 @@ def check_rows(
     unknown = [name[:80] for name in arrays_by_input if name not in specs]
     if unknown or not arrays_by_input:
         raise InvalidInputError(
-            f"references are given for {unknown[:10] or 'nothing'}; model '{entry.name}' takes {list(specs)}"
+            f"{called} are given for {unknown[:10] or 'nothing'}; model '{entry.name}' takes {list(specs)}"
         )
     missing = frozenset[str]() if manifest is None else manifest.takes_missing
     arrays = {
-        name: _fit(specs[name], array, missing=name in missing) for name, array in arrays_by_input.items()
+        name: _fit(specs[name], array, f"{called} of '{name}'", missing=name in missing)
+        for name, array in arrays_by_input.items()
     }
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
-        raise InvalidInputError(f"every input needs the same number of references, not {counts}")
+        raise InvalidInputError(f"every input needs the same number of {called}, not {counts}")
     for row, fault in manifest.refused_texts(arrays) if manifest else ():
-        raise InvalidInputError(f"references, row {row}: {fault}")
+        raise InvalidInputError(f"{called}, row {row}: {fault}")
     return ReferenceRows(arrays, _check_weights(weights, next(iter(counts.values()))), features)
 
 
@@ -200,9 +203,9 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
     return {explained[0]: table.arrays[None]}
 
 
-def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
+def _fit(spec: TensorSpec, array: Array, named: str, *, missing: bool) -> Array:
     """Convert rows → the input's dtype: floats are rounded, other values must stay equal."""
-    dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
+    dtype = DTYPES[spec.datatype]
     is_text = dtype.kind == "O"
     if array.dtype.kind not in ("OU" if is_text else "fiub"):
         raise InvalidInputError(f"{named} hold {array.dtype}; the model takes {spec.datatype}")

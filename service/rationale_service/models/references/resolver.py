@@ -158,7 +158,8 @@ class ReferenceResolver:
         if missing:
             raise InvalidInputError(f"rows to compare with are missing: {', '.join(missing)}")
         arrays = {tensor: inputs[name] for name, tensor in partners.items()}
-        rows = check_rows(arrays, plane.repository.entry(manifest.model), manifest)
+        model = plane.repository.entry(manifest.model)
+        rows = check_rows(arrays, model, manifest, called="rows of compare_with")
         count = _count(model_inputs)
         if rows.count not in (1, count):
             raise InvalidInputError(

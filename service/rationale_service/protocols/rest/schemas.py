@@ -265,6 +265,11 @@ class Applicants(BaseModel):
     application_ids: list[str | None] | None = Field(
         None, description="your own id of each instance's application, by which decisions are found again"
     )
+    language: str | None = Field(
+        None,
+        description="language of the reasons' texts, one of the profile's; by default its first, which the "
+        "audit trail keeps",
+    )
     dry_run: bool | None = Field(
         None, description="whether to tell what would be decided, and to record nothing: not with a key"
     )

@@ -20,6 +20,7 @@ from rationale_service.engine.request import InferenceAnswer, InferenceRequest, 
 from rationale_service.errors import MalformedError, NotExplainableError
 from rationale_service.handlers import EXPLAIN, INFER
 from rationale_service.protocols.instances import (
+    CHOOSING,
     DECISION_BYTES,
     MOST_DECISIONS,
     check_rows,
@@ -214,13 +215,16 @@ def _json(content: dict[str, Any]) -> Response:
 
 
 def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
-    """Decode instances; ignore members for explanations.
+    """Decode instances; note members for explanations as faults.
 
     Raises:
         MalformedError: if the body is no JSON, or no request of this protocol.
         TooLargeError: if it has too many rows or values.
     """
     message, faults = _message(request, body), Faults()
+    for name in CHOOSING:
+        if message.get(name) is not None:
+            faults.note(f"'{name}' is of explanations, and nothing is explained here: ask `:explain`")
     return InferenceRequest(instances=RequestRows(_instances(message, body, faults)), faults=faults)
 
 
@@ -239,6 +243,10 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
         raise MalformedError("compare_with must be a list: of ids of decisions, or of rows as instances is")
     ids = tuple(partner for partner in partners or () if isinstance(partner, str))
     are_ids = partners is not None and len(ids) == len(partners)
+    if ids and not are_ids:
+        raise MalformedError(
+            "compare_with has both ids of decisions and rows: send ids alone, or rows alone in a request"
+        )
     return InferenceRequest(
         instances=RequestRows(rows, references, weights, None if are_ids else partners),
         faults=faults,

@@ -292,6 +292,33 @@ def test_the_files(statistics: DecisionReport, tmp_path: Path) -> None:
     assert "sex = empty (small)" in result.stdout
 
 
+def test_groups_have_the_profiles_words_and_numbers_are_grouped(tmp_path: Path) -> None:
+    model = parsed(
+        "g (float[N, 2] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((2, 1), np.float32)}
+    )
+    rows = np.stack([np.linspace(-1, 1, 1200), np.arange(1200) % 3], axis=1).astype(np.float32)
+    features = {
+        "income": {"reason": "I"},
+        "sex": {"reason": "S", "title": "Sex", "categories": {"0": "female", "1": "male"}, "open": True},
+    }
+    profile = {"output": "y", "threshold": 0.5, "adverse": "above", "features": features}
+    profile["reasons"] = {"I": "Income", "S": "Sex"}
+    compiled = compile_model(model, DeepShap(rows[:9]), feature_names=["income", "sex"], decision=profile)
+    compiled.write(tmp_path, "m")
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="income,sex", comments="")
+    arguments = [str(tmp_path / "rows.csv"), "m", "--repository", str(tmp_path), "--group", "sex"]
+    result = call(*arguments, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    page = Page((tmp_path / "out" / "report.html").read_text("utf-8"))
+    names = [name for name, _ in page.rows()[-3:]]
+    assert names == ["Sex = female", "Sex = male", "Sex = 2"]
+    assert [name for name in names if name in page.of("table")[-1].text] == names
+    assert "Decisions: 1,200 rows, threshold 0.5" in [seen.text for seen in page.of("figcaption")]
+    assert [seen.text for seen in page.of("th", "number")][:2] == ["rows", "share"]
+    whole = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [group["value"] for group in whole["groups"]] == [0, 1, 2]  # as the data has them
+
+
 @pytest.mark.usefixtures("here")
 def test_decisions_csv_has_the_rows_ids_groups_and_labels(tmp_path: Path) -> None:
     records = list(csv.DictReader(Path("data.csv").read_text().splitlines()))

@@ -114,8 +114,15 @@ def test_it_is_killed_while_people_review_with_postgresql(tmp_path: Path, server
 
 
 @pytest.mark.slow
-def test_it_is_killed_a_hundred_times_while_people_review(tmp_path: Path) -> None:
+def test_it_is_killed_a_hundred_times_while_people_review_with_sqlite(tmp_path: Path) -> None:
     killed(tmp_path, f"sqlite:///{tmp_path / 'audit.sqlite3'}", MANY_TIMES, is_reviewing=True)
+
+
+@pytest.mark.slow
+def test_it_is_killed_a_hundred_times_while_people_review_with_postgresql(
+    tmp_path: Path, server: Postgres
+) -> None:
+    killed(tmp_path, server.new_schema(), MANY_TIMES, is_reviewing=True)
 
 
 def killed(folder: Path, url: str, times: int, *, is_reviewing: bool = False) -> None:

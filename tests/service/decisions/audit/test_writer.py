@@ -358,6 +358,7 @@ async def test_a_thread_that_hangs_is_told_by_another(
     monkeypatch.setattr(writer, "_STUCK_S", 0.2)
     monkeypatch.setattr(writer, "_STUCK_AGAIN_S", 0.2)
     monkeypatch.setattr(writer, "_WATCH_S", 0.02)
+    monkeypatch.setattr(writer, "_LOOK_S", 60.0)  # during an outage it is looked at more often
     hangs, thawed = threading.Event(), threading.Event()
     method = getattr(SqlStore, name)
 
@@ -379,8 +380,9 @@ async def test_a_thread_that_hangs_is_told_by_another(
         with pytest.raises(StateUnavailableError, match="later"):  # at once
             await asyncio.wait_for(call, 1)
     thawed.set()
-    while trail.fault is not None:
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(30):
+        while trail.fault is not None:
+            await asyncio.sleep(0.02)
     if written is not None:
         await written
     await trail.record([decision(3)])

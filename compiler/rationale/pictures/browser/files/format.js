@@ -10,7 +10,7 @@ const NEGLIGIBLE = 1e-6; // of the largest effect: what is less has no say in ho
 export function number(value, digits = DIGITS, useGrouping = "always", roundingMode = "halfExpand") {
   if (!isThere(value)) return "–";
   const size = Math.abs(value);
-  if (size && (size < 1e-4 || size >= LARGEST)) return exponent(value, Math.max(1, digits - 3));
+  if (size && (size < Math.max(1e-4, 10 ** -digits) || size >= LARGEST)) return exponent(value, Math.max(1, digits - 3));
   const places = size >= 1000 ? 2 : Math.max(0, digits - (size < 1 ? 0 : order(size)));
   return grouped(value, { maximumFractionDigits: places, useGrouping, roundingMode });
 }

@@ -1,7 +1,7 @@
 // A beeswarm: a line for each feature, a dot for each row at its attribution, coloured by its value.
 
 import { visible } from "../dom.js";
-import { Dots, colours, dotSide, ramp, sized, tickText, ticks } from "./canvas.js";
+import { Dots, colours, dotSide, elided, ramp, sized, tickText, ticks } from "./canvas.js";
 
 const LINE = 34; // CSS pixels of a feature
 const AXIS = 30;
@@ -12,9 +12,9 @@ const COLUMNS_PER_PIXEL = 1;
  * Draw it; returns {at(x, y) → {player, place} | null} for the dot that is nearest to a place.
  *
  * players: [{name, attributions, ranks: Uint8Array of places, or null}]; n: how many rows are there;
- * chosen: places of rows to mark.
+ * chosen: places of rows to mark; tick: writes a number on the axis.
  */
-export function drawBeeswarm(canvas, width, players, n, chosen = []) {
+export function drawBeeswarm(canvas, width, { players, n, chosen = [], tick: up = tickText }) {
   const theme = colours(canvas);
   const height = players.length * LINE + AXIS;
   const { context, scale } = sized(canvas, width, height);
@@ -36,7 +36,7 @@ export function drawBeeswarm(canvas, width, players, n, chosen = []) {
   for (const tick of ticks(low, high, isNarrow ? 4 : 8)) {
     const x = Math.round(toX(tick)) + 0.5;
     line(context, x, 0, x, height - AXIS + 4);
-    context.fillText(tickText(tick), x, height - AXIS + 19);
+    context.fillText(up(tick), x, height - AXIS + 19);
   }
   players.forEach((_, j) => line(context, left, (j + 0.5) * LINE, right, (j + 0.5) * LINE));
   context.strokeStyle = theme.quiet;
@@ -56,7 +56,7 @@ export function drawBeeswarm(canvas, width, players, n, chosen = []) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   context.fillStyle = theme.text;
-  players.forEach(({ name }, j) => context.fillText(fitted(context, visible(name), names - 12), left - 8, (j + 0.5) * LINE));
+  players.forEach(({ name }, j) => context.fillText(elided(visible(name), (text) => context.measureText(text).width <= names - 12), left - 8, (j + 0.5) * LINE));
   context.strokeStyle = theme.text;
   context.lineWidth = 1.5;
   for (const place of chosen) {
@@ -132,11 +132,4 @@ function ring(context, x, y) {
   context.beginPath();
   context.arc(x, y, 5, 0, 2 * Math.PI);
   context.stroke();
-}
-
-function fitted(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let end = text.length;
-  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > width) end--;
-  return `${text.slice(0, end)}…`;
 }

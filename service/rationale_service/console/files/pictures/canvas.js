@@ -107,6 +107,15 @@ export function tickText(value) {
   return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 }).replace("-", "−");
 }
 
+/** The text, without as much of its middle as it takes to fit: names often differ only at their ends. */
+export function elided(text, fits) {
+  let found = text;
+  for (let kept = text.length - 1; kept > 1 && !fits(found); kept--) {
+    found = `${text.slice(0, Math.ceil(kept / 2)).trimEnd()}…${text.slice(text.length - Math.floor(kept / 2)).trimStart()}`;
+  }
+  return found;
+}
+
 /** Call `draw` when an element's width changes, and when light turns to dark, until `signal` says so. */
 export function redrawn(element, draw, signal) {
   let width = element.clientWidth;

@@ -1,7 +1,7 @@
 // A cloud of dots on two axes: a feature's value and its attribution, or a map of rows.
 
 import { visible } from "../dom.js";
-import { Dots, colours, dotSide, ramp, sized, tickText, ticks } from "./canvas.js";
+import { Dots, colours, dotSide, elided, ramp, sized, tickText, ticks } from "./canvas.js";
 
 const EDGE = 12;
 const AXIS = 40;
@@ -11,21 +11,21 @@ const UP = 5; // numbers on the axis at the left
  * Draw it; returns {at(x, y) → place | null, within(x1, y1, x2, y2) → places}.
  *
  * xs, ys: of the n places; ranks: Uint8Array of colours, or null; words: where x is words' codes, their words;
- * labels: {x, y} of the axes, or null for a map without any.
+ * labels: {x, y} of the axes, or null for a map without any; tick: writes a number of the axis at the left.
  */
-export function drawCloud(canvas, width, height, { xs, ys, n, ranks, words = null, labels = null, chosen = [] }) {
+export function drawCloud(canvas, width, height, { xs, ys, n, ranks, words = null, labels = null, tick = tickText, chosen = [] }) {
   const theme = colours(canvas);
   const { context, scale } = sized(canvas, width, height);
   const bottom = height - (labels ? AXIS : EDGE);
   const right = width - EDGE;
   const [low, high] = words ? [-0.6, words.length - 0.4] : padded(xs, n);
   const [under, over] = padded(ys, n);
-  const left = labels ? axisWidth(context, ticks(under, over, UP)) : EDGE;
+  const left = labels ? axisWidth(context, ticks(under, over, UP).map(tick)) : EDGE;
   const toX = (value) => left + ((value - low) / (high - low)) * (right - left);
   const toY = (value) => bottom - ((value - under) / (over - under)) * (bottom - EDGE);
   context.fillStyle = theme.surface;
   context.fillRect(0, 0, width, height);
-  if (labels) axes(context, theme, { left, right, bottom, low, high, under, over, toX, toY, words, labels, height });
+  if (labels) axes(context, theme, { left, right, bottom, low, high, under, over, toX, toY, words, labels, tick, height });
 
   const dots = new Dots(canvas, scale);
   const palette = ramp(theme);
@@ -50,7 +50,7 @@ export function drawCloud(canvas, width, height, { xs, ys, n, ranks, words = nul
   return { at: (x, y) => nearest(px, py, x, y, n), within: (...box) => within(px, py, n, ...box) };
 }
 
-function axes(context, theme, { left, right, bottom, low, high, under, over, toX, toY, words, labels, height }) {
+function axes(context, theme, { left, right, bottom, low, high, under, over, toX, toY, words, labels, tick: up, height }) {
   context.strokeStyle = theme.line;
   context.fillStyle = theme.quiet;
   context.textAlign = "right";
@@ -58,7 +58,7 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   for (const tick of ticks(under, over, UP)) {
     const y = Math.round(toY(tick)) + 0.5;
     line(context, left, y, right, y);
-    context.fillText(tickText(tick), left - 6, y);
+    context.fillText(up(tick), left - 6, y);
   }
   if (under < 0 && over > 0) {
     context.strokeStyle = theme.quiet;
@@ -85,13 +85,10 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
 
 /** The room that the numbers of the axis at the left take, and its name beside them. */
 function axisWidth(context, marks) {
-  return Math.max(56, ...marks.map((mark) => context.measureText(tickText(mark)).width + 28));
+  return Math.max(56, ...marks.map((mark) => context.measureText(mark).width + 28));
 }
 
-function cut(name, most) {
-  const text = visible(name);
-  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
-}
+const cut = (name, most) => elided(visible(name), (text) => text.length <= most);
 
 function padded(values, n) {
   let low = Infinity;

@@ -12,14 +12,14 @@ const LONGEST = 16; // letters
 
 /**
  * `width`: of its place; `values`: numbers, ascending; `words`: what is written at each of them, null where they are
- * numbers; `curves` [[score, …], …]; `mean` [score, …]; `threshold` or null.
+ * numbers; `curves` [[score, …], …]; `mean` [score, …]; `threshold` or null; `tick`: writes a score.
  */
-export function drawCurves({ width, values, words = null, curves, mean, threshold, label }) {
+export function drawCurves({ width, values, words = null, curves, mean, threshold, tick: up = tickText, label }) {
   const right = Math.min(Math.max(width, LEAST), MOST);
   const all = [...curves.flat(), ...(threshold === null ? [] : [threshold])];
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const marks = ticks(low, high, UP);
-  const left = Math.max(LEAST_AXIS, ...marks.map((mark) => tickText(mark).length * LETTER + 12));
+  const left = Math.max(LEAST_AXIS, ...marks.map((mark) => up(mark).length * LETTER + 12));
   const inset = words ? (right - left - RIGHT) / (2 * words.length) : 0; // each word has as much room
   const x = (value) => left + inset + ((value - values[0]) / (values.at(-1) - values[0] || 1)) * (right - left - RIGHT - 2 * inset);
   const y = (score) => BOTTOM - ((score - low) / (high - low || 1)) * (BOTTOM - TOP);
@@ -33,7 +33,7 @@ export function drawCurves({ width, values, words = null, curves, mean, threshol
     { viewBox: `0 0 ${right} ${height}`, width: right, height, class: "rates curves", role: "img", "aria-label": label },
     marks.map((tick) => [
       svg("line", { class: "grid", x1: left, x2: right - RIGHT, y1: y(tick), y2: y(tick) }),
-      svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick)),
+      svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, up(tick)),
     ]),
     texts
       ? texts.map((text, i) => named(x(values[i]), text, isSlanted))

@@ -1,7 +1,10 @@
 // A table of rows and what explains them, as every picture of the page reads it.
 
+import { formatted } from "../format.js";
+import { isShare } from "../score.js";
 import { Explained } from "./tensors.js";
 import { descending, meanAbsolute, ranks } from "./statistics.js";
+import { measures } from "./words.js";
 
 /** Make a layout (see tensors.js) of what `/v1/models/NAME/features` answers. */
 export function layoutOf(features) {
@@ -37,6 +40,8 @@ export class Portfolio {
     this.rows = rows; // of the table: a place is an index into these
     this.columns = new Map(table.columns.map((column) => [column.name, column]));
     this.described = new Map([...features.features, ...features.groups].map((each) => [each.name, each]));
+    this.write = measures(isShare(features, features.output)); // attributions, and what they add up to
+    this.writeScore = layout.score ? measures(isShare(features, layout.score.output)) : this.write;
     this.picked = []; // places
     this.pickedWhy = "";
     this.layout = layout;
@@ -65,6 +70,17 @@ export class Portfolio {
   /** A value of it, in the words of the profile if there are some. */
   valueOf(name, text) {
     return this.described.get(name)?.value_labels?.[text] ?? text;
+  }
+
+  /** The column of a player as words where the profile has words for its values, in the order of these. */
+  inWords(j) {
+    const column = this.values[j];
+    const labels = this.described.get(column?.name)?.value_labels;
+    if (!labels || column.kind === "text") return column;
+    const known = [...new Set(column.values)].filter((value) => !Number.isNaN(value)).sort((a, b) => a - b);
+    const places = new Map(known.map((value, code) => [value, code]));
+    const codes = Int32Array.from(column.values, (value) => places.get(value) ?? -1);
+    return { name: column.name, kind: "text", codes, words: known.map((value) => labels[value] ?? formatted(value)) };
   }
 
   /** The title of a player, by its place. */

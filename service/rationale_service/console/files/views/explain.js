@@ -447,8 +447,33 @@ class Explain {
         this.take(this.other);
         other(row);
       }),
+      this.model.decision && this.decisionTools(other),
       this.model.request_references > 0 && !this.set && h("label", {}, asReference, " as the reference: why this one and not that one"),
     );
+  }
+
+  /** A recorded decision's row as the second one; it is read once, not with each move. */
+  decisionTools(take) {
+    const id = h("input", { type: "text", size: 12, placeholder: "a decision’s id", "aria-label": "The row of a recorded decision, by its id", spellcheck: "false", autocomplete: "off" });
+    const problem = h("span", { class: "problem", role: "alert" });
+    const read = async (event) => {
+      event.preventDefault();
+      problem.textContent = "";
+      try {
+        take(rows.read(this.fields, JSON.stringify(await this.decidedRow(id.value.trim()))));
+      } catch (error) {
+        if (error.name !== "AbortError") problem.textContent = worded(error);
+      }
+    };
+    return h("form", { class: "row", onsubmit: read }, id, h("button", { type: "submit" }, "Its row"), problem);
+  }
+
+  async decidedRow(id) {
+    if (!/^[0-9a-f]{32}$/.test(id)) throw new Error("An id has 32 digits and letters from a to f.");
+    const record = await api.get(`v1/decisions/${id}`, { signal: this.signal });
+    if (record.kind !== "decision" || record.model !== this.model.model) throw new Error(`It is no decision of ${this.model.model}.`);
+    if (!record.instance) throw new Error("The trail did not keep the inputs of this decision.");
+    return record.instance;
   }
 
   /** Other references, by the name of a set that is kept here. */

@@ -147,10 +147,11 @@ function draw(results, portfolio, signal, context) {
   const map = makeMap(portfolio, { pick, pickAll, signal });
   const picked = makePicked(portfolio, { pickAll });
   const cohorts = makeCohorts(portfolio);
-  const outcomes = makeOutcomes(portfolio);
+  const outcomes = makeOutcomes(portfolio, { signal });
   const curves = makeCurves(portfolio, { signal });
-  const sections = [weights, rows, dependence, curves, map, picked, cohorts, outcomes];
-  fill(results, sections.map(({ element }) => element));
+  const columns = [[weights, dependence, map], [rows, curves, picked, cohorts, outcomes]]; // below each other where the window is narrow
+  fill(results, columns.map((column) => h("div", {}, column.map(({ element }) => element))));
+  const sections = columns.flat();
   return {
     quick() {
       results.dataset.rows = count(portfolio.n);

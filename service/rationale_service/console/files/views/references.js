@@ -80,7 +80,7 @@ class Page {
   }
 
   rowWords() {
-    const link = h("a", { href: address.changed({ view: "explain" }) }, this.hasRow ? "Change the row" : "Choose a row");
+    const link = !rows.arrays(this.model).length && h("a", { href: address.changed({ view: "explain" }) }, this.hasRow ? "Change the row" : "Choose a row");
     return [this.hasRow ? "The mark is the row that is explained. " : "The mark is a typical row: the references' medians. ", link];
   }
 
@@ -155,6 +155,11 @@ class Page {
       const text = `The row is not whole: no value is given for ${this.lacking.slice(0, 5).join(", ")}. Nothing is computed of it.`;
       return void fill(this.moves, h("p", { class: "problem", role: "alert" }, text));
     }
+    const arrays = rows.arrays(this.model).map((input) => input.name);
+    if (arrays.length) {
+      const text = `No form can fill in ${arrays.slice(0, 4).join(", ")}: nothing is computed here of a row.`;
+      return void fill(this.moves, h("p", { class: "quiet" }, text));
+    }
     const more = this.model.explainer ? { explainer: this.model.explainer } : {};
     this.waiting.textContent = "Asking by each set; the first time one is asked for, its explanation is compiled …";
     const answers = await Promise.all(
@@ -207,7 +212,7 @@ function line(one) {
   return [
     h("th", { scope: "row" }, one.name),
     h("td", { class: "number" }, one.rows === undefined ? "–" : one.rows.toLocaleString("en")),
-    h("td", {}, one.created ? h("time", { datetime: one.created, title: one.created }, age(one.created)) : "as the entry"),
+    h("td", { class: "age" }, one.created ? h("time", { datetime: one.created, title: one.created }, age(one.created)) : "as the entry"),
     h("td", {}, one.digest ? h("code", { title: one.digest }, one.digest.slice(0, 12)) : "–"),
     h("td", {}, one.used_by.join(", ")),
   ];

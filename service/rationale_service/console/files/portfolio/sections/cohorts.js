@@ -4,7 +4,6 @@ import { fill, h } from "../../dom.js";
 import { drawInterval } from "../../pictures/interval.js";
 import { isId, slices } from "../outcomes.js";
 import { descending, difference, meanInterval } from "../statistics.js";
-import { figure, signed } from "../words.js";
 
 const MOST = 15;
 const PICKED = "picked";
@@ -59,7 +58,7 @@ export function makeCohorts(portfolio) {
       h(
         "table",
         {},
-        h("thead", {}, h("tr", {}, ["Mean attribution", `A: ${first.value}`, `B: ${second.value}`, "A − B", "95% interval of A − B"].map((name, i) => h("th", { scope: "col", class: i && i < 4 ? "number" : null }, name)))),
+        h("thead", {}, h("tr", {}, [portfolio.write.unit ? `Mean attribution, ${portfolio.write.unit}` : "Mean attribution", `A: ${first.value}`, `B: ${second.value}`, "A − B", "95% interval of A − B"].map((name, i) => h("th", { scope: "col", class: i && i < 4 ? "number" : null }, name)))),
         h(
           "tbody",
           {},
@@ -82,13 +81,15 @@ export function makeCohorts(portfolio) {
   }
 
   function line(name, x, y, apart, most) {
-    const half = (each) => ` ± ${figure((each.high - each.low) / 2, 2)}`;
+    const write = most === null ? portfolio.writeScore : portfolio.write; // the unit of effects is in the head
+    const half = (each) => ` ± ${write.size((each.high - each.low) / 2, 2)}`;
+    const [mean, signed] = most === null ? [write.value, write.effect] : [write.size, write.signed];
     return h(
       "tr",
       { class: apart.low <= 0 && apart.high >= 0 ? "quiet" : null },
       h("th", { scope: "row" }, name),
-      h("td", { class: "number" }, figure(x.mean), h("small", {}, half(x))),
-      h("td", { class: "number" }, figure(y.mean), h("small", {}, half(y))),
+      h("td", { class: "number" }, mean(x.mean), h("small", {}, half(x))),
+      h("td", { class: "number" }, mean(y.mean), h("small", {}, half(y))),
       h("td", { class: "number" }, signed(apart.mean), h("small", {}, half(apart))),
       h("td", {}, most === null ? `${signed(apart.low)} to ${signed(apart.high)}` : drawInterval(apart, most)),
     );

@@ -2,7 +2,7 @@
 
 import { fill, h, visible } from "../../dom.js";
 import { Scores, grid } from "../../explain/along.js";
-import { formatted, number } from "../../format.js";
+import { formatted } from "../../format.js";
 import { drawCurves } from "../../pictures/curves.js";
 import { fields } from "../../rows.js";
 import { element as explainedOf, ruleOf, targets } from "../../score.js";
@@ -49,10 +49,10 @@ export function makeCurves(portfolio, { signal }) {
     const curves = places.map((_, i) => scores.slice(i * values.length, (i + 1) * values.length));
     const mean = meanOf(curves);
     const name = titleOf(field);
-    const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, words?.[i] ?? formatted(value)), h("td", { class: "number" }, number(mean[i])));
+    const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, words?.[i] ?? formatted(value)), h("td", { class: "number" }, portfolio.writeScore.value(mean[i], 4)));
     fill(
       frame,
-      drawCurves({ width: frame.clientWidth, values: words ? [...values.keys()] : values, words, curves, mean, threshold: rule?.threshold ?? null, label: `The score of ${places.length} rows along ${name}, and its mean` }),
+      drawCurves({ width: frame.clientWidth, values: words ? [...values.keys()] : values, words, curves, mean, threshold: rule?.threshold ?? null, tick: portfolio.writeScore.tick, label: `The score of ${places.length} rows along ${name}, and its mean` }),
       h("details", {}, h("summary", {}, "The mean in numbers"),
         h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, name), h("th", { scope: "col", class: "number" }, "Mean score"))), h("tbody", {}, values.map(line)))),
     ); // prettier-ignore

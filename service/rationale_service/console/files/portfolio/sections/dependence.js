@@ -5,6 +5,7 @@ import { drawCloud } from "../../pictures/cloud.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
 import { asNumbers } from "../portfolio.js";
 import { descending, interactions, ranks } from "../statistics.js";
+import { orderOf } from "../words.js";
 
 const MOST_WORDS = 40;
 
@@ -55,8 +56,8 @@ export function makeDependence(portfolio, { pick, signal }) {
       choose(portfolio.order().find((j) => features.includes(j)));
       return;
     }
-    const column = portfolio.values[chosen];
-    const other = by.value === "" ? null : portfolio.values[Number(by.value)];
+    const column = portfolio.inWords(chosen);
+    const other = by.value === "" ? null : portfolio.inWords(Number(by.value));
     const name = portfolio.playerTitle(chosen);
     const numbers = asNumbers(column);
     const xs = Float64Array.from(portfolio.rows.subarray(0, portfolio.n), (row) => numbers[row]);
@@ -65,19 +66,14 @@ export function makeDependence(portfolio, { pick, signal }) {
     drawn = drawCloud(canvas, frame.clientWidth, Math.min(Math.max(frame.clientWidth * 0.55, 280), 460), {
       xs, ys: portfolio.explained.attributions[chosen], n: portfolio.n, words,
       ranks: other === null ? null : ranks(asNumbers(other), portfolio.rows),
-      labels: { x: name, y: "attribution" }, chosen: portfolio.picked.slice(0, 20),
+      labels: { x: name, y: ["attribution", portfolio.write.unit].filter(Boolean).join(", ") }, tick: portfolio.write.effectTick, chosen: portfolio.picked.slice(0, 20),
     }); // prettier-ignore
     canvas.setAttribute("aria-label", `Attribution of ${name} against its value, for ${portfolio.n.toLocaleString("en")} rows`);
     legend.replaceChildren(
       ...(other === null
         ? []
-        : ["Colour: ", portfolio.playerTitle(Number(by.value)), " ", h("span", { class: "ramp" }), other.kind === "text" ? ` ${order(other)}` : " low to high"]),
+        : ["Colour: ", portfolio.playerTitle(Number(by.value)), " ", h("span", { class: "ramp" }), ` ${orderOf(other)}`]),
     );
-  }
-
-  function order(column) {
-    const shown = column.words.slice(0, 6).join(", ");
-    return column.words.length > 6 ? `${shown} …` : shown;
   }
 
   canvas.addEventListener("click", (event) => {

@@ -1,11 +1,12 @@
 // A map of rows by their explanations: those explained alike lie together.
 
-import { h } from "../../dom.js";
+import { fill, h } from "../../dom.js";
 import { percent } from "../../format.js";
 import { drawCloud } from "../../pictures/cloud.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
 import { asNumbers } from "../portfolio.js";
 import { principal, ranks } from "../statistics.js";
+import { orderOf } from "../words.js";
 
 const MOST_FEATURES = 64; // those that weigh most
 
@@ -15,6 +16,7 @@ export function makeMap(portfolio, { pick, pickAll, signal }) {
   const frame = h("div", { class: "frame" }, canvas, box);
   const by = h("select", { id: "map-by", onchange: () => draw() });
   const note = h("p", { class: "quiet" });
+  const legend = h("span", { class: "legend" });
   let drawn = null;
   let along = null;
 
@@ -39,7 +41,9 @@ export function makeMap(portfolio, { pick, pickAll, signal }) {
   }
 
   function coloured() {
-    if (by.value !== "") return ranks(asNumbers(portfolio.values[Number(by.value)]), portfolio.rows);
+    const column = by.value === "" ? null : portfolio.inWords(Number(by.value));
+    fill(legend, h("span", { class: "ramp" }), ` ${column ? orderOf(column) : "low to high"}`);
+    if (column) return ranks(asNumbers(column), portfolio.rows);
     return ranks(portfolio.scores, Uint32Array.from({ length: portfolio.n }, (_, i) => i));
   }
 
@@ -76,7 +80,7 @@ export function makeMap(portfolio, { pick, pickAll, signal }) {
     "section",
     { class: "panel", "aria-labelledby": "map" },
     h("h2", { id: "map" }, "Rows that are explained alike"),
-    h("div", { class: "row" }, h("label", { for: "map-by" }, "Colour"), by, h("span", { class: "legend" }, h("span", { class: "ramp" }), " low to high")),
+    h("div", { class: "row" }, h("label", { for: "map-by" }, "Colour"), by, legend),
     frame,
     note,
   );

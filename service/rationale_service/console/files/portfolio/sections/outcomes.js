@@ -4,6 +4,7 @@ import { fill, h } from "../../dom.js";
 import { numberEntry } from "../../entry.js";
 import { number, percent, writers } from "../../format.js";
 import { outcomeOf } from "../../outcome.js";
+import { redrawn } from "../../pictures/canvas.js";
 import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
 import { MOST_KINDS, Rates, errors, isId, kindsOf, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
@@ -14,7 +15,7 @@ const STEPS = 1000; // of the slider
 const SHOWN = 10; // slices
 const LIKELY = /default|outcome|target|label|bad|^y$/i;
 
-export function makeOutcomes(portfolio) {
+export function makeOutcomes(portfolio, { signal }) {
   const rows = portfolio.rows;
   const able = portfolio.others().filter((column) => outcomeKinds(column, rows) !== null);
   const outcome = h("select", { id: "outcome", onchange: () => choose() });
@@ -80,6 +81,7 @@ export function makeOutcomes(portfolio) {
     return showErrors(column, outcomes);
   }
 
+  const score = (value) => portfolio.writeScore.value(value, 4);
   const toStep = (value) => Math.round(((value - range[0]) / (range[1] - range[0] || 1)) * STEPS);
   const toValue = (step) => range[0] + (step / STEPS) * (range[1] - range[0]);
 
@@ -104,11 +106,11 @@ export function makeOutcomes(portfolio) {
     if (!groups.length) return;
     const rule = ruleAt(threshold);
     band.textContent =
-      `A score of exactly ${number(threshold)} is ${outcomeOf(rule, threshold) === "refer" ? "referred" : "approved"}. ` +
-      (rule.refer ? `From ${number(rule.refer[0])} to ${number(rule.refer[1])} a person decides: that costs nothing here. ` : "") +
+      `A score of exactly ${score(threshold)} is ${outcomeOf(rule, threshold) === "refer" ? "referred" : "approved"}. ` +
+      (rule.refer ? `From ${score(rule.refer[0])} to ${score(rule.refer[1])} a person decides: that costs nothing here. ` : "") +
       (profile ? "Rows are decided by their scores alone, without the profile’s knock-outs." : "");
-    shown.textContent = number(threshold);
-    slider.setAttribute("aria-valuetext", number(threshold));
+    shown.textContent = score(threshold);
+    slider.setAttribute("aria-valuetext", score(threshold));
     const costs = { bad: costBad.read() ?? NaN, good: costGood.read() ?? NaN };
     const interval = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
     fill(
@@ -138,11 +140,11 @@ export function makeOutcomes(portfolio) {
     );
     const steps = Array.from({ length: 101 }, (_, i) => toValue((i * STEPS) / 100));
     const lines = steps.map((each) => groups[0].rates.at(ruleAt(each), costs));
-    fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
+    fill(picture, drawRates({ width: picture.clientWidth, thresholds: steps, rates: lines, now: threshold, tick: portfolio.writeScore.tick }));
     quality.draw(groups[0].rates, rule, bad.value);
     const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
     const isPriced = Number.isFinite(lines[least].cost);
-    cheapest.textContent = isPriced ? `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.` : "";
+    cheapest.textContent = isPriced ? `Over all rows the cost is least at about ${score(steps[least])}: ${number(lines[least].cost)} per row.` : "";
   }
 
   async function showErrors(column, outcomes) {
@@ -186,6 +188,7 @@ export function makeOutcomes(portfolio) {
     );
   }
 
+  redrawn(picture, rates, signal);
   const labelled = (id, text, field) => h("span", { class: "row" }, h("label", { for: id }, text), field);
   const element = h(
     "section",

@@ -5,7 +5,7 @@ import { fill, h, visible } from "../../dom.js";
 import { numberEntry } from "../../entry.js";
 import { number } from "../../format.js";
 import { descending } from "../statistics.js";
-import { cell, figure, instance, described } from "../words.js";
+import { cell, instance, described } from "../words.js";
 
 const PAGE = 25;
 const SHOWN = 3; // attributions of a row
@@ -15,7 +15,8 @@ const SCORE = "\u0000score"; // no column of a file is called so
 export function makePicked(portfolio, { pickAll }) {
   const column = h("select", { id: "filter-column", onchange: () => operands() });
   const operand = h("span", { class: "row" });
-  const ends = { from: numberEntry({ id: "filter-from" }), to: numberEntry({ id: "filter-to" }) };
+  const isShare = () => column.value === SCORE && portfolio.writeScore.unit !== "";
+  const ends = { from: numberEntry({ id: "filter-from", isShare }), to: numberEntry({ id: "filter-to", isShare }) };
   const count = h("p", { id: "picked-count", role: "status" });
   const rows = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Picked rows" });
   const page = h("div", { class: "row" });
@@ -58,7 +59,8 @@ export function makePicked(portfolio, { pickAll }) {
       const value = isScore ? portfolio.scores[k] : own.values[portfolio.rows[k]];
       if (value >= (low ?? -Infinity) && value <= (high ?? Infinity)) found.push(k);
     }
-    pickAll(found, `where ${name} is ${low === null ? "" : `from ${number(low)} `}${high === null ? "" : `up to ${number(high)}`}`.trim());
+    const write = isScore ? (end) => portfolio.writeScore.value(end, 4) : number;
+    pickAll(found, `where ${name} is ${low === null ? "" : `from ${write(low)} `}${high === null ? "" : `up to ${write(high)}`}`.trim());
   }
 
   function draw() {
@@ -106,7 +108,7 @@ export function makePicked(portfolio, { pickAll }) {
       {},
       h("th", { scope: "row", class: "number" }, h("a", { href: link, "aria-label": `Explain row ${row + 1}` }, row + 1)),
       others.map((each) => h("td", {}, cell(each, row))),
-      h("td", { class: "number" }, figure(portfolio.scores[place], 4)),
+      h("td", { class: "number" }, portfolio.writeScore.value(portfolio.scores[place], 4)),
       h("td", { class: "largest" }, largest.join(" · ")),
     );
   }

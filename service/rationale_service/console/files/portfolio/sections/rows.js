@@ -6,7 +6,6 @@ import { drawPaths } from "../../pictures/paths.js";
 import { drawRowMap } from "../../pictures/rowmap.js";
 import { ruleOf } from "../../score.js";
 import { principal } from "../statistics.js";
-import { figure, signed } from "../words.js";
 import { thinned } from "./curves.js";
 
 const MOST_ROWS = 200;
@@ -32,19 +31,19 @@ export function makeRows(portfolio, { pick, signal }) {
     const most = sizes[Math.floor(FULL * (sizes.length - 1))] || sizes.at(-1);
     const width = map.clientWidth;
     const which = `${places.length} ${portfolio.picked.length > 1 ? "of the picked " : ""}rows`;
-    const drawn = drawRowMap({ width, features, ends, most, label: `Attributions of ${which}: a column for each row, a line for each feature` });
+    const drawn = drawRowMap({ width, features, ends, most, tick: portfolio.write.tick, label: `Attributions of ${which}: a column for each row, a line for each feature` });
     drawn.element.addEventListener("click", (event) => pick(places[drawn.at(placeOf(drawn.element, event)[0])]));
     drawn.element.addEventListener("mousemove", (event) => {
       const i = drawn.at(placeOf(drawn.element, event)[0]);
-      tip.textContent = visible(`Row ${portfolio.rows[places[i]] + 1}: ${figure(ends[i], 4)}`);
+      tip.textContent = visible(`Row ${portfolio.rows[places[i]] + 1}: ${portfolio.write.value(ends[i], 4)}`);
     });
     map.replaceChildren(drawn.element);
     const rule = ruleOf(portfolio.features, null, null);
     const ways = places.map((place, i) => wayOf(features, i, Number.isNaN(bases[place]) ? 0 : bases[place]));
     paths.replaceChildren(
-      drawPaths({ width, names: features.map(({ name }) => name), paths: ways, threshold: rule?.explained ? rule.threshold : null, label: `The way of ${which} from the base value to what is explained` }),
+      drawPaths({ width, tick: portfolio.write.tick, names: features.map(({ name }) => name), paths: ways, threshold: rule?.explained ? rule.threshold : null, label: `The way of ${which} from the base value to what is explained` }),
     );
-    legend.textContent = `Red raises, blue lowers; full colour from ${signed(most)} and ${signed(-most)} on. The line above is what is explained. A click picks the row.`;
+    legend.textContent = `Red raises, blue lowers; full colour from ${portfolio.write.effect(most)} and ${portfolio.write.effect(-most)} on. The line above is what is explained. A click picks the row.`;
     note.textContent = `A line for each of ${which}, from the base value below to what is explained above: red if that is more, blue if it is not${rule?.explained ? "; dashed: the threshold" : ""}.`;
   }
 

@@ -29,7 +29,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
       ranks: portfolio.ranks(j),
     }));
     if (!players.length || !n || !frame.clientWidth) return;
-    drawn = drawBeeswarm(canvas, frame.clientWidth, players, n, portfolio.picked.length > MOST_MARKED ? [] : portfolio.picked);
+    drawn = drawBeeswarm(canvas, frame.clientWidth, { players, n, chosen: portfolio.picked.length > MOST_MARKED ? [] : portfolio.picked, tick: portfolio.write.effectTick });
     canvas.setAttribute(
       "aria-label",
       `Attributions of ${n.toLocaleString("en")} rows, a line for each feature, the one that weighs most first: ` +
@@ -39,7 +39,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
 
   function drawBars() {
     const most = portfolio.means[shown[0]] || 1;
-    const write = writers(shown.map((j) => portfolio.means[j])).value;
+    const write = writers(shown.map((j) => portfolio.means[j] * portfolio.write.factor)).value;
     const focused = [...bars.querySelectorAll("button")].indexOf(document.activeElement);
     bars.replaceChildren(
       ...shown.map((j) => {
@@ -53,7 +53,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
             { type: "button", title: features.length > 1 ? features.map((each) => portfolio.titleOf(each)).join(", ") : name, onclick: () => choose(j) },
             h("span", { class: "name" }, name),
             h("span", { class: "track" }, h("span", { class: "bar", style: { width: `${(portfolio.means[j] / most) * 100}%` } })),
-            h("span", { class: "number" }, write(portfolio.means[j])),
+            h("span", { class: "number" }, write(portfolio.means[j] * portfolio.write.factor)),
           ),
         );
       }),
@@ -76,9 +76,9 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
     "section",
     { class: "panel", "aria-labelledby": "weights" },
     h("h2", { id: "weights" }, "What weighs most"),
-    h("p", { class: "quiet" }, "Mean size of the attribution over all rows. A feature's button shows how it works below."),
+    h("p", { class: "quiet" }, `Mean size of the attribution over all rows${portfolio.write.unit && `, in ${portfolio.write.unit}`}. A feature's button shows how it works below.`),
     bars,
-    h("h3", {}, "Each row's attributions"),
+    h("h3", {}, "Each row's attributions", portfolio.write.unit && h("small", {}, ` ${portfolio.write.unit}`)),
     h("p", { class: "legend" }, "Value of the feature: ", h("span", { class: "ramp" }), " low to high; grey: a word, or missing. A click picks the row."),
     frame,
     tip,
