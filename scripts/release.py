@@ -1,8 +1,8 @@
 """Build and check a release in `dist/`: `make release`.
 
 It builds wheel and sdist, which twine checks, and lists the components of the images' lock files as CycloneDX
-documents. Then it looks them up among the known vulnerabilities. If that service cannot be reached, it says so
-and fails: the release is built, and not audited.
+documents. Then it looks them up among the known vulnerabilities. If that service cannot be reached, it says
+so and fails: the release is built, and not audited.
 """
 
 import json
