@@ -15,7 +15,7 @@ TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs kernels test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-docker env-docs env-system env-test
+.PHONY: help demo docs kernels test test-full test-slow test-docker loadtest check fix lock release triton triton-serve serve clean env-demo env-docker env-docs env-release env-system env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -70,6 +70,9 @@ lock: env-test ## write anew which versions the images install, with their hashe
 	@echo "hatchling" | $(LOCK) pyproject.toml - --extra serve --extra audit --extra jwt --extra postgres --extra redis --extra s3 --extra tracing --upgrade -o requirements.lock
 	@echo "onnxruntime-gpu[cuda,cudnn]>=1.20,!=1.26.0,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
 
+release: env-release ## build wheel, sdist and lists of components into dist, check them, and audit the locks
+	@.venv/release/bin/python scripts/release.py
+
 serve: env-demo ## run the gateway on model_repository; REPOSITORY=folder, ARGS="--port 9000"
 	@$(DEMO)/rationale serve --repository $(REPOSITORY) $(ARGS)
 
@@ -95,6 +98,9 @@ env-docker:
 
 env-docs:
 	@$(PYTHON) scripts/env.py docs
+
+env-release:
+	@$(PYTHON) scripts/env.py release
 
 env-test:
 	@$(PYTHON) scripts/env.py test

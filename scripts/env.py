@@ -1,6 +1,6 @@
-"""The environments of the Makefile: `.venv/demo` (to run), `.venv/docs` (the site), `.venv/test` (to test).
+"""The environments of the Makefile: `.venv/demo` (to run), `.venv/docs`, `.venv/release`, `.venv/test`.
 
-    python3 scripts/env.py demo|docs|test
+    python3 scripts/env.py demo|docs|release|test
 
 Needs nothing but Python's standard library. An environment is made once per digest of its inputs (the
 dependency tables of pyproject.toml, the Python version, the place of the checkout), and the digest is
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEAST_PYTHON = (3, 11)
-EXTRAS = {"demo": "serve", "docs": "docs", "test": "test"}
+EXTRAS = {"demo": "serve", "docs": "docs", "release": "release", "test": "test"}
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = 1  # raise it when this script makes an environment differently
 STAMP = "rationale-inputs.sha256"

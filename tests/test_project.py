@@ -319,7 +319,7 @@ def test_an_old_python_is_told_so(env, monkeypatch, capsys):
 
 def test_usage(env, capsys):
     assert env.main(["prod"]) == 2
-    assert capsys.readouterr().err == "usage: env.py demo|docs|test\n"
+    assert capsys.readouterr().err == "usage: env.py demo|docs|release|test\n"
 
 
 def test_the_command_line_starts_with_typer_alone() -> None:
