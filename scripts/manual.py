@@ -86,9 +86,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def _in_site(source: Path, link: str) -> str | None:
     """Return the place in the site of a link's target, or None if no such file is there."""
-    target = Path(os.path.normpath(source.parent / link))
-    if target.is_dir():
-        target = target / "README.md"
+    target = _target(source, link)
     if target.is_relative_to(DOCS):
         return str(target.relative_to(DOCS))
     if not target.is_file():
@@ -103,12 +101,18 @@ def _in_site(source: Path, link: str) -> str | None:
     )
 
 
+def _target(source: Path, link: str) -> Path:
+    """Return the file that a page's link leads to; of a folder, its README.md."""
+    target = Path(os.path.normpath(source.parent / link))
+    return target / "README.md" if target.is_dir() else target
+
+
 def _linked_files() -> Iterator[Path]:
     """Yield the files outside of `docs/` that pages link to, without those that are pages of the site."""
     for source in [*DOCS.rglob("*.md"), *(ROOT / name for name in OTHER_PAGES)]:
         for match in _LINK.finditer(source.read_text(encoding="utf-8")):
             if str(_in_site(source, match[2])).endswith(".txt"):
-                yield Path(os.path.normpath(source.parent / match[2]))
+                yield _target(source, match[2])
 
 
 # --- the reference of the API -----------------------------------------------------------------------------
