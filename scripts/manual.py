@@ -230,7 +230,7 @@ def routes(document: Mapping[str, Any]) -> str:
             lines += [f"Scopes: {scopes}\n"] if scopes else []
             parameters = operation.get("parameters", [])
             if parameters:
-                lines += ["| parameter | in | type | |", "|---|---|---|---|"]
+                lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
                 lines += [
                     f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {_described(each)} |"
                     for each in parameters
@@ -274,7 +274,7 @@ def _members(schema: Mapping[str, Any]) -> Iterator[str]:
     if "properties" not in schema:
         yield f"{_type(schema)}\n"
         return
-    yield from ("| member | type | default | |", "|---|---|---|---|")
+    yield from ("| member | type | default | meaning |", "|---|---|---|---|")
     required = schema.get("required", ())
     for name, member in schema["properties"].items():
         default = (

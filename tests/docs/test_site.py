@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 import rationale
 from rationale.distribution import version
+from tests.browsers import chromium
 from tests.docs.pages import ROOT
 
 HOOKS = import_module("scripts.manual")
@@ -90,6 +92,26 @@ def test_the_version_is_in_the_header(pages: dict[str, str]) -> None:
 
 def test_it_needs_nothing_from_elsewhere(pages: dict[str, str]) -> None:
     assert {name: found[0] for name, text in pages.items() if (found := FETCHED.search(text))} == {}
+
+
+@pytest.mark.full
+def test_everyone_can_read_it(site: Path) -> None:
+    """axe-core finds nothing serious, light and dark, and no page is wider than a telephone."""
+    names = ("index", "tutorials/xgboost", "reference/api/compile", "differences", "reference/rest")
+    faults = []
+    with chromium() as browser:
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 844})
+            for name in names:
+                page.goto((site / f"{name}.html").as_uri())
+                assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), name
+                found = Axe().run(page).response["violations"]
+                faults += [
+                    f"{name}, {scheme}: {each['id']}: {each['nodes'][0]['html'][:200]}"
+                    for each in found
+                    if each["impact"] in ("serious", "critical")
+                ]
+    assert not faults, "\n".join(faults)
 
 
 def test_a_name_without_a_page_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
