@@ -1,6 +1,7 @@
 """torch: a module, with an example of its rows."""
 
 import inspect
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,11 @@ from rationale.conversion.graphs import ConversionResult, tidied
 from rationale.conversion.rows import Features
 from rationale.errors import InvalidOptionError
 from rationale.tables.frames import columns_in_order, frame_of, quoted
+
+# Without torchvision, each export says four times that its operators are skipped. Who uses them has it.
+logging.getLogger("torch.onnx._internal.exporter._registration").addFilter(
+    lambda record: not record.getMessage().startswith("torchvision is not installed")
+)
 
 
 def features(_: torch.nn.Module) -> Features:

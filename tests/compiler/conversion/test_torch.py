@@ -1,5 +1,7 @@
 """torch modules, compiled as they are."""
 
+import importlib.util
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +59,24 @@ def test_an_example_for_a_method_without_references() -> None:
     np.testing.assert_allclose(
         compiled.explain(APPLICANTS["x"])["input_attributions"], expected, atol=PARITY_32
     )
+
+
+def test_who_has_no_torchvision_hears_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "torchvision" else found(name, *rest)
+    )
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    logger.addHandler(caplog.handler)
+    try:
+        convert(torch.nn.Linear(5, 3), REFERENCES["x"])
+        logger.warning("another warning")
+    finally:
+        logger.removeHandler(caplog.handler)
+    said = {record.getMessage() for record in caplog.records if record.name == logger.name}
+    assert said == {"another warning"}
 
 
 def test_what_cannot_be_converted() -> None:
