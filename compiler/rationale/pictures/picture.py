@@ -36,6 +36,9 @@ class Picture:
     drawn: tuple[Panel | Overview, ...]
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"Picture({self.title!r}, {len(self.drawn)} drawn)"
+
     def _repr_html_(self) -> str:
         return fragment(self.content())
 

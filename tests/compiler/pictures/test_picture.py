@@ -147,6 +147,7 @@ def test_images_and_tokens() -> None:
 
 def test_it_is_saved(answer: Explanation, tmp_path: Path) -> None:
     drawn = answer.plot([0, 1], targets=1)
+    assert repr(drawn) == "Picture('y explained by deepshap', 2 drawn)"
     for name, start in (("p.html", b"<!doctype html>"), ("p.svg", b"<svg ")):
         drawn.save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
