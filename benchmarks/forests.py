@@ -102,9 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=numbers, default=[1, 64, 10_000], help="N, by commas")
     parser.add_argument("--references", type=numbers, default=[100, 1000], help="K, by commas")
     parser.add_argument("--peers", type=names(PEERS), default=list(PEERS), help="by commas")
-    parser.add_argument(
-        "--seconds", type=positive, default=20, help="the most of a call of a peer"
-    )
+    parser.add_argument("--seconds", type=positive, default=20, help="the most of a call of a peer")
     options = parser.parse_args(argv)
     print("trees | K | N | ours, ms | " + " | ".join(f"{name} over ours" for name in options.peers))
     known = data(FEATURES)[2]
