@@ -78,7 +78,8 @@ def is_probability(model: onnx.ModelProto, output: str) -> bool:
     constants |= {n.output[0] for n in model.graph.node if n.op_type == "Constant"}
     pending, seen = [output], {output}
     while pending:
-        node = producers.get(pending.pop())
+        name = pending.pop()
+        node = producers.get(name)
         if node is None:
             return False
         is_rest = node.op_type == "Sub" and _is_one(model, node.input[0])  # 1 − p, beside p
@@ -89,7 +90,7 @@ def is_probability(model: onnx.ModelProto, output: str) -> bool:
                 return False
             pending += {*reads} - seen - constants
             seen.update(node.input)
-        elif node.op_type not in ("Sigmoid", "Softmax", "HardSigmoid") and not _is_classifier(node):
+        elif node.op_type not in ("Sigmoid", "Softmax", "HardSigmoid") and not _is_classifier(node, name):
             return False
     return True
 
@@ -113,8 +114,10 @@ def _constant(model: onnx.ModelProto, name: str) -> np.ndarray | None:
     return onnx.numpy_helper.to_array(tensors[name]) if name in tensors else None
 
 
-def _is_classifier(node: onnx.NodeProto) -> bool:
-    """Tell whether the scores of an ai.onnx.ml classifier are probabilities."""
+def _is_classifier(node: onnx.NodeProto, output: str) -> bool:
+    """Tell whether an output is the probabilities, not the label, of a classifier of ai.onnx.ml."""
+    if node.op_type.endswith("Classifier") and output == node.output[0]:
+        return False
     if any(a.name == "post_transform" and a.s in _TO_PROBABILITIES for a in node.attribute):
         return True
     if node.op_type != "TreeEnsembleClassifier":

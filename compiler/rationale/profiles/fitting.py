@@ -50,6 +50,7 @@ from rationale.schema.request import CompileRequest
 MOST_ROWS = 1000  # references to explain: more would not improve deciles
 TOLERANCE = 1e-4  # of the output's range
 _PROBABILITY = (0.0, 1.0)
+_OTHER_METHODS = "choose exactshap or permutationshap"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class FittedProfile:
         remarks: remarks for the user.
         where: the profile's name in messages.
         margin: the margin that decides scores in space 'output' near 0 and 1, if it is known.
+        has_margin: whether the score is the Sigmoid of a margin, so that the profile may have space 'margin'.
     """
 
     profile: DecisionProfile
@@ -73,6 +75,7 @@ class FittedProfile:
     remarks: tuple[str, ...]
     where: str
     margin: Margin | None = None
+    has_margin: bool = False
 
     def with_margin(self, lowered: Lowered) -> Lowered:
         """Return the model with the margin that it decides by."""
@@ -129,18 +132,21 @@ class FittedProfile:
             [
                 f"'{profile.output}' is {score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
                 f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
-                f"that its reasons would be another number's: {self._space(compiled)}, name another output, "
-                "or choose another method"
+                f"that its reasons would be another number's: {self._advice(compiled)}"
             ],
         )
 
-    def _space(self, compiled: Compiled) -> str:
+    def _advice(self, compiled: Compiled) -> str:
         """Describe how the score becomes the explained value."""
+        others = "name another output, or choose another method"
         if self.profile.space == "margin":
-            return "say space: output"
-        if is_probability(compiled.source, self.profile.output.partition("[")[0]):
-            return "say space: margin"
-        return f"say output: {compiled.manifest.explained_output} with a threshold of its own"
+            return f"say space: output, {others}"
+        if self.has_margin:
+            return f"say space: margin, {others}"
+        if is_probability(compiled.source, self.profile.tensor):
+            return f"{_OTHER_METHODS}, or name another output"
+        output = compiled.manifest.explained_output
+        return f"say output: {output} with a threshold of its own, {others}"
 
 
 def apply_profile(
@@ -177,12 +183,15 @@ def apply_profile(
     assert score is not None
     remarks = [*profile_remarks(profile, model_features), *_gap_remarks(profile, method)]
     if margin is None:
-        remarks += _end_remarks(profile, lowered, request, score)
+        remarks += _end_remarks(profile, lowered, score)
     if scores is not None:
         spread = output_range[1] - output_range[0]
         remarks += score_remarks(profile, scores, explained.weights(len(scores)), spread)
     margin = margin if profile.space == "output" else None  # in the other space it is the explained value
-    return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where, margin)
+    has_margin = _margin_of(lowered, score) is not None
+    return FittedProfile(
+        profile, method, request, output_range, transform, (*remarks,), where, margin, has_margin
+    )
 
 
 # -- what is explained, and its features -----------------------------------------------------------------
@@ -414,38 +423,46 @@ def _with_settings(
     if score.index is None:
         return (method, request), []
     request = request.model_copy(update={"targets": [score.index]})
-    try:
-        transform = transform_of(lowered, score.tensor)
-        method = method.in_space(profile.space, transform)
-    except InvalidOptionError as error:
-        return (method, request), [str(error)]
+    transform, faults = transform_of(lowered, score.tensor), list[str]()
     if profile.space == "margin":
-        request, faults = _with_margin(profile, lowered, request, score, score.index)
-        return (method, request), faults
-    return (method, request), []
+        request, faults = _with_margin(profile, lowered, method, request, score)
+    try:
+        return (method if faults else method.in_space(profile.space, transform), request), faults
+    except InvalidOptionError as error:
+        is_other = profile.space == "output" and _margin_of(lowered, score) is not None
+        return (method, request), [f"{error}{', or say space: margin' * is_other}"]
+
+
+def _margin_of(lowered: Lowered, score: _Score) -> Margin | None:
+    """Return the margin whose Sigmoid is the score, for space 'margin'; None if there is none."""
+    has_score = score.is_output and score.index is not None
+    return margin_behind(lowered, score.tensor, score.elements, score.index or 0) if has_score else None
 
 
 def _with_margin(
-    profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score, index: int
+    profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, score: _Score
 ) -> tuple[CompileRequest, list[str]]:
     """Return the request for the margin whose Sigmoid is the score: two Softmax classes' difference."""
     if not score.is_output:
         return request, [
             f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
         ]
-    margin = margin_behind(lowered, score.tensor, score.elements, index)
+    margin = _margin_of(lowered, score)
     if margin is None:
+        advice = "say space: output"
+        try:
+            method.in_space("output", transform_of(lowered, score.tensor))
+        except InvalidOptionError:
+            advice += f", and {_OTHER_METHODS}"
         return request, [
             f"space 'margin': '{profile.output}' is not made by a Sigmoid, nor by a Softmax of two classes: "
-            "say space: output"
+            f"{advice}"
         ]
     update = {"output": margin.tensor, "targets": [margin.element], "logits": margin.of_trees}
     return request.model_copy(update=update), []
 
 
-def _end_remarks(
-    profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score
-) -> Iterator[str]:
+def _end_remarks(profile: DecisionProfile, lowered: Lowered, score: _Score) -> Iterator[str]:
     """Yield a remark on bounds so near 0 or 1 that the model's own probabilities cannot tell their sides."""
     dtype, _ = _row_type(lowered, score.tensor)
     close = bounds_near_ends(profile)
@@ -453,8 +470,10 @@ def _end_remarks(
         return
     if not is_probability(lowered.source, score.tensor):
         return
-    _, faults = _with_margin(profile, lowered, request, score, score.index or 0)
-    advice = "choose a threshold farther away" if faults else "say space: margin, by which rows are decided"
+    has_margin = _margin_of(lowered, score) is not None
+    advice = (
+        "say space: margin, by which rows are decided" if has_margin else "choose a threshold farther away"
+    )
     yield (
         f"decision: {', '.join(f'{n:.9g}' for n in close)} is within {ENDS:g} of 0 or 1, where "
         f"'{profile.output}' comes in steps of 1e-7 and not in order, so that a row may be decided otherwise "

@@ -87,7 +87,7 @@ class InferenceAnswer:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Identity of an explanation: the method and digests that reproduce it, and any drift and warnings.
+        """Identity of an explanation: the method, the explained output, digests, and any drift and warnings.
 
         Empty for the answer of a plain model without drift or warnings.
         """
@@ -97,7 +97,12 @@ class InferenceAnswer:
             faults["warning"] = "; ".join(self.warnings)
         if manifest is None:
             return faults
-        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **faults}
+        identity = {
+            "method": manifest.method.name,
+            "explanation": manifest.digests.explanation,
+            "explained_output": manifest.explained_output,
+            **faults,
+        }
         if self.is_split and self.explainer is not None:
             identity["explainer"] = self.explainer
         return identity if self.references is None else {**identity, "references": self.references}

@@ -426,6 +426,35 @@ def test_trees_of_covers_explain_a_margin_alone() -> None:
         decided(model, change, TreeShap())
 
 
+def softmax_of_three(kind: str) -> onnx.ModelProto:
+    """Trees whose three scores a Softmax makes probabilities, in the ensemble or behind it."""
+    every = np.concatenate([R, X])
+    labels = (every[:, 0] > 0).astype(int) + (every[:, 1] > 0)
+    if kind == "ensemble":
+        model = GradientBoostingClassifier(n_estimators=2, max_depth=2, random_state=0)
+        return rationale.convert(model.fit(every, labels), R)
+    forest = RandomForestRegressor(3, max_depth=2, random_state=0).fit(every, np.eye(3)[labels])
+    model = to_onnx(forest, X)
+    (output,) = model.graph.output
+    model.graph.node.append(onnx.helper.make_node("Softmax", [output.name], ["probabilities"], axis=1))
+    output.name = "probabilities"
+    return model
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "operator"])
+def test_advice_about_a_softmax_of_three_works(kind: str) -> None:
+    model, change = softmax_of_three(kind), {"output": "probabilities[1]"}
+    with pytest.raises(InvalidProfileError, match="say space: output") as margin:
+        decided(model, {**change, "space": "margin"}, TreeShap(R))
+    with pytest.raises(InvalidProfileError, match="choose exactshap or permutationshap") as output:
+        decided(model, change, TreeShap(R))
+    assert "space: margin" not in str(output.value)
+    assert ("choose exactshap" in str(margin.value)) == (kind == "ensemble")
+    with pytest.raises(InvalidProfileError, match="say space: output"):
+        decided(model, {**change, "space": "margin"}, ExactShap(R))
+    assert decided(model, change, ExactShap(R)).manifest.explained_output == "probabilities"
+
+
 def test_eight_faults_at_once_and_nothing_is_compiled(tmp_path: Path) -> None:
     file = tmp_path / "decision.yaml"
     file.write_text(

@@ -156,6 +156,7 @@ def _pooling() -> list[Sample]:
     pools = [
         ("2x2", {"kernel_shape": [2, 2], "strides": [2, 2]}),
         ("overlapping", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ("uneven pads", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 0, 2]}),
         ("stride 1", {"kernel_shape": [3, 2]}),
         ("ceil", {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
         ("ceil and pads", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}),

@@ -6,12 +6,14 @@ import numpy as np
 import onnx
 import pytest
 from skl2onnx import to_onnx
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
-from rationale import DeepShap, Lrp, compile_model
+from rationale import DeepShap, ExactShap, Lrp, compile_model, convert
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError
 from rationale.methods.logits import is_probability
@@ -146,3 +148,17 @@ def test_numbers_between_0_and_1_are_made_of_such(operator: str, first: str, sec
         f"g (float[N, {F}] x) => (float[N, D] y) {{ z = MatMul (x, w)  {text} }}", {**WEIGHTS, **constants}
     )
     assert is_probability(model, "y") is due
+
+
+def test_a_label_is_no_probability() -> None:
+    """Of whole numbers as of texts; the classifier's other output is."""
+    x, labels = rows(40, F), (rows(40, F)[:, 0] > 0).astype(int)
+    for fitted in (
+        GradientBoostingClassifier(n_estimators=2, random_state=0).fit(x, labels),
+        LogisticRegression().fit(x, labels),
+        LogisticRegression().fit(x, np.array(["no", "yes"])[labels]),
+    ):
+        model = convert(fitted, x).model
+        assert [value.name for value in model.graph.output] == ["label", "probabilities"]
+        manifest = compile_model(model, ExactShap(x[:3])).manifest
+        assert manifest.probabilities == ("probabilities",)

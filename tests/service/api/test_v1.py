@@ -77,7 +77,12 @@ async def test_a_gradient_has_no_base_value_and_no_gap(client: httpx.AsyncClient
             {"target": 0, "explained_value": 5.0, "attributions": {"u": 2.0, "v": -3.0}},
             {"target": 0, "explained_value": -0.5, "attributions": {"u": 2.0, "v": -3.0}},
         ],
-        "explainer": {"name": "compiled", "method": "gradient", "digest": "e" * 64},
+        "explainer": {
+            "name": "compiled",
+            "method": "gradient",
+            "digest": "e" * 64,
+            "explained_output": "p",
+        },
     }
 
 

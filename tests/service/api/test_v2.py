@@ -46,7 +46,7 @@ async def test_infer(client: httpx.AsyncClient, rows: int) -> None:
 
 async def test_every_verb_says_what_explained(client: httpx.AsyncClient) -> None:
     body = {"inputs": [oip(handmade.X[:2])]}
-    message = {"method": "deepshap", "explanation": "e" * 64}
+    message = {"method": "deepshap", "explanation": "e" * 64, "explained_output": "y"}
     for path in ("score/explain", "score_explain/infer", "score_explain/versions/1/infer"):
         assert (await client.post(f"/v2/models/{path}", json=body)).json()["parameters"] == message
     assert "parameters" not in (await client.post("/v2/models/score/infer", json=body)).json()
@@ -63,7 +63,11 @@ async def test_explain_gives_prediction_and_attributions_in_one_answer(client: h
     answer = await client.post("/v2/models/score/explain", json={"inputs": [oip(handmade.X)]})
     got = tensors(answer)
     assert answer.json()["model_name"] == "score"
-    assert answer.json()["parameters"] == {"method": "deepshap", "explanation": "e" * 64}
+    assert answer.json()["parameters"] == {
+        "method": "deepshap",
+        "explanation": "e" * 64,
+        "explained_output": "y",
+    }
     assert list(got) == ["y", "x_attributions", "base_value", "explained_value", "completeness_gap"]
     np.testing.assert_allclose(got["y"], handmade.predict(handmade.X), rtol=1e-6)
     np.testing.assert_allclose(got["x_attributions"], handmade.attribute(handmade.X), rtol=1e-6)

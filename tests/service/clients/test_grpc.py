@@ -137,7 +137,7 @@ def test_the_answer_says_whose_it_is(stub: Any) -> None:
     answer = stub.ModelInfer(request("score_explain", GOOD, id="r-7", model_version="1"))
     assert (answer.model_name, answer.model_version, answer.id) == ("score_explain", "1", "r-7")
     parameters = {name: value.string_param for name, value in answer.parameters.items()}
-    assert parameters == {"method": "deepshap", "explanation": "e" * 64}
+    assert parameters == {"method": "deepshap", "explanation": "e" * 64, "explained_output": "y"}
     assert not stub.ModelInfer(request("score", GOOD)).parameters
 
 

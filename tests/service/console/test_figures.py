@@ -441,8 +441,7 @@ def test_why_this_row_and_not_that_one(page: Page, gateway: str, kind: str) -> N
         panel = page.locator(".answers")
         shown = effects(panel)
         assert expected["base_value"] == shown.pop("score of the second row")
-        is_margin = kind == "banded"  # trees against a row of the request: of no probability
-        assert expected["explained_value"] == shown.pop("margin" if is_margin else "score")
+        assert expected["explained_value"] == shown.pop("score")
         titled = {answers.titles[name]: amount for name, amount in expected["attributions"].items()}
         assert titled == shown
         apart = expected["explained_value"] - answers.told.get("decision", {}).get(

@@ -150,13 +150,23 @@ async def test_what_was_compiled_by_hand_answers_until_another_is_the_default(
         assert by_hand["method"] == "deepshap"
         await made_ready(client, f"{PATH}/mine", {**GRADIENT, "default": True})
         assert_answers(await explain(client), "gradient")
-        assert await answering(client) == {"name": "mine", "method": "gradient", "digest": digest_of(status)}
+        assert await answering(client) == {
+            "name": "mine",
+            "method": "gradient",
+            "digest": digest_of(status),
+            "explained_output": "y",
+        }
         alias = await client.get("/v2/models/score_explain")
         assert alias.json()["name"] == status["serving"]["entry"]
         assert (await explain(client, explainer="compiled"))["parameters"] == by_hand
         assert (await client.delete(f"{PATH}/mine")).status_code == 204
         assert (await explain(client))["parameters"] == by_hand
-        compiled = {"name": "compiled", "method": "deepshap", "digest": by_hand["explanation"]}
+        compiled = {
+            "name": "compiled",
+            "method": "deepshap",
+            "digest": by_hand["explanation"],
+            "explained_output": "y",
+        }
         assert await answering(client) == compiled
         assert (await client.put(f"{PATH}/compiled", json=GRADIENT)).status_code == 409
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from sklearn.ensemble import GradientBoostingClassifier
 from tritonclient.grpc import service_pb2 as pb
 from typer.testing import CliRunner
 
@@ -108,6 +109,45 @@ async def test_trees(tmp_path: Path, quick: Gate, written: bool) -> None:
     all_three = forest.shapley(lambda z: forest.scores(TREES, z), x, partners[:3])
     got = [[[*t["attributions"].values()] for t in e["targets"]] for e in shared.json()["explanations"]]
     np.testing.assert_allclose(got, all_three, atol=1e-5)
+
+
+@pytest.mark.parametrize("space", ["margin", "probability", "profile"])
+async def test_an_answer_names_the_output_that_it_explains(tmp_path: Path, space: str) -> None:
+    """References of a request leave it what the entry explains; every protocol says what that is."""
+    x = rows(40, 3, seed=5)
+    model = GradientBoostingClassifier(n_estimators=3, max_depth=2, random_state=0).fit(x, x[:, 0] > 0)
+    profile = {
+        "output": "probabilities[1]",
+        "threshold": 0.5,
+        "adverse": "above",
+        "features": {name: {"title": name, "reason": "R"} for name in "abc"},
+        "reasons": {"R": "A reason"},
+    }
+    method = TreeShap(x[:9], space="probability" if space == "probability" else "output")
+    decision = profile if space == "profile" else None
+    compiled = compile_model(model, method, feature_names=[*"abc"], decision=decision)
+    compiled.write(tmp_path / "models", "net")
+    explained = "probabilities_margin" if space == "margin" else "probabilities"
+    name = compiled.manifest.inputs[0].name
+    async with administered(tmp_path) as client:
+        handler = client.app.state.gateway.handler  # type: ignore[attr-defined]  # `administered` adds the app
+        for key in (None, "references", "compare_with"):
+            own = {} if key is None else {key: x[9:12].tolist()}
+            v1 = await client.post("/v1/models/net:explain", json={"instances": x[:3].tolist(), **own})
+            assert v1.json()["explainer"]["explained_output"] == explained, v1.text
+            tensors = [tensor(name, x[:3])] + ([] if key is None else [tensor(f"{name}_{key}", x[9:12])])
+            v2 = await client.post("/v2/models/net/explain", json={"inputs": tensors})
+            assert v2.json()["parameters"]["explained_output"] == explained, v2.text
+            message = pb.ModelInferRequest(model_name="net_explain")
+            for sent in tensors:
+                message.inputs.add(name=sent["name"], datatype="FP32", shape=sent["shape"])
+                message.raw_input_contents.append(np.array(sent["data"], np.float32).tobytes())
+            answer = await infer(handler, message, None)
+            assert answer.parameters["explained_output"].string_param == explained
+            for prediction, one in zip(v1.json()["predictions"], v1.json()["explanations"], strict=True):
+                value = one["explained_value"]
+                score = 1 / (1 + np.exp(-value)) if space == "margin" else value
+                np.testing.assert_allclose(score, prediction["probabilities"][1], atol=1e-6)
 
 
 REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {

@@ -113,8 +113,8 @@ class TreeShap(TreeMethod):
         """Return a method for a space; a probability needs a LOGISTIC; rescaled margins explain it."""
         if space == "output" and transform not in ("", "NONE", "LOGISTIC"):
             raise InvalidOptionError(
-                f"space 'output': {self.name} explains the margin of a {transform}: say space: margin, or "
-                "choose permutationshap"
+                f"space 'output': {self.name} explains the margin of a {transform}: choose exactshap or "
+                "permutationshap"
             )
         if space == "margin" or transform != "LOGISTIC":
             return self
@@ -122,7 +122,7 @@ class TreeShap(TreeMethod):
             return replace(self, space="probability")
         except InvalidOptionError as error:
             raise InvalidOptionError(
-                f"space 'output', a probability of trees: {error} Or say space: margin"
+                f"space 'output', a probability of trees: {str(error).rstrip('.')}"
             ) from error
 
     def attributions(self, op: Ops, scores: TreeScores) -> Tensor:

@@ -324,6 +324,8 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
         )
     request = manifest.request
     options: dict[str, Any] = {k: v for k, v in request.options.items() if v is not False}
+    if space := manifest.method.options.get("space"):  # chosen by a decision profile if not by the request
+        options["space"] = space
     if not options.keys() <= MethodOptions.model_fields.keys():
         raise InvalidInputError(f"{manifest.method.name} cannot be made anew with other references")
     names = request.features

@@ -240,6 +240,10 @@ class AnsweringExplainer(BaseModel):
     name: str | None = Field(description="among the model's explainers; null for one without a name")
     method: str
     digest: str = Field(description="of the explanation: of model, references, options and compiler")
+    explained_output: str = Field(
+        description="the tensor that value, base value and attributions are of: an output of the model, or a "
+        "tensor behind one, such as the margin of a probability of trees"
+    )
     references: str | None = Field(None, description="digest of the set that the request brought or named")
 
 

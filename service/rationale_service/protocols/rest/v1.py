@@ -291,7 +291,12 @@ def encode_explanations(answer: InferenceAnswer) -> dict[str, Any]:
     if manifest is None:
         raise NotExplainableError(f"model '{answer.model}' has no explanation")
     identity = answer.identity
-    explainer = {"name": answer.explainer, "method": identity["method"], "digest": identity["explanation"]}
+    explainer = {
+        "name": answer.explainer,
+        "method": identity["method"],
+        "digest": identity["explanation"],
+        "explained_output": identity["explained_output"],
+    }
     if answer.references is not None:
         explainer["references"] = answer.references
     return {

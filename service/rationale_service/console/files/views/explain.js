@@ -182,7 +182,8 @@ class Explain {
       base: one.base_value ?? null,
       value: one.explained_value,
       gap: one.completeness_gap ?? null,
-      isOutput: isOutput(model, answer.predictions[i], one),
+      output: answer.explainer.explained_output,
+      isOutput: answer.explainer.explained_output === model.output, // false if another explainer answered
       explainer: answer.explainer,
       startName: "base value",
     };
@@ -300,7 +301,7 @@ class Explain {
       this.panels,
       views.map((view) => {
         const own = view.model === this.model;
-        const write = writers(shortened(view.items).map(({ amount }) => amount), [view.base ?? view.value, view.value], view.isOutput && isShare(view.model, view.model.output));
+        const write = writers(shortened(view.items).map(({ amount }) => amount), [view.base ?? view.value, view.value], isShare(view.model, view.output));
         const picture = bars({
           items: view.items,
           write,
@@ -338,7 +339,7 @@ class Explain {
     const score = this.score(view);
     const judged = this.rule?.judge(score);
     const badge = judged && h("span", { class: `badge ${this.rule.passes(score) ? "good" : judged === "refer" ? "between" : "bad"}` }, judged);
-    const explained = (value) => (isShare(view.model, view.model.output) ? percent(value) : number(value));
+    const explained = (value) => (isShare(view.model, view.output) ? percent(value) : number(value));
     const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
     return h(
       "dl",
@@ -365,8 +366,8 @@ class Explain {
   }
 
   /** All targets, each with its value, of which one is explained. */
-  targetChoice({ model, values }) {
-    const write = (value) => (isShare(model, model.output) ? percent(value) : number(value));
+  targetChoice({ model, values, output }) {
+    const write = (value) => (isShare(model, output) ? percent(value) : number(value));
     const option = (value, i) => h("option", { value: i, selected: i === this.target }, `${this.optionOf(i)}: ${write(value)}`);
     const change = (event) => {
       this.target = Number(event.target.value);
@@ -521,15 +522,6 @@ class Explain {
 }
 
 const worded = (error) => (error.title ? `${error.title}: ${error.detail}` : error.message);
-
-/**
- * Whether an explanation is of the model's output. Of trees, one against references of the request may be of the
- * margin behind probabilities, and nothing in the answer says so.
- */
-function isOutput(model, prediction, { target, explained_value: value }) {
-  const answered = element(model, prediction, target);
-  return answered === null || Math.abs(answered - value) <= 1e-4 * Math.max(1, Math.abs(answered));
-}
 
 /** The members of an explanation that only some methods have, with their names in words and what they mean. */
 const furtherOf = ({ model, explanation }) =>
