@@ -11,16 +11,16 @@ The compile is ours, and counts once. `contributions` are the booster's own and,
 path-dependent: they know no references.
 """
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import cycle
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
-from benchmarks.cases import BOOSTERS, CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF
+from benchmarks.cases import BOOSTERS, CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF, names, numbers, positive
 from benchmarks.timing import quietly
 from benchmarks.tree_peers import TREE_EXPLAINERS
 from benchmarks.trees import data
@@ -28,6 +28,7 @@ from rationale import TreeShap, compile_model
 from rationale.portfolios.arrow import run_rows
 
 FEATURES, LEAVES = 23, 64
+SHAPES = ["300x4", "300x6", "100x8", "100x12", "100x255"]
 CALLS, CALL_S = 40, 0.5  # most calls, and seconds after which there is no other
 PEERS = (CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF)
 
@@ -82,27 +83,41 @@ def peer_of(name: str, booster: Any, references: np.ndarray) -> Callable[[np.nda
         return None
 
 
-def main(
-    shapes: Annotated[str, typer.Option(help="By commas.")] = "300x4,300x6,100x8,100x12,100x255",
-    rows: Annotated[str, typer.Option(help="N, by commas.")] = "1,64,10000",
-    references: Annotated[str, typer.Option(help="K, by commas.")] = "100,1000",
-    peers: Annotated[str, typer.Option(help="By commas.")] = ",".join(PEERS),
-    seconds: Annotated[float, typer.Option(help="The most that a peer may take for a call.")] = 20,
-) -> None:
+def shapes_of(text: str) -> list[str]:
+    """Return shapes by commas; raise ArgumentTypeError for anything else."""
+    shapes = [shape.strip() for shape in text.split(",")]
+    for shape in shapes:
+        trees, _, size = shape.partition("x")
+        if not (positive(trees) and positive(size)):
+            raise argparse.ArgumentTypeError(f"must be TREESxDEPTH or TREESxLEAVES, not {shape!r}")
+    return shapes
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each booster, K and N."""
-    print("trees | K | N | ours, ms | " + " | ".join(f"{name} over ours" for name in peers.split(",")))
-    known, counts = data(FEATURES)[2], [int(n) for n in rows.split(",")]
-    for shape in shapes.split(","):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", type=shapes_of, default=SHAPES, help="by commas")
+    parser.add_argument("--rows", type=numbers, default=[1, 64, 10_000], help="N, by commas")
+    parser.add_argument("--references", type=numbers, default=[100, 1000], help="K, by commas")
+    parser.add_argument("--peers", type=names(PEERS), default=list(PEERS), help="by commas")
+    parser.add_argument("--seconds", type=positive, default=20, help="the most of a call of a peer")
+    options = parser.parse_args(argv)
+    print("trees | K | N | ours, ms | " + " | ".join(f"{name} over ours" for name in options.peers))
+    known = data(FEATURES)[2]
+    for shape in options.shapes:
         booster = booster_of(shape)
-        for k in map(int, references.split(",")):
+        for k in options.references:
             explain, compile_s = ours(booster, known[:k])
-            own = {n: milliseconds(explain, known, n) for n in counts}
+            own = {n: milliseconds(explain, known, n) for n in options.rows}
             print(f"  compiled in {compile_s:.1f} s")
             times = {
-                p: _times(peer_of(p, booster, known[:k]), known, counts, seconds) for p in peers.split(",")
+                peer: _times(peer_of(peer, booster, known[:k]), known, options.rows, options.seconds)
+                for peer in options.peers
             }
-            for n in counts:
-                ratios = (f"{times[p][n] / own[n]:.2g}" if n in times[p] else "-" for p in times)
+            for n in options.rows:
+                ratios = (f"{times[peer][n] / own[n]:.2g}" if n in times[peer] else "-" for peer in times)
                 print(f"{shape} | {k} | {n} | {own[n]:.3g} | {' | '.join(ratios)}", flush=True)
 
 
@@ -121,4 +136,4 @@ def _times(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -31,6 +31,7 @@ UNBOUNDED = {
 
 # Dataclasses that change: they collect, count or wait for an answer. Every other one is frozen.
 MUTABLE = {
+    "rationale.artifact.finishing.fused._Chain",
     "rationale.conversion.boosters.trees.Nodes",
     "rationale.methods.trees.provenance._OriginTracker",
     "rationale.tables.written._Tensor",

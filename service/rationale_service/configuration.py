@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rationale.errors import InvalidOptionError
+from rationale.schema.machine import KERNELS
 from rationale_service.settings import PREFIX, Settings
 
 CONFIG = "RATIONALE_CONFIG"
@@ -39,7 +40,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
 
 def unknown_variables() -> list[str]:
     """Return a warning for each variable RATIONALE_… that is no setting: probably misspelt."""
-    names = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
+    names = [CONFIG, KERNELS, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
         f"{name} is not a setting{_nearest(name.upper(), names)}"
         for name in _variables()

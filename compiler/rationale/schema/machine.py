@@ -23,6 +23,7 @@ Storage = Literal["float32", "float16"]
 Runtime = Literal["onnxruntime", "openvino", "tensorrt", "any"]
 
 DEFAULT_BUDGET = 4 << 30
+KERNELS = "RATIONALE_KERNELS"  # "off" in the environment leaves the package rationale-kernels alone
 MAX_BATCH = 64  # rows of one request, even if more fit
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 

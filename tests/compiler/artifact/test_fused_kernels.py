@@ -15,6 +15,7 @@ from rationale.artifact.entry import check_entry, open_entry
 from rationale.artifact.finishing.fused import DOMAIN, NAME, PROGRAM
 from rationale.graph.runtime import kernels
 from rationale.graph.runtime.session import Runner
+from rationale.schema.machine import KERNELS
 from rationale.testing import Sample, Var, check_rule
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.fused_library import library
@@ -43,7 +44,7 @@ COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 def installed(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sessions take the library, as if the package were installed."""
     path = library()
-    monkeypatch.delenv(kernels.SETTING, raising=False)
+    monkeypatch.delenv(KERNELS, raising=False)
     monkeypatch.setattr(kernels, "_installed", lambda: path)
     return path
 
@@ -223,7 +224,7 @@ def test_explanations_are_those_without_the_library(
     x = rows(6, FEATURES, seed=3)
     compiled = compile_model(mlp(last=last), method)
     answer = compiled.explain(x)
-    monkeypatch.setenv(kernels.SETTING, "off")
+    monkeypatch.setenv(KERNELS, "off")
     expected = compile_model(mlp(last=last), method).explain(x)
     for output in ("y", "x_attributions"):
         np.testing.assert_allclose(answer[output], expected[output], atol=1e-6)
@@ -236,7 +237,7 @@ def test_an_entry_has_the_same_graph_and_proves_itself_either_way(
     method = DeepShap(rows(4, FEATURES, seed=1))
     with_library = compile_model(mlp(), method)
     with_library.write(tmp_path, "m")
-    monkeypatch.setenv(kernels.SETTING, "off")
+    monkeypatch.setenv(KERNELS, "off")
     without = compile_model(mlp(), method)
     assert with_library.model.SerializeToString() == without.model.SerializeToString()
     assert with_library.manifest.digests == without.manifest.digests
@@ -272,8 +273,8 @@ def test_a_library_that_is_given_is_not_loaded_twice(installed: Path) -> None:
 def test_a_library_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("no library")
     monkeypatch.setattr(kernels, "_installed", lambda: tmp_path / "text.so")
-    monkeypatch.delenv(kernels.SETTING, raising=False)
+    monkeypatch.delenv(KERNELS, raising=False)
     with pytest.raises(InvalidOptionError, match=r"text\.so: ONNX Runtime .* cannot load"):
         compile_model(mlp(), Gradient())
-    monkeypatch.setenv(kernels.SETTING, "off")
+    monkeypatch.setenv(KERNELS, "off")
     compile_model(mlp(), Gradient())

@@ -147,7 +147,7 @@ def test_an_opset_that_is_written_twice() -> None:
     model.opset_import.add(domain="", version=21)
     compiled = explained(model)
     assert_complete(compiled)
-    assert [(e.domain, e.version) for e in compiled.model.opset_import] == [("", 21)]
+    assert [e.version for e in compiled.model.opset_import if not e.domain] == [21]
 
 
 def test_the_default_domain_by_its_other_name() -> None:

@@ -138,6 +138,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATIONALE_PROT", "1")
+    monkeypatch.setenv("RATIONALE_KERNELS", "off")  # of every command
     assert unknown_variables() == ["RATIONALE_PROT is not a setting: did you mean RATIONALE_PORT?"]
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from rationale.errors import InvalidOptionError
-
-SETTING = "RATIONALE_KERNELS"  # "off" leaves the package rationale-kernels alone
+from rationale.schema.machine import KERNELS
 
 
 def load_kernels(options: ort.SessionOptions, library: Path) -> None:
@@ -30,7 +29,7 @@ def installed_kernels(given: Sequence[Path] = ()) -> list[Path]:
     Args:
         given: libraries that are loaded anyway; if that one is among them, it is not loaded twice.
     """
-    library = None if os.environ.get(SETTING, "").lower() == "off" else _installed()
+    library = None if os.environ.get(KERNELS, "").lower() == "off" else _installed()
     return [] if library is None or library.name in {path.name for path in given} else [library]
 
 
