@@ -96,7 +96,7 @@ def test_faults_say_what_to_do(data: Any, forest: Any) -> None:
         Explainer(forest).explain(x)
     for count in (0, -1, 2.5, 300.5):
         with pytest.raises(InvalidOptionError, match=f"references={count}: give 1 or more"):
-            Explainer(forest, references=count).fit(x)  # type: ignore[arg-type]
+            Explainer(forest, references=count).fit(x)
     with pytest.raises(InvalidOptionError, match="give an array or a DataFrame"):
         Explainer(forest).fit(3)
     with pytest.raises(InvalidOptionError, match="choose one target"):
