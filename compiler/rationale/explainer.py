@@ -1,7 +1,6 @@
 """An explainer in the manner of scikit-learn: `Explainer(model).fit(X).explain(rows)`."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import narwhals as nw
@@ -12,6 +11,8 @@ from rationale.compile import compile_model
 from rationale.errors import InvalidOptionError
 from rationale.methods.auto import Auto
 from rationale.methods.engine import Method
+
+_ARGUMENTS = ("model", "method", "references", "random_state")
 
 
 class Explainer:
@@ -55,7 +56,7 @@ class Explainer:
         """Compile the model with rows of X as references.
 
         Args:
-            X: rows [N, F], an array or a DataFrame of any library.
+            X: rows [N, F], an array or a DataFrame of any library; for several inputs, a dict of them.
             y: ignored.
 
         Raises:
@@ -68,14 +69,17 @@ class Explainer:
         return self
 
     def _drawn(self, X: Any) -> Any:
+        if isinstance(X, Mapping):  # the same rows of each input: the seed is the same
+            return {name: self._drawn(rows) for name, rows in X.items()}
         rows = nw.from_native(X, eager_only=True, pass_through=True)
         if not hasattr(rows, "__len__") or isinstance(rows, (str, bytes)):
             raise InvalidOptionError(f"X is a {type(X).__name__}, not rows: give an array or a DataFrame.")
-        if self.references is None or self.references >= len(rows):
+        count = self.references
+        if count is not None and (not isinstance(count, (int, np.integer)) or count < 1):
+            raise InvalidOptionError(f"references={count}: give 1 or more, or None for all rows.")
+        if count is None or count >= len(rows):
             return X
-        if self.references < 1:
-            raise InvalidOptionError(f"references={self.references}: give 1 or more, or None for all rows.")
-        chosen = np.sort(np.random.default_rng(self.random_state).choice(len(rows), self.references, False))
+        chosen = np.sort(np.random.default_rng(self.random_state).choice(len(rows), count, False))
         return (
             nw.to_native(rows[chosen.tolist()]) if isinstance(rows, nw.DataFrame) else np.asarray(X)[chosen]
         )
@@ -111,15 +115,18 @@ class Explainer:
         return self.feature_names_in_
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments of the constructor, as scikit-learn's `clone` reads them."""
+        """Return the arguments of the constructor."""
         del deep
-        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
-        return {name: getattr(self, name) for name in names if name != "options"} | self.options
+        return {name: getattr(self, name) for name in _ARGUMENTS} | self.options
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an explainer that is not fitted, of the same model: scikit-learn would unfit that too."""
+        return type(self)(**self.get_params())
 
     def set_params(self, **params: Any) -> Self:
         """Set arguments of the constructor; any other name is an option of `compile_model`."""
         for name, value in params.items():
-            if name in {"model", "method", "references", "random_state"}:
+            if name in _ARGUMENTS:
                 setattr(self, name, value)
             else:
                 self.options[name] = value

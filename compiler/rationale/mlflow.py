@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import load
 from rationale.distribution import NAME, version
-from rationale.portfolios.arrow import explain_batches
+from rationale.errors import InvalidOptionError
+from rationale.portfolios.arrow import batches_schema, explain_batches
 
 if TYPE_CHECKING:
     from mlflow.models import Model
@@ -104,13 +105,20 @@ class ServedModel:
             params: ignored.
 
         Raises:
-            InvalidOptionError: if the rows do not fit the model.
+            InvalidOptionError: if the rows are no DataFrame, or do not fit the model.
         """
         del params
+        import pandas as pd
         import pyarrow as pa
 
+        if not isinstance(model_input, pd.DataFrame):
+            raise InvalidOptionError(
+                f"the rows are a {type(model_input).__name__}: give a DataFrame, by HTTP `dataframe_split` "
+                "or `dataframe_records`, with the features' names as columns."
+            )
         rows = pa.Table.from_pandas(model_input, preserve_index=False)
-        return pa.Table.from_batches(explain_batches(self.compiled, rows)).to_pandas()
+        answers = explain_batches(self.compiled, rows)
+        return pa.Table.from_batches(answers, batches_schema(self.compiled)).to_pandas()
 
 
 def _load_pyfunc(path: str) -> ServedModel:

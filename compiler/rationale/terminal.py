@@ -114,7 +114,7 @@ def _references_line(references: "References") -> str:
 
 def _grouped(value: float) -> str:
     """Write a number in six digits, of millions all digits before the point: 2,488,872, not 2.48887e+06."""
-    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
+    return f"{value:,.0f}" if 999_999.5 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _rules_line(rules: "Sequence[LayerRule]") -> str:

@@ -66,7 +66,8 @@ def index_of(rows: Any) -> Sequence[object]:
     if not hasattr(type(rows), "columns") or not hasattr(rows, "index"):
         return ()
     index: Sequence[object] = rows.index
-    return () if np.array_equal(np.asarray(index), np.arange(len(index))) else index
+    labels = np.asarray(index)
+    return () if labels.dtype.kind in "iu" and np.array_equal(labels, np.arange(len(index))) else index
 
 
 def frame_of(rows: object) -> Frame | None:

@@ -12,6 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from rationale import DeepShap, Explainer, InvalidOptionError, TreeShap, compile_model
+from tests.compiler.models import two_inputs
 
 NAMES = ["age", "income", "debt", "term"]
 
@@ -59,7 +60,7 @@ def test_rows_of_any_library(data: Any, as_rows: Any) -> None:
 def test_what_is_fitted_stays_as_it_is(forest: Any) -> None:
     before = forest.get_params()
     explainer = Explainer(forest, DeepShap, references=7, targets=[0])
-    copy = clone(explainer, safe=False)
+    copy = clone(explainer)
     assert copy.get_params()["references"] == 7
     assert copy.get_params()["targets"] == [0]
     assert copy.set_params(targets=[1], references=9).get_params()["references"] == 9
@@ -68,12 +69,34 @@ def test_what_is_fitted_stays_as_it_is(forest: Any) -> None:
     assert forest.get_params() == before
 
 
+def test_references_of_two_inputs_are_the_same_rows() -> None:
+    order = np.arange(40, dtype=np.float32)
+    x = {"a": np.repeat(order[:, None], 3, axis=1), "b": np.repeat(order[:, None], 4, axis=1)}
+    drawn = Explainer(None, references=9)._drawn(x)
+    assert np.array_equal(drawn["a"][:, 0], drawn["b"][:, 0])
+    explainer = Explainer(two_inputs(), DeepShap, references=9, targets=[0]).fit(x)
+    assert explainer.compiled_.manifest.references.count == 9
+    assert explainer.transform(x).shape == (40, 7)
+
+
+def test_a_clone_explains_the_same_model(data: Any, forest: Any) -> None:
+    """scikit-learn clones the estimators among the arguments, and a clone of those is not fitted."""
+    x, _ = data
+    explainer = Explainer(forest, TreeShap).fit(x)
+    copy = clone(explainer)
+    with pytest.raises(InvalidOptionError, match=r"call fit\(X\) first"):
+        copy.explain(x)
+    assert copy.model is forest
+    assert np.array_equal(copy.fit(x).transform(x), explainer.transform(x))
+
+
 def test_faults_say_what_to_do(data: Any, forest: Any) -> None:
     x, _ = data
     with pytest.raises(InvalidOptionError, match=r"call fit\(X\) first"):
         Explainer(forest).explain(x)
-    with pytest.raises(InvalidOptionError, match="1 or more"):
-        Explainer(forest, references=0).fit(x)
+    for count in (0, -1, 2.5, 300.5):
+        with pytest.raises(InvalidOptionError, match=f"references={count}: give 1 or more"):
+            Explainer(forest, references=count).fit(x)
     with pytest.raises(InvalidOptionError, match="give an array or a DataFrame"):
         Explainer(forest).fit(3)
     with pytest.raises(InvalidOptionError, match="choose one target"):

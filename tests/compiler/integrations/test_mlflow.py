@@ -12,7 +12,7 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
 import rationale
-from rationale import RepositoryError
+from rationale import InvalidOptionError, RepositoryError
 from rationale import mlflow as flavor
 
 # MLflow's own, at its own modules.
@@ -55,6 +55,18 @@ def test_predict_answers_attributions(compiled: rationale.Compiled, rows: pd.Dat
     attributions = compiled.explain(rows[:5])[compiled.manifest.explained[0].attributions][:, 0]
     assert np.allclose(table[list(rows.columns)], attributions, atol=1e-6)
     assert len(table) == 5
+
+
+def test_no_rows_are_answered_by_no_lines(rows: pd.DataFrame, uri: str) -> None:
+    model = mlflow.pyfunc.load_model(uri)
+    assert len(model.predict(rows[:0])) == 0
+    assert list(model.predict(rows[:0]).columns) == list(model.predict(rows[:1]).columns)
+
+
+@pytest.mark.parametrize("as_rows", [np.asarray, lambda rows: rows.to_dict("list")], ids=["array", "dict"])
+def test_rows_without_names_are_refused(rows: pd.DataFrame, uri: str, as_rows: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="give a DataFrame, by HTTP `dataframe_split`"):
+        mlflow.pyfunc.load_model(uri).predict(as_rows(rows))
 
 
 def test_it_is_served_over_http(compiled: rationale.Compiled, rows: pd.DataFrame, uri: str) -> None:

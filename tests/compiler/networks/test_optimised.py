@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 from rationale import AttnLrp, DeepShap, Gradient, UnsupportedModelError, compile_model
+from rationale.artifact.finishing.fused import DOMAIN
 from tests.compiler.models import parsed, rows
 from tests.tolerances import FUSED_32
 from tests.transformers_models import LENGTH, VOCABULARY, Exported, transformer
@@ -82,8 +83,8 @@ def explained(name: str, method: str, model: onnx.ModelProto) -> tuple[dict[str,
     source = exported(name)
     targets = [0, 2] if name.startswith("BERT") else [(LENGTH - 1) * VOCABULARY + i for i in (5, 9)]
     compiled = compile_model(model, METHODS[method](source.references), targets=targets)
-    assert {entry.domain for entry in compiled.model.opset_import} <= {"", "ai.onnx.ml"}
-    assert {node.domain for node in compiled.model.graph.node} <= {"", "ai.onnx.ml"}
+    assert {entry.domain for entry in compiled.model.opset_import} <= {"", "ai.onnx.ml", DOMAIN}
+    assert {node.domain for node in compiled.model.graph.node} <= {"", "ai.onnx.ml", DOMAIN}
     return compiled.explain(source.x), compiled.manifest
 
 

@@ -30,7 +30,7 @@ from rationale import (
 )
 from rationale.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
 from rationale.methods.engine import Method
-from rationale.tables.frames import as_texts, columns_in_order, frame_of
+from rationale.tables.frames import as_texts, columns_in_order, frame_of, index_of
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)
@@ -475,3 +475,18 @@ def test_one_table_for_inputs_whose_features_have_no_names() -> None:
     combined = compile_model(two_inputs(), Gradient())
     with pytest.raises(InvalidOptionError, match=r"the rows: .*\b2 inputs"):
         combined.explain(table(rows(4, 7), list("abcdefg")))
+
+
+@pytest.mark.parametrize(
+    ("index", "due"),
+    [
+        ([0, 1], ()),
+        ([1, 0], [1, 0]),
+        (["a", "b"], ["a", "b"]),
+        ([pd.NA, 1], [pd.NA, 1]),
+        (pd.date_range("2020-01-01", periods=2), [*pd.date_range("2020-01-01", periods=2)]),
+    ],
+    ids=["count", "numbers", "words", "missing", "dates"],
+)
+def test_row_labels_are_those_that_do_not_count_the_rows(index: Any, due: Any) -> None:
+    assert [*index_of(pd.DataFrame({"x": [1, 2]}, index=pd.Index(index)))] == [*due]
