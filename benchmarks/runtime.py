@@ -5,6 +5,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from rationale.errors import RationaleError
+from rationale.graph.runtime.session import register
 from rationale.schema.machine import LARGE_BLOCKS, Provider
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -36,6 +37,7 @@ def session_of(
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     if on_cpu or provider() == "cpu":
+        register(options)  # rationale-kernels, unless RATIONALE_KERNELS=off
         return ort.InferenceSession(model, options, providers=[CPU])
     from rationale_service.engine.backends.devices import providers
 

@@ -1,5 +1,6 @@
 // The operator rationale:Fused: a chain of elementwise operators, computed in one pass over memory.
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -147,16 +148,22 @@ void run(Kernel& kernel, OrtKernelContext* context) {
   struct Work {
     const Call& call;
     int64_t blocks, tasks;
+    std::atomic<bool> is_out_of_memory{false};
   } work{call, blocks, tasks};
   demand(api.parallel_for(
       context,
       [](void* data, size_t i) {
-        const Work& work = *static_cast<const Work*>(data);
+        Work& work = *static_cast<Work*>(data);
         const int64_t begin = work.blocks * static_cast<int64_t>(i) / work.tasks;
         const int64_t end = work.blocks * static_cast<int64_t>(i + 1) / work.tasks;
-        compute(work.call, begin * work.call.block, std::min(end * work.call.block, work.call.total));
+        try {
+          compute(work.call, begin * work.call.block, std::min(end * work.call.block, work.call.total));
+        } catch (const std::bad_alloc&) {  // nothing may be thrown through ONNX Runtime's threads
+          work.is_out_of_memory = true;
+        }
       },
       static_cast<size_t>(tasks), &work));
+  if (work.is_out_of_memory) throw std::bad_alloc();
 }
 
 // Calls a function, and returns what it throws as a status.

@@ -35,7 +35,12 @@ def installed_kernels(given: Sequence[Path] = ()) -> list[Path]:
 
 def kernels_version() -> str | None:
     """Return the version of rationale-kernels if sessions take its library."""
-    return importlib.metadata.version("rationale-kernels") if installed_kernels() else None
+    return _version() if installed_kernels() else None
+
+
+@functools.cache  # each decision records it
+def _version() -> str:
+    return importlib.metadata.version("rationale-kernels")
 
 
 @functools.cache
