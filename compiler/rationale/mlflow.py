@@ -67,7 +67,7 @@ def log_model(compiled: Compiled, name: str, **arguments: Any) -> Any:
 
     Args:
         name: name of the logged model.
-        arguments: those of `save_model`, and of `mlflow.models.Model.log`, such as `registered_model_name`.
+        arguments: arguments of `save_model` and `mlflow.models.Model.log`, such as `registered_model_name`.
     """
     from mlflow.models import Model
 

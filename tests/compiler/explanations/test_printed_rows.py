@@ -1,4 +1,4 @@
-"""How many rows `rationale explain` prints and saves, however many batches they come in."""
+"""The number of rows that `rationale explain` prints and saves is the same for every batch size."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How adapters hand a table's rows to tasks: stand-ins for the engines' tables record what they are asked."""
+"""Adapters give rows to tasks of Spark, Ray and Dask. Stand-ins for their tables record each call."""
 
 from pathlib import Path
 from typing import Any

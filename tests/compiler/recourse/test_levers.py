@@ -1,4 +1,4 @@
-"""What an applicant can change, at the limits of each rule: spans, costs, regions, and what moves along."""
+"""Limits of the rules for changes: spans, costs, regions, and features that move together."""
 
 import math
 from typing import Any

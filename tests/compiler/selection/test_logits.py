@@ -151,7 +151,7 @@ def test_numbers_between_0_and_1_are_made_of_such(operator: str, first: str, sec
 
 
 def test_a_label_is_no_probability() -> None:
-    """Of whole numbers as of texts; the classifier's other output is."""
+    """A classifier's label is none, as a number or a text. Its other output is one."""
     x, labels = rows(40, F), (rows(40, F)[:, 0] > 0).astype(int)
     for fitted in (
         GradientBoostingClassifier(n_estimators=2, random_state=0).fit(x, labels),

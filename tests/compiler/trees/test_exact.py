@@ -245,7 +245,7 @@ def test_an_input_that_is_moved() -> None:
 def test_a_leaf_alone_has_the_values_that_it_has_among_others(
     transform: Callable[[np.ndarray], np.ndarray],
 ) -> None:
-    """To the last bit: else an entry's bytes would depend on which leaves are transformed together."""
+    """The transform gives equal bits for any grouping of leaves, so an entry's bytes do not depend on it."""
     patterns = np.random.default_rng(0).integers(0, 50, (9, 1 << 5)) / 1000
     together = transform(patterns)
     for i in range(len(patterns)):

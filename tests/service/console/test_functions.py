@@ -443,7 +443,7 @@ def test_a_name_that_is_cut_keeps_both_its_ends(demand: Demand) -> None:
 
 
 def test_coded_values_are_words_where_colours_and_axes_tell_of_them(demand: Demand) -> None:
-    """In the order of the codes; a code that the profile has no word for stays a number."""
+    """Words stand in the order of their codes. A code without a word stays a number."""
     made = (
         "Object.assign(Object.create(portfolio.Portfolio.prototype), {"
         "values: [{name: 'sex', kind: 'number', values: [2, 1, NaN, 10, 2]},"

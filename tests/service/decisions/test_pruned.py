@@ -1,4 +1,4 @@
-"""What is left of a case whose first decision retention took: read and replayed, never moved."""
+"""If retention removed a case's first decision, its later ones can be read and replayed, but not reviewed."""
 
 from collections.abc import Iterator
 from contextlib import closing

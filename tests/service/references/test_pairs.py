@@ -185,7 +185,8 @@ async def test_what_is_no_list(client: httpx.AsyncClient, wrong: Any) -> None:
     assert "compare_with must be a list" in answer.json()["detail"]
 
 
-async def test_a_method_whose_references_are_in_the_graph(tmp_path: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_a_method_whose_references_are_in_the_graph(tmp_path: Path) -> None:
     compile_model(mlp(), ExactShap(BASE), targets="all").write(tmp_path / "models", "net")
     async with administered(tmp_path) as client:
         answer = await ask(client, tensor("x_compare_with", PARTNERS))
@@ -212,7 +213,8 @@ async def decided(client: httpx.AsyncClient, model: str = "net", **headers: str)
     return [decision["id"] for decision in answer.json()["decisions"]]
 
 
-async def test_recorded_decisions(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_recorded_decisions(deciding: Path) -> None:
     """The same numbers as for their rows, over v1 and OIP; each such call is recorded."""
     async with administered(deciding) as client:
         ids = await decided(client)
@@ -270,7 +272,8 @@ def by_ids(*ids: str, x: np.ndarray = X) -> pb.ModelInferRequest:
     return message
 
 
-async def test_ids_that_are_wrong_over_grpc(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_ids_that_are_wrong_over_grpc(deciding: Path) -> None:
     """Unknown ones, those of another model, thousands, none, and parameters of another type."""
     async with administered(deciding) as client:
         handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
@@ -321,7 +324,8 @@ async def test_partners_that_are_no_numbers(client: httpx.AsyncClient, value: fl
         assert (answer.status_code, "compare_with" in answer.json()["detail"]) == (422, True), answer.text
 
 
-async def test_partners_whose_inputs_were_erased(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_partners_whose_inputs_were_erased(deciding: Path) -> None:
     key = deciding / "audit.key"
     key.write_bytes(b"k" * 44)
     key.chmod(0o600)
@@ -341,7 +345,8 @@ async def test_partners_whose_inputs_were_erased(deciding: Path, quick: Gate) ->
         assert (await infer(handler, by_ids(ids[0]), None)).parameters["references"].string_param
 
 
-async def test_decisions_need_the_scope_that_reads_them(deciding: Path, quick: Gate, tmp_path: Path) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_decisions_need_the_scope_that_reads_them(deciding: Path, tmp_path: Path) -> None:
     tokens, tables = {}, []
     for name, scopes in (
         ("teller", [Scope.DECIDE, Scope.EXPLAIN]),
@@ -363,7 +368,8 @@ async def test_decisions_need_the_scope_that_reads_them(deciding: Path, quick: G
         assert answer.status_code == 200, answer.text
 
 
-async def test_inputs_that_the_trail_does_not_hold(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_inputs_that_the_trail_does_not_hold(deciding: Path) -> None:
     key = deciding / "audit.key"
     key.write_bytes(b"k" * 44)
     key.chmod(0o600)
@@ -375,7 +381,8 @@ async def test_inputs_that_the_trail_does_not_hold(deciding: Path, quick: Gate) 
         assert "are hashed in the trail: send the row itself" in answer.json()["detail"]
 
 
-async def test_a_decision_takes_no_partner(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_a_decision_takes_no_partner(deciding: Path) -> None:
     async with administered(deciding) as client:
         body = {"instances": INSTANCES, "compare_with": INSTANCES}
         answer = await client.post("/v1/models/net:decide", json=body)
@@ -426,7 +433,8 @@ async def test_ids_and_rows_are_not_mixed(client: httpx.AsyncClient) -> None:
         assert "both ids of decisions and rows" in answer.json()["detail"]
 
 
-async def test_a_decision_whose_inputs_came_whole(deciding: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_a_decision_whose_inputs_came_whole(deciding: Path) -> None:
     """By features or as a list, the recorded row is the same; what knock-outs read is no part of it."""
     whole = [{"x": [row[name] for name in NAMES], "bankruptcies": 0} for row in TABLE[:3]]
     async with administered(deciding) as client:

@@ -162,12 +162,15 @@ def answers(clients: list[Client]) -> int:
 
 def check(database: SqlStore, clients: list[Client], times: int, cases: list[str] | None) -> None:
     recorded: dict[str, list[RecordedDecision]] = {}
-    ledger = Ledger(database, InputCodec())
+    ledger, moves = Ledger(database, InputCodec()), 0
     for decision in ledger.in_order():
         if cases is not None and decision.id in cases:
-            assert len(ledger.case_of(decision).events) > 1  # the decision, and reviews of it
+            events = len(ledger.case_of(decision).events)
+            assert events > 1  # the decision, and reviews of it
+            moves += events
             continue
         recorded.setdefault(decision.idempotency_key or "", []).append(decision)
+    assert cases is None or moves > times * len(cases)
     actual = list(verify(database))
     database.close()
     answered = {key: decisions for client in clients for key, decisions in client.answered.items()}
