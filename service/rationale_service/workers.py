@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
-from prometheus_client import CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import mark_process_dead
 from pydantic import SecretStr
 
 from rationale.errors import InvalidOptionError
@@ -33,6 +32,7 @@ from rationale.terminal import reporting_errors
 from rationale_service.configuration import unknown_variables
 from rationale_service.observability import logs
 from rationale_service.observability.otlp import create_metrics_push
+from rationale_service.observability.processes import metrics_of_processes
 from rationale_service.process.listening import port_of, reserve
 from rationale_service.process.signals import BEAT, BEAT_S, held_back
 from rationale_service.settings import OFF, Settings
@@ -76,8 +76,7 @@ def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
     if settings.metrics_endpoint is None:
         yield
         return
-    together = CollectorRegistry()
-    MultiProcessCollector(together, str(metrics))
+    together = metrics_of_processes(str(metrics))
     push = create_metrics_push(settings.metrics_endpoint, settings.metrics_interval_s, lambda: together)
     push.start()
     try:

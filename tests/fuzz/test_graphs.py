@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, assume, given, note, seed, settings
+from onnx import numpy_helper
 
 from rationale import DeepShap, Gradient, compile_model
 from rationale.graph.memory.fit import fit
@@ -30,6 +31,7 @@ from tests.tolerances import FUZZED_32, FUZZED_64, FUZZED_SLOPE, KINK
 TARGETS = list(range(CLASSES))
 FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 NUDGE, NUDGES = 32, 4  # roundings that rows are moved by, and how many times; 2 of 150 graphs are left out
+STRADDLE = 1e-5  # over the larger of 1 and the value before a step; roundings of 1e-16 pass 1e-11 on
 STEPS = frozenset(
     {"Cast", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "QuantizeLinear"}
     | {"Round", "Sign"}
@@ -38,7 +40,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def check_in_float64(graph: Fuzzed) -> None:
-    assume(not jumps(graph))
+    assume(not jumps(graph) and not straddles_a_step(graph))
     with computing_in_float64():
         lowered = lower(graph.model)
         check_deepshap(graph, lowered)
@@ -58,6 +60,25 @@ def jumps(graph: Fuzzed) -> bool:
         for m in moved
         for name, value in expected.items()
     )
+
+
+def straddles_a_step(graph: Fuzzed) -> bool:
+    """Whether a step of the model parts two rows whose values before it differ by less than STRADDLE.
+
+    Their secant is larger than 1 / STRADDLE then, and loses as many digits of what stands before the step.
+    """
+    rows = every_row(graph)
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.model.graph.initializer}
+    values = {**rows, **constants, **run64(with_every_value(graph.model), rows)}
+    return any(parts_neighbours(node, values) for node in graph.model.graph.node if node.op_type in STEPS)
+
+
+def parts_neighbours(step: onnx.NodeProto, values: Arrays) -> bool:
+    before, after = values[step.input[0]].astype(np.float64), values[step.output[0]].astype(np.float64)
+    if len(step.input) == 2:  # a comparison: its step lies where both are equal
+        before = before - values[step.input[1]]
+    gaps, jumps = (np.abs(value[:, None] - value[None]) for value in (before, after))
+    return bool(((jumps > 0) & (gaps < STRADDLE * np.maximum(1.0, np.abs(before)))).any())
 
 
 def every_row(graph: Fuzzed) -> Arrays:
@@ -180,17 +201,23 @@ def steps_elsewhere(model: onnx.ModelProto, rows: Arrays) -> bool:
 
 def same_in_float32(model: onnx.ModelProto, rows: Arrays) -> dict[str, bool]:
     """Whether ONNX Runtime's values are the float64 interpreter's, by name."""
-    every = onnx.ModelProto()
-    every.CopyFrom(model)
-    listed = {value.name for value in model.graph.output}
-    names = [name for node in model.graph.node for name in node.output if name and name not in listed]
-    every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    every = with_every_value(model)
     narrow, wide = Runner(every, optimise=False)(rows), run64(every, rows)
     errors = {name: np.abs(narrow[name] - value.astype(np.float64)) for name, value in wide.items()}
     return {
         name: bool(error.max(initial=0) <= FUZZED_32 * np.abs(wide[name]).max(initial=1.0))
         for name, error in errors.items()
     }
+
+
+def with_every_value(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy whose outputs are the values of all nodes."""
+    every = onnx.ModelProto()
+    every.CopyFrom(model)
+    listed = {value.name for value in model.graph.output}
+    names = [name for node in model.graph.node for name in node.output if name and name not in listed]
+    every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return every
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(90, marks=pytest.mark.full)])

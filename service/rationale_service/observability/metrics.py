@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from rationale.distribution import version
 from rationale.schema.manifest import Manifest
+from rationale_service.observability.processes import metrics_of_processes
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
@@ -299,8 +299,7 @@ class Metrics:
         """
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return self.registry
-        together = CollectorRegistry()
-        MultiProcessCollector(together)
+        together = metrics_of_processes(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         ProcessCollector(registry=together)  # metrics of the process that answers
         return together
 

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rationale_service.observability.metrics import DECIDE, EXPLAIN, INFER, Metrics, labels_of, relative_gaps
+from rationale_service.observability.processes import metrics_of_processes
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
 from tests.service import handmade
@@ -95,6 +96,13 @@ def test_processes_with_one_folder_add_up(repository: Path, tmp_path: Path) -> N
     assert page["rationale_score_psi{model=score}"] == 0.2
     assert page["rationale_attribution_psi{feature=debt,model=score}"] == 1  # the window that moved most
     assert text.splitlines()[-1] == "# {'count': 4, 'ns': 1500000000}"
+
+
+def test_a_file_that_a_process_is_just_creating_is_left_out(tmp_path: Path) -> None:
+    """A restarted worker opens its files empty; a scrape in that moment was a 500."""
+    (tmp_path / "counter_1.db").touch()
+    (tmp_path / "gauge_livesum_2.db").symlink_to(tmp_path / "gone")  # one that an ended worker leaves
+    assert list(metrics_of_processes(str(tmp_path)).collect()) == []
 
 
 def test_everything_that_can_be_counted(repository: Path) -> None:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
 from rationale.lowering.rewrites.engine import dtype_of, is_constant, length_of, rank_of, rewrites, sizes_of
+from rationale.rules.defaults import EPSILON, MOMENTUM
 from rationale.rules.linear.products import parse_equation
 
 
@@ -71,7 +72,7 @@ def group_normalization(
     bias: ir.Value,
     *,
     num_groups: int,
-    epsilon: float = 1e-5,
+    epsilon: float = EPSILON,
     **_: Any,
 ) -> Any:
     """Compute γ·(x − mean x)/√(var x + ε) + β per group of channels, by an InstanceNormalization."""
@@ -219,7 +220,7 @@ def layer_normalization(
     bias: ir.Value | None = None,
     *,
     axis: int = -1,
-    epsilon: float = 1e-5,
+    epsilon: float = EPSILON,
     **_: Any,
 ) -> Any:
     """Compute γ·z + β with z standardised if γ or β is computed, or mean or deviation is an output."""
@@ -263,9 +264,9 @@ def batch_normalization(
     mean: ir.Value,
     variance: ir.Value,
     *,
-    epsilon: float = 1e-5,
+    epsilon: float = EPSILON,
     training_mode: int = 0,
-    momentum: float = 0.9,
+    momentum: float = MOMENTUM,
     **_: Any,
 ) -> Any:
     """Compute γ·(x − mean)/√(variance + ε) + β if one of them is computed, or in training."""

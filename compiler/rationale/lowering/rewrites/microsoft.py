@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
 from rationale.lowering.rewrites.engine import Rewriting, rank_of, rewrites
+from rationale.rules.defaults import EPSILON
 
 DOMAIN = "com.microsoft"
 # operators that ONNX Runtime has in ONNX's own domain: ONNX has LayerNormalization from opset 17 on
@@ -106,7 +107,7 @@ def layer_normalization(
 
 @fused("SimplifiedLayerNormalization")
 def simplified_layer_normalization(
-    op: Rewriting, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = 1e-5, **_: Any
+    op: Rewriting, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = EPSILON, **_: Any
 ) -> ir.Value:
     """Compute γ·x/√(mean x² + ε) over the last axes; files have it under ai.onnx."""
     axes = [-1] if axis == -1 else list(range(axis % rank_of(x), rank_of(x)))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rationale.lowering.rewrites.discrete import centred, dynamic_quantize_linear, requantised
 from rationale.lowering.rewrites.engine import Rewriting, is_constant, rank_of
 from rationale.lowering.rewrites.microsoft import fused, rewrite_error
+from rationale.rules.defaults import HUNDREDTH
 
 
 @fused("QuantizeLinear")
@@ -78,7 +79,7 @@ def qlinear_sigmoid(op: Rewriting, *operands: ir.Value | None) -> Any:
 
 
 @fused("QLinearLeakyRelu")
-def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = 0.01) -> Any:
+def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = HUNDREDTH) -> Any:
     """Compute LeakyRelu of dequantised numbers, quantised."""
     (x,), y = _dequantise(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.LeakyRelu(x, alpha=alpha), *y)

@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
-
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
+from rationale.rules.defaults import FIFTH, HUNDREDTH
 from rationale.rules.pointwise.unary import declare_unary
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import (
@@ -18,11 +17,10 @@ from rationale.rules.secants import (
 )
 
 POINTWISE = Kind.POINTWISE
-FIFTH, HUNDREDTH = float(np.float32(0.2)), float(np.float32(0.01))  # ONNX stores its defaults in float32
 
 
 def step(op: Ops, x: Tensor, threshold: float = 0.0) -> Tensor:
-    """Return 1 where x > at, else 0."""
+    """Return 1 where x > threshold, else 0."""
     return op.Cast(op.Greater(x, threshold), to=int(x.dtype))
 
 

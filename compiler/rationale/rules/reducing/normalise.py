@@ -14,6 +14,7 @@ import numpy as np
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
+from rationale.rules.defaults import EPSILON, LRN_ALPHA, MOMENTUM
 from rationale.rules.rule import Evaluation, Kind, Trait, local, rule
 from rationale.rules.secants import exp_secant, log_secant, tiny
 
@@ -27,8 +28,8 @@ def batch_normalization(
     mean: Tensor,
     variance: Tensor,
     *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
+    epsilon: float = EPSILON,
+    momentum: float = MOMENTUM,
     training_mode: int = 0,
 ) -> Evaluation:
     """Compute y = (x − mean)·scale/√(variance + ε) + bias, per channel."""
@@ -102,20 +103,20 @@ def _layer(
     bias: Tensor | None = None,
     *,
     axis: int = -1,
-    epsilon: float = 1e-5,
+    epsilon: float = EPSILON,
     **_: Any,
 ) -> NormalisationSpec:
     return NormalisationSpec(tuple(range(axis % x.rank, x.rank)), epsilon, scale, centred=True)
 
 
 def _rms(
-    op: Ops, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, **_: Any
+    op: Ops, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = EPSILON, **_: Any
 ) -> NormalisationSpec:
     return NormalisationSpec(tuple(range(axis % x.rank, x.rank)), epsilon, scale, centred=False)
 
 
 def _instance(
-    op: Ops, x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, **_: Any
+    op: Ops, x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = EPSILON, **_: Any
 ) -> NormalisationSpec:
     per_channel = op.Reshape(scale, [-1, *(1 for _ in x.shape[2:])])
     return NormalisationSpec(tuple(range(2, x.rank)), epsilon, per_channel)
@@ -190,7 +191,7 @@ def lrn(
     y_r: Tensor,
     *,
     size: int,
-    alpha: float = 1e-4,
+    alpha: float = LRN_ALPHA,
     beta: float = 0.75,
     bias: float = 1.0,
 ) -> Tensor:
@@ -219,7 +220,7 @@ def lrn_relevance(
     y: Tensor,
     *,
     size: int,
-    alpha: float = 1e-4,
+    alpha: float = LRN_ALPHA,
     beta: float = 0.75,
     bias: float = 1.0,
 ) -> tuple[Tensor]:
