@@ -14,7 +14,10 @@ class _Collector(MultiProcessCollector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of all files that hold any."""
-        return self.merge(filter(_is_written, glob.glob(f"{self._path}/*.db")), accumulate=True)
+        metrics: Iterable[Metric] = MultiProcessCollector.merge(
+            filter(_is_written, glob.glob(f"{self._path}/*.db"))
+        )
+        return metrics
 
 
 def _is_written(file: str) -> bool:
@@ -26,5 +29,5 @@ def _is_written(file: str) -> bool:
 def metrics_of_processes(folder: str) -> CollectorRegistry:
     """Return a registry whose metrics add up those of all processes that write to `folder`."""
     together = CollectorRegistry()
-    _Collector(together, folder)
+    _Collector(together, folder)  # type: ignore[no-untyped-call]  # the library's own initialiser
     return together
