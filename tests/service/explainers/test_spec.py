@@ -58,6 +58,7 @@ def test_an_artifact_is_made_anew_for_what_determines_it(
     [
         ({"model.onnx": "graph", "model.data": "weights"}, True),
         ({"model.onnx": "graph", "other.data": "weights"}, False),
+        ({"model.onnx": "graph", "model.db": "weights"}, False),  # in the same order
         ({"model.onnx": "weights", "model.data": "graph"}, False),
         ({"model.onnx": "graph", "model.data": "other"}, False),
         ({"model.onnx": "graph"}, False),

@@ -231,6 +231,17 @@ async def test_a_key_that_is_not_for_signing_signs_nothing(provider: Provider) -
 
 
 @SESSION
+@pytest.mark.parametrize("use", ["sig", None])
+async def test_a_known_key_is_not_fetched_again(provider: Provider, use: str | None) -> None:
+    provider.uses["a"] = use
+    issuer = TokenIssuer(settings(provider))
+    before = provider.fetches
+    for _ in range(3):
+        assert (await issuer.identify(provider.token("a"))).name == "jwt:scoring"
+    assert provider.fetches == before + 1
+
+
+@SESSION
 async def test_claims_say_what_is_allowed(provider: Provider, repository: Path) -> None:
     async with gateway(settings(provider, repository=repository)) as client:
 
