@@ -1,6 +1,8 @@
 """Chains of elementwise operators as functions of the file: what a stock runtime computes stays as it was."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from rationale import (
     compile_model,
 )
 from rationale.artifact.entry import open_entry
+from rationale.artifact.finishing import fused
 from rationale.artifact.finishing.fused import DOMAIN, NAME, fuse_chains
 from rationale.graph.shapes import set_symbolic_shapes
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
@@ -168,5 +171,50 @@ def test_types_do_not_mix() -> None:
     assert programs(outside) == []
     double = "network (double[N, 3] x) => (double[N, 3] y) { a = Exp (x) y = Neg (a) }"
     assert programs(double) == ["Exp 0;Neg 1"]
-    half = "network (float16[N, 3] x) => (float16[N, 3] y) { a = Exp (x) y = Neg (a) }"
-    assert programs(half) == []
+    for kind in ("float16", "bfloat16"):
+        assert programs(f"network ({kind}[N, 3] x) => ({kind}[N, 3] y) {{ a = Exp (x) y = Neg (a) }}") == []
+
+
+def test_a_chain_ends_at_an_operator_that_reads_another_type() -> None:
+    condition = """network (float[N, 3] x, bool[N, 3] c) => (float[N, 3] y) {
+        a = Exp (x) b = Neg (a) d = Where (c, b, x) e = Neg (d) y = Exp (e) }"""
+    assert sorted(programs(condition)) == ["Exp 0;Neg 1", "Neg 0;Exp 1"]
+    compared = """network (float[N, 3] x, int64[N, 3] i) => (float[N, 3] y) {
+        d = Greater (i, i) c = Cast <to = 1> (d) e = Mul (c, x) y = Exp (e) }"""
+    assert programs(compared) == ["Mul 0 1;Exp 2"]
+
+
+@pytest.mark.parametrize(("operators", "lengths"), [(96, [96]), (97, [1, 96]), (250, [58, 96, 96])])
+def test_long_chains_are_split(operators: int, lengths: list[int]) -> None:
+    steps = " ".join(f"v{i + 1} = Tanh (v{i})" for i in range(operators))
+    text = f"network (float[N, 3] v0) => (float[N, 3] v{operators}) {{ {steps} }}"
+    assert sorted(len(p.split(";")) for p in programs(text)) == [n for n in lengths if n > 1]
+
+
+def test_chains_of_many_inputs_are_split() -> None:
+    inputs = ", ".join(f"float[N, 3] x{i}" for i in range(60))
+    steps = " ".join(f"v{i} = Add ({f'v{i - 1}' if i > 1 else 'x0'}, x{i})" for i in range(1, 60))
+    found = programs(f"network ({inputs}) => (float[N, 3] v59) {{ {steps} }}")
+    assert sorted(len(p.split(";")) for p in found) == [13, 23, 23]
+
+
+def test_a_graph_without_chains_does_not_import_their_domain() -> None:
+    """It may have functions of its own."""
+    model = ir.from_proto(
+        onnx.parser.parse_model("""
+            <ir_version: 10, opset_import: ["": 21, "own": 1]>
+            network (float[N, 3] x) => (float[N, 3] y) { y = own.twice (x) }
+            <domain: "own", opset_import: ["": 21]> twice (a) => (b) { b = Add (a, a) }
+        """)
+    )
+    fuse_chains(model, ())
+    assert DOMAIN not in model.graph.opset_imports
+
+
+def test_the_kernels_have_every_operator() -> None:
+    """The table of the compiler and that of the library are one."""
+    text = Path("kernels/src/operators.h").read_text()
+    lines = re.findall(r"^(ONE|TWO|THREE|ROW)\((\w+),", text, re.M)
+    operands = {"ONE": 1, "TWO": 2, "THREE": 3}
+    assert {name: operands[kind] for kind, name in lines if kind != "ROW"} == fused._OPERANDS
+    assert {name for kind, name in lines if kind == "ROW"} == fused._REDUCTIONS
