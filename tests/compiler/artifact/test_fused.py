@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.version_converter
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -96,6 +98,23 @@ def test_without_its_functions_the_graph_is_a_plain_one() -> None:
     with np.errstate(over="ignore"):
         answer = dict(zip(names, evaluator.run(None, {"x": x}), strict=True))
     np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
+
+
+def test_tools_of_onnx_read_it() -> None:
+    """The version converter drops functions, so they are inlined first (docs/kernels.md)."""
+    compiled = compile_model(mlp(last="Softmax"), DeepShap(REFERENCES))
+    onnx.checker.check_model(compiled.model, full_check=True)
+    bare = onnx.ModelProto()
+    bare.CopyFrom(compiled.model)
+    del bare.graph.value_info[:]
+    inferred = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
+    known = {value.name for value in inferred.graph.value_info}
+    assert {call.output[0] for call in calls(bare.graph)} <= known | {v.name for v in bare.graph.output}
+    converted = onnx.version_converter.convert_version(onnx.inliner.inline_local_functions(bare), 22)
+    session = ort.InferenceSession(converted.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = rows(2, FEATURES, seed=2)
+    (answer,) = session.run(["x_attributions"], {"x": x})
+    np.testing.assert_allclose(answer, compiled.explain(x)["x_attributions"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
