@@ -37,7 +37,7 @@ class _Answered:
     explained_value: float
 
 
-def demand(manifest: Manifest, caller: Caller | None) -> None:
+def demand(manifest: Manifest, caller: Caller | None, _: object = True) -> None:
     """Raise ForbiddenError if the profile says nothing of changes, and the caller may not see flip points."""
     if not profile_of(manifest).profile.actionable and caller is not None:
         try:
