@@ -228,6 +228,7 @@ def settings() -> str:
 
     head = ["| variable | default | unit or values | meaning |", "|---|---|---|---|"]
     lines = ["# Settings\n", "[How to set them](../settings.md): by flag, variable or file.\n"]
+    lines.append('<div class="names" markdown>')
     for name, member in Settings.model_json_schema()["properties"].items():
         lines += [f"\n## {SETTINGS[name]}\n", *head] if name in SETTINGS else []
         variable = f"`{PREFIX}{name.upper()}`" + (f"<br>`{flag(name)}`" if name in FLAGS else "")
@@ -236,7 +237,7 @@ def settings() -> str:
         )
     lines += ["\n## Variables that are no settings\n", "| variable | default | meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {default} | {meaning} |" for name, (default, meaning) in OTHER_VARIABLES.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, "\n</div>"])
 
 
 def _default(name: str, member: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Make the pictures of tutorials and methods anew, by running the pages: `python -m tests.docs.pictures [PAGE …]`."""
+"""Make the pictures of pages anew, by running the pages: `python -m tests.docs.pictures [PAGE …]`."""
 
 import shutil
 import sys
