@@ -37,7 +37,7 @@ from rationale.decisions.decide import Decision
 from rationale.decisions.rows import feature_values
 from rationale.graph.runtime.session import Runner
 from rationale.recourse.entry import RunEntry, recourse_finder
-from rationale.recourse.levers import Lever
+from rationale.recourse.levers import DEARER, Lever
 from rationale.recourse.search import MOST_CHANGES
 from rationale.terminal import progress_bar
 
@@ -246,7 +246,8 @@ def scan_faults(subject: Subject, finder: "RecourseFinder", found: Ours) -> tupl
         elif lever.is_number:
             start = float(found.row[lever.name].iloc[0])
             least = np.abs(scan.astype(float) - start).min()
-            nearer += bool(abs(point.value - start) > least + 0.01 * lever.scale + 1e-6 * abs(start))
+            least *= 1.0 if point.exact else 1 + DEARER
+            nearer += bool(abs(point.value - start) > least + 1e-6 * abs(start))
     return flips, nearer
 
 

@@ -42,8 +42,8 @@ Method = Annotated[
 References = Annotated[
     Path | None,
     _references(
-        help="Rows to compare each explained row with: .npz (an array for each input), .npy, .csv or "
-        ".parquet. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
+        help="Rows to compare each explained row with: .npz (an array for each input), .npy, .csv, "
+        ".parquet or .xlsx. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
         "typical rows are usual. Without them integrated-gradients takes zeros, and treeshap --covers.",
         metavar="FILE",
     ),

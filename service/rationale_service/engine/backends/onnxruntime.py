@@ -118,7 +118,8 @@ class OnnxRuntimeBackend:
         return tuple(sorted(devices))
 
     def runtime(self, entry: Entry) -> dict[str, Any]:
-        return runtime(entry, self._devices.cores, self.devices(entry))
+        loaded = self._loaded.get(entry)
+        return runtime(entry, self._devices.cores, ()) if loaded is None else loaded.runtime
 
     def drift(self, entry: Entry) -> float | None:
         loaded = self._loaded.get(entry)
@@ -179,6 +180,7 @@ class _RunningEntry:
         sessions = warmed.sessions
         self.sessions = sessions
         self.drift = warmed.drift
+        self.runtime = runtime(entry, budget.cores, sorted(set(sessions.devices)))
         self._entry = entry
         self._metrics = metrics
         # Times are the calling thread's CPU seconds, which a busy machine does not prolong. On a GPU: the
