@@ -129,8 +129,8 @@ def test_it_needs_nothing_from_elsewhere(pages: dict[str, str]) -> None:
 @pytest.mark.full
 def test_everyone_can_read_it(site: Path) -> None:
     """axe-core finds nothing serious, light and dark, and no page is wider than a telephone."""
-    names = ("index", "tutorials/xgboost", "reference/api/compile", "differences", "reference/rest")
-    names += ("reference/settings", "methods/deepshap")
+    names = ["index", "tutorials/xgboost", "reference/api/compile", "differences", "reference/rest"]
+    names += ["reference/settings", "methods/deepshap"]
     faults = []
     with chromium() as browser:
         for scheme in ("light", "dark"):
