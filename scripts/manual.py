@@ -2,7 +2,8 @@
 
 Generated are the references of the API (from docstrings), of the command line, of the settings (from their
 fields), of the gateway's routes (from its OpenAPI document), of the manifest and of the decision profile
-(from their schemas). Pages outside of `docs/` come into the site too, and so do the files that pages link to.
+(from their schemas), and the history of benchmarks. Pages outside of `docs/` come into the site too, and so
+do the files that pages link to.
 """
 
 import ast
@@ -80,7 +81,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, the pages outside of `docs/`, and the files that pages link to."""
-    for path, text in {**api_pages(), **reference_pages()}.items():
+    for path, text in {**api_pages(), **reference_pages(), **history_pages()}.items():
         files.append(File.generated(config, path, content=text))
     for name in OTHER_PAGES:
         files.append(File.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
@@ -180,6 +181,35 @@ def _entry(module: str, name: str, source: str, level: int = 2) -> str:
     return f"{heading}\n\n::: {source}.{name}\n    options: {{heading_level: {level + 1}}}\n"
 
 
+# --- the history of speed ---------------------------------------------------------------------------------
+
+
+def history_pages(lines: str | None = None) -> dict[str, str]:
+    """Return the page of benchmarks by release, and its picture.
+
+    Args:
+        lines: JSON lines, one for each release; by default those of `benchmarks/history.jsonl`.
+    """
+    from rationale.pictures.figures import levels
+    from rationale.pictures.svg import svg
+
+    text = (ROOT / "benchmarks/history.jsonl").read_text("utf-8") if lines is None else lines
+    releases = [json.loads(line) for line in text.splitlines()]
+    bars: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    rows = ["| figure | release | value | command |", "|---|---|---|---|"]
+    for release in releases:
+        for name, (value, command) in release["figures"].items():
+            bars[name].append((f"{release['version']}, {release['date']}", value))
+            rows.append(f"| {name} | {release['version']} | {value:g} | `{command}` |")
+    drawn = svg(levels(name, "by release", values) for name, values in bars.items())
+    head = "# Speed by release\n\n[Speed](performance.md) names the machine. Less is better, but for peers."
+    picture = "![bars of each figure by release](pictures/history.svg)"
+    return {
+        "history.md": "\n".join([head, "", picture, "", *rows]),
+        "pictures/history.svg": drawn.decode(),
+    }
+
+
 # --- the other references ---------------------------------------------------------------------------------
 
 
@@ -228,6 +258,7 @@ def settings() -> str:
 
     head = ["| variable | default | unit or values | meaning |", "|---|---|---|---|"]
     lines = ["# Settings\n", "[How to set them](../settings.md): by flag, variable or file.\n"]
+    lines.append('<div class="names" markdown>')
     for name, member in Settings.model_json_schema()["properties"].items():
         lines += [f"\n## {SETTINGS[name]}\n", *head] if name in SETTINGS else []
         variable = f"`{PREFIX}{name.upper()}`" + (f"<br>`{flag(name)}`" if name in FLAGS else "")
@@ -236,7 +267,7 @@ def settings() -> str:
         )
     lines += ["\n## Variables that are no settings\n", "| variable | default | meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {default} | {meaning} |" for name, (default, meaning) in OTHER_VARIABLES.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, "\n</div>"])
 
 
 def _default(name: str, member: Mapping[str, Any]) -> str:

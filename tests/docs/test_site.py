@@ -1,5 +1,6 @@
 """The site of the manual: built strictly, complete, and without anything from elsewhere."""
 
+import json
 import re
 import subprocess
 import sys
@@ -102,6 +103,18 @@ def test_each_setting_has_a_default_a_unit_and_a_meaning() -> None:
     assert Settings.model_fields.keys() >= HOOKS.SETTINGS.keys()
 
 
+def test_each_release_has_its_figures(pages: dict[str, str]) -> None:
+    """A release without a line in `benchmarks/history.jsonl` fails; figures have bars in the picture."""
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    lines = (ROOT / "benchmarks/history.jsonl").read_text("utf-8").splitlines()
+    releases = re.findall(r"^## (\d\S*) \(", changelog, re.MULTILINE)
+    assert [json.loads(line)["version"] for line in lines] == releases[::-1]
+    assert "pictures/history.svg" in pages["history.html"]
+    two = HOOKS.history_pages("\n".join([lines[0], lines[0].replace("0.1.0", "0.2.0")]))
+    picture = two["pictures/history.svg"]
+    assert picture.count("0.2.0, ") == picture.count("0.1.0, ") == len(json.loads(lines[0])["figures"])
+
+
 def test_the_version_is_in_the_header(pages: dict[str, str]) -> None:
     for name, text in pages.items():
         header = re.search(r"<header.*?</header>", text, re.DOTALL)
@@ -117,6 +130,7 @@ def test_it_needs_nothing_from_elsewhere(pages: dict[str, str]) -> None:
 def test_everyone_can_read_it(site: Path) -> None:
     """axe-core finds nothing serious, light and dark, and no page is wider than a telephone."""
     names = ("index", "tutorials/xgboost", "reference/api/compile", "differences", "reference/rest")
+    names += ("reference/settings", "methods/deepshap")
     faults = []
     with chromium() as browser:
         for scheme in ("light", "dark"):

@@ -65,7 +65,7 @@ class Drift:
         window = self._windows.get(model)
         if window is None or window.made_by != made_by:
             if window is not None:
-                self._metrics.drifted(model, 0, dict.fromkeys(window.classes, 0.0))
+                self._metrics.set_drift(model, 0, dict.fromkeys(window.classes, 0.0))
             window = self._windows[model] = _DecisionWindow(made_by, decided.classes)
         if not window.classes:
             return
@@ -73,7 +73,7 @@ class Drift:
         now = time.monotonic()
         if now >= window.due_s:
             window.due_s = now + REFRESH_S
-            self._metrics.drifted(model, len(window), window.figures())
+            self._metrics.set_drift(model, len(window), window.figures())
 
 
 class _DecisionWindow:

@@ -114,7 +114,7 @@ def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
         raise InvalidInputError(f"output '{name[:80]}': the classification extension is not offered")
 
 
-def note_twice(name: str, faults: Faults) -> None:
+def note_duplicate(name: str, faults: Faults) -> None:
     """Note the fault of a second input of the same name."""
     faults.note(f"input '{name[:80]}' is given twice", name)
 
