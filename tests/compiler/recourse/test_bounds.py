@@ -11,6 +11,7 @@ from rationale.decisions.decide import Decision, outcome_of
 from rationale.recourse import plans as plans_module
 from rationale.recourse.applicant import Applicant
 from rationale.recourse.cells import CellSpace
+from rationale.recourse.flip_points import _tries
 from rationale.recourse.levers import Lever
 from rationale.recourse.search import FoundPlan
 from rationale.schema.profile import Action, DecisionProfile
@@ -157,3 +158,10 @@ def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float],
     low, high = point.region
     assert low == least
     assert high == pytest.approx(2.0)
+
+
+def test_a_flip_behind_many_ties_is_tried_too() -> None:
+    near = np.array([True] * 7 + [False, True, False])
+    assert _tries(np.arange(10), near) == [0, 1, 2, 3, 7]
+    assert _tries(np.arange(7, 10), near) == [7]
+    assert _tries(np.arange(2), near) == [0, 1]
