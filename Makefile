@@ -10,12 +10,14 @@ export SYSTEM
 # An image may set it, and then each of a few hundred processes would compile our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-DEMO := .venv/demo/bin
-TEST := .venv/test/bin
+# Each Python has environments of its own: .venv/test of python3, .venv/python3.13/test of PYTHON=python3.13.
+VENV := .venv$(patsubst %,/%,$(filter-out python3,$(notdir $(PYTHON))))
+DEMO := $(VENV)/demo/bin
+TEST := $(VENV)/test/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs kernels test test-full test-slow test-docker loadtest check fix lock release triton triton-serve serve clean env-demo env-docker env-docs env-release env-system env-test
+.PHONY: help demo docs kernels test test-full test-lowest test-slow test-docker loadtest check fix lock release triton triton-serve serve clean env-demo env-docker env-docs env-release env-system env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -29,7 +31,7 @@ demo: env-demo ## decide on four loan applicants: compile, serve, ask over HTTP 
 	@$(DEMO)/rationale demo
 
 docs: env-docs ## build the manual into build/site, offline and strict: index.html opens without a server
-	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet
 	@echo "build/site/index.html; with the search: $(PYTHON) -m http.server --directory build/site"
 
 PYTEST := $(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
@@ -39,6 +41,15 @@ test: env-system env-test ## the tests, against a real Triton too; ARGS="-k name
 
 test-full: env-system env-test ## what those leave out: every sample, every node test of ONNX, more random graphs
 	@$(PYTEST) -m 'full and not slow and not gpu and not docker' $(ARGS)
+
+LOWEST := $(VENV)/lowest/bin/python
+LOWEST_TESTS := tests/compiler/rules tests/compiler/trees tests/compiler/methods tests/compiler/cli tests/compiler/conversion \
+	tests/compiler/integrations tests/compiler/references tests/compiler/explanations tests/service/api tests/service/cli
+
+test-lowest: env-test ## tests with the lowest versions that pyproject.toml allows; ARGS=tests/peers picks some
+	@$(TEST)/uv venv --quiet --clear --python $(PYTHON) $(VENV)/lowest
+	@$(TEST)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct --editable '.[test]'
+	@$(LOWEST) -m pytest --numprocesses auto --dist loadfile $(or $(ARGS),$(LOWEST_TESTS))
 
 test-slow: env-system env-test ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow --timeout 3600 $(ARGS)
@@ -71,7 +82,7 @@ lock: env-test ## write anew which versions the images install, with their hashe
 	@echo "onnxruntime-gpu[cuda,cudnn]>=1.20,!=1.26.0,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
 
 release: env-release ## build wheel, sdist and lists of components into dist, check them, and audit the locks
-	@.venv/release/bin/python scripts/release.py
+	@$(VENV)/release/bin/python scripts/release.py
 
 serve: env-demo ## run the gateway on model_repository; REPOSITORY=folder, ARGS="--port 9000"
 	@$(DEMO)/rationale serve --repository $(REPOSITORY) $(ARGS)
@@ -87,7 +98,7 @@ clean: ## remove environments, the fetched Triton and every cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env-demo:
-	@$(PYTHON) scripts/env.py demo
+	@$(PYTHON) scripts/env.py demo $(VENV)
 
 # What tests need beyond Python packages. First: an environment needs venv.
 env-system:
@@ -97,10 +108,10 @@ env-docker:
 	@$(PYTHON) -m scripts.system docker
 
 env-docs:
-	@$(PYTHON) scripts/env.py docs
+	@$(PYTHON) scripts/env.py docs $(VENV)
 
 env-release:
-	@$(PYTHON) scripts/env.py release
+	@$(PYTHON) scripts/env.py release $(VENV)
 
 env-test:
-	@$(PYTHON) scripts/env.py test
+	@$(PYTHON) scripts/env.py test $(VENV)

@@ -1,7 +1,8 @@
 """The environments of the Makefile: `.venv/demo` (to run), `.venv/docs`, `.venv/release`, `.venv/test`.
 
-    python3 scripts/env.py demo|docs|release|test
+    python3 scripts/env.py demo|docs|release|test [FOLDER]
 
+FOLDER holds them in place of `.venv`: the Makefile names one for each Python.
 Needs nothing but Python's standard library. An environment is made once per digest of its inputs (the
 dependency tables of pyproject.toml, the Python version, the place of the checkout), and the digest is
 stamped into it last: an unfinished environment is made again. The project is installed editable, so that an
@@ -57,11 +58,11 @@ class SetUpError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1 or arguments[0] not in EXTRAS:
-        print(f"usage: env.py {'|'.join(EXTRAS)}", file=sys.stderr)
+    if len(arguments) not in (1, 2) or arguments[0] not in EXTRAS:
+        print(f"usage: env.py {'|'.join(EXTRAS)} [FOLDER]", file=sys.stderr)
         return 2
     try:
-        make_environment(arguments[0], ROOT)
+        make_environment(arguments[0], ROOT, *arguments[1:])
     except SetUpError as error:
         print(error, file=sys.stderr)
         return 1
@@ -74,18 +75,18 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def make_environment(name: str, root: Path) -> Path:
-    """Return the folder of the environment, which is complete and fits its inputs.
+def make_environment(name: str, root: Path, parent: str = ".venv") -> Path:
+    """Return the environment's folder within `parent`; it is complete and fits its inputs.
 
     Raises:
         SetUpError: an error with the log's last lines and advice, if a command fails.
     """
     check_python()
-    folder = root / ".venv" / name
+    folder = root / parent / name
     digest = inputs_digest(root, EXTRAS[name])
     if is_complete(folder, digest):
         return folder
-    folder.parent.mkdir(exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with only_one(folder.with_suffix(".lock"), name):
         if not is_complete(folder, digest):
             build(folder, root, name)
@@ -161,7 +162,7 @@ def build(folder: Path, root: Path, name: str) -> None:
     log = folder.with_suffix(".log")
     log.unlink(missing_ok=True)
     target = f"{root}[{EXTRAS[name]}]"
-    say(name, f"making .venv/{name} with Python {platform.python_version()}")
+    say(name, f"making {folder.relative_to(root)} with Python {platform.python_version()}")
     run([sys.executable, "-m", "venv", str(folder)], name, log, started)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
     run([*pip, "--no-input", "--progress-bar", "off", "--editable", target], name, log, started)

@@ -273,6 +273,17 @@ def test_an_environment_is_made_once(env, monkeypatch, tmp_path):
     assert calls == ["demo", "demo", "demo"]
 
 
+def test_each_python_has_environments_of_its_own(env, monkeypatch, tmp_path):
+    folder = copy_project(tmp_path / "a")
+    fake_build(env, monkeypatch)
+    for python, parent in (("python3", ".venv"), ("/usr/bin/python3.13", ".venv/python3.13")):
+        commands = make("--dry-run", "check", f"PYTHON={python}")
+        assert f"{python} scripts/env.py test {parent}\n" in commands
+        assert f"{parent}/test/bin/ruff check ." in commands
+        assert env.make_environment("test", folder, parent) == folder / parent / "test"
+    assert env.is_complete(folder / ".venv/test", env.inputs_digest(folder, "test"))
+
+
 def test_two_makes_at_once_build_one_environment(env, monkeypatch, tmp_path):
     folder = copy_project(tmp_path / "a")
     calls = fake_build(env, monkeypatch, takes_s=0.3)
@@ -320,7 +331,7 @@ def test_an_old_python_is_told_so(env, monkeypatch, capsys):
 
 def test_usage(env, capsys):
     assert env.main(["prod"]) == 2
-    assert capsys.readouterr().err == "usage: env.py demo|docs|release|test\n"
+    assert capsys.readouterr().err == "usage: env.py demo|docs|release|test [FOLDER]\n"
 
 
 def test_the_command_line_starts_with_typer_alone() -> None:

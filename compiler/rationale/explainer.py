@@ -1,5 +1,6 @@
 """An explainer in the manner of scikit-learn: `Explainer(model).fit(X).explain(rows)`."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -124,7 +125,18 @@ class Explainer:
         return type(self)(**self.get_params())
 
     def set_params(self, **params: Any) -> Self:
-        """Set arguments of the constructor; any other name is an option of `compile_model`."""
+        """Set arguments of the constructor, or options of `compile_model`.
+
+        Raises:
+            ValueError: if a name is neither, as scikit-learn's estimators do.
+        """
+        known = inspect.signature(compile_model).parameters.keys() - {"model", "method"}
+        valid = sorted({*_ARGUMENTS, *known})
+        if unknown := [name for name in params if name not in valid]:
+            raise ValueError(
+                f"Invalid parameter {unknown[0]!r} for estimator {type(self).__name__}(). Valid parameters "
+                f"are: {valid}."
+            )
         for name, value in params.items():
             if name in _ARGUMENTS:
                 setattr(self, name, value)

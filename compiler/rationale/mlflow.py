@@ -39,25 +39,29 @@ def save_model(
     `rationale serve --repository PATH` and Triton serve the folder too.
 
     Args:
-        path: a folder that does not exist yet.
+        path: a folder that is empty, or does not exist yet.
         mlflow_model: the record to add to; `log_model` passes it.
         signature: MLflow's signature of inputs and outputs.
-        pip_requirements: requirements to serve it; by default this version of Rationale.
+        pip_requirements: requirements to serve it, perhaps none; by default this version of Rationale.
 
     Raises:
+        InvalidOptionError: if the folder holds something.
         RepositoryError: if the folder cannot be written.
     """
     from mlflow import pyfunc
     from mlflow.models import Model
 
     folder = Path(path)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidOptionError(f"{path} exists already: give a new folder, or remove this one first.")
     compiled.write(folder, _ENTRY)
     model = mlflow_model or Model()
     if signature is not None:
         model.signature = signature
     model.add_flavor(FLAVOR, data=_ENTRY, rationale=version())
-    needed = list(pip_requirements or (f"{NAME}[mlflow]=={version()}",))
-    (folder / "requirements.txt").write_text("\n".join([*needed, ""]), encoding="utf-8")
+    needed = [f"{NAME}[mlflow]=={version()}"] if pip_requirements is None else pip_requirements
+    text = "".join(f"{requirement}\n" for requirement in needed)
+    (folder / "requirements.txt").write_text(text, encoding="utf-8")
     pyfunc.add_to_model(model, loader_module="rationale.mlflow")
     model.save(str(folder / "MLmodel"))
 

@@ -28,6 +28,7 @@ COMMANDS = {
     r"^rationale (serve|demo|keys|audit|decide|replay|receipt|notice|backup|kserve) ": "serve",
     r"^rationale audit (heads|erase) |--public-key ": "audit",
     r"\.parquet\b": "parquet",
+    r"\.xlsx\b": "excel",
     r"^python -m (benchmarks|pyperf)\b": "bench",
     r"^python -m benchmarks\.decisions |^python -m loadtests\b|^locust ": "loadtest",
     r"^python -m tests\b|^pytest ": "test",

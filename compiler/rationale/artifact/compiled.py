@@ -11,12 +11,13 @@ import numpy.typing as npt
 import onnx
 
 from rationale.artifact.checks.proof import demand_proof
+from rationale.artifact.columns import answer_columns
 from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decide_inputs, find_knock_out_cells
-from rationale.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError, reason_of
 from rationale.graph.runtime.session import (
     ModelFile,
     Run,
@@ -93,6 +94,28 @@ class Explanation(dict[str, np.ndarray]):
                 not installed.
         """
         return shap_explanation(self, self.inputs, self.manifest, target, inputs)
+
+    def to_frame(self, library: Any = "pandas") -> Any:
+        """Return a data frame with a line for each row and target.
+
+        Its columns are `row`, `target`, values such as `explained_value`, and the attribution of each
+        feature by its name, as `rationale explain --save` writes them.
+
+        Args:
+            library: "pandas", "polars" or "pyarrow", or another that narwhals knows.
+
+        Raises:
+            InvalidOptionError: if narwhals does not know the library, it is not installed, or there are too
+                many features for columns.
+        """
+        import narwhals.stable.v2 as nw
+
+        try:
+            return nw.from_dict(answer_columns(self).columns, backend=library).to_native()
+        except ModuleNotFoundError as error:
+            raise InvalidOptionError(f"a frame of {library} needs it: pip install {library}.") from error
+        except ValueError as error:
+            raise InvalidOptionError(f"to_frame({library!r}): {reason_of(error)}.") from error
 
     def plot(
         self,

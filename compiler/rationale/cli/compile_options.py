@@ -35,15 +35,15 @@ Method = Annotated[
     typer.Option(
         help=f"How to explain: {', '.join(METHODS)}. treeshap is for forests and boosted trees; exactshap "
         "(up to 12 features) and permutationshap explain any model; auto takes a method that is exact for "
-        "the model, and says which and why. docs/methods.md says when to use which.",
+        "the model, and says which and why. docs/methods says when to use which.",
         metavar="NAME",
     ),
 ]
 References = Annotated[
     Path | None,
     _references(
-        help="Rows to compare each explained row with: .npz (an array for each input), .npy, .csv or "
-        ".parquet. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
+        help="Rows to compare each explained row with: .npz (an array for each input), .npy, .csv, "
+        ".parquet or .xlsx. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
         "typical rows are usual. Without them integrated-gradients takes zeros, and treeshap --covers.",
         metavar="FILE",
     ),

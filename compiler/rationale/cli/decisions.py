@@ -24,7 +24,7 @@ def report_command(
     data: Annotated[
         Path,
         typer.Argument(
-            help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model, of "
+            help="Rows to decide: .csv, .parquet, .xlsx, .npz or .npy, with the columns of the model, of "
             "knock-outs, and those that --label and --group name.",
             metavar="DATA",
         ),

@@ -20,8 +20,8 @@ def explain_command(
         str,
         typer.Option(
             "--input",
-            help="Rows to explain: .npz, .npy, .csv or .parquet. Or many .parquet files: a folder, a pattern "
-            "('2026/*.parquet') or a URL of either (s3://…, gs://…).",
+            help="Rows to explain: .npz, .npy, .csv, .parquet or .xlsx. Or many .parquet files: a folder, a "
+            "pattern ('2026/*.parquet') or a URL of either (s3://…, gs://…).",
             metavar="FILE|FOLDER",
         ),
     ],
@@ -29,10 +29,11 @@ def explain_command(
     save: Annotated[
         str | None,
         typer.Option(
-            help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
-            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor). Or draw the "
-            "--rows as a picture, .svg: bars of tables, heatmaps of images, shaded words of token ids. For "
-            "many files: a folder, or its URL, which gets one .parquet each; an interrupted run goes on.",
+            help="Write the explanation of every row: .csv, .parquet or .xlsx (a row for each row and "
+            "target: its value, base value, each feature's attribution, gap), .json, or .npz (every tensor). "
+            "Or draw the --rows as a picture, .svg: bars of tables, heatmaps of images, shaded words of "
+            "token ids. For many files: a folder, or its URL, which gets one .parquet each; an interrupted "
+            "run goes on.",
             metavar="FILE|FOLDER",
         ),
     ] = None,
@@ -154,8 +155,8 @@ def export_command(
     ranges: Annotated[
         Path | None,
         typer.Option(
-            help="Rows that set the ends of the sliders: .csv, .parquet, .npz or .npy. The page contains no "
-            "row. Default: the decision profile's limits, else the references.",
+            help="Rows that set the ends of the sliders: .csv, .parquet, .xlsx, .npz or .npy. The page "
+            "contains no row. Default: the decision profile's limits, else the references.",
             metavar="FILE",
         ),
     ] = None,
@@ -179,7 +180,7 @@ def diff_command(
     new: Annotated[str, typer.Argument(help="The entry that is to decide.", metavar="NEW")],
     rows_in: Annotated[
         Path,
-        typer.Option("--input", help="Rows to decide: .csv, .parquet, .npz or .npy.", metavar="FILE"),
+        typer.Option("--input", help="Rows to decide: .csv, .parquet, .xlsx, .npz or .npy.", metavar="FILE"),
     ],
     repository: Repository = Path("model_repository"),
     max_flips: Annotated[
@@ -271,7 +272,9 @@ def evaluate_command(
     names: Annotated[list[str], typer.Argument(help="One entry, or several to compare.", metavar="NAME")],
     input_file: Annotated[
         Path,
-        typer.Option("--input", help="Rows to measure on: .npz, .npy, .csv or .parquet.", metavar="FILE"),
+        typer.Option(
+            "--input", help="Rows to measure on: .npz, .npy, .csv, .parquet or .xlsx.", metavar="FILE"
+        ),
     ],
     repository: Repository = Path("model_repository"),
     out: Annotated[

@@ -33,7 +33,7 @@ from rationale.references.centroids import weights_keeping_means
 from rationale.references.medoids import medoids
 from rationale.schema.methods import WEIGHTS, takers
 from rationale.schema.profile import NAMED_BY_REGULATION_B, POLICIES, DecisionProfile, as_profile
-from rationale.tables.files import Columns, Table, read_rows
+from rationale.tables.files import TABLES, Columns, Table, read_rows
 from rationale.tables.represented import MeanOutput, StandsFor
 from rationale.terminal import console, progress_bar
 
@@ -224,7 +224,7 @@ def column_of(file: Path, table: Table, name: str) -> Sequence[Any] | None:
         return list(values[:, 0]) if values.shape[1] == 1 else None
     if table.columns is not None and name in table.columns:
         return list(table.arrays[None][:, table.columns.index(name)])
-    if file.suffix.lower() not in (".csv", ".parquet"):
+    if file.suffix.lower() not in TABLES:
         return None
     try:
         column = read_rows(file, [name], [name])

@@ -25,7 +25,7 @@ def recourse_command(
     rows_in: Annotated[
         Path,
         typer.Option(
-            "--input", help="Applicants: .csv, .parquet, .npz or .npy, as for decide.", metavar="FILE"
+            "--input", help="Applicants: .csv, .parquet, .xlsx, .npz or .npy, as for decide.", metavar="FILE"
         ),
     ],
     repository: Repository = Path("model_repository"),

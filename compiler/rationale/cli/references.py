@@ -24,7 +24,7 @@ SHOWN = 3  # elements of an output
 NO_MODEL = "mean outputs may move: with --model the weights keep them"
 
 
-_File = Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.", metavar="FILE")]
+_File = Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv, .parquet or .xlsx.", metavar="FILE")]
 _Out = Annotated[
     Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
 ]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rationale.artifact.folder import locked
 from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
-from rationale.tables.frames import require_pyarrow
+from rationale.tables.frames import require_package
 
 SOURCE = "rationale.rows"  # in a written file's metadata: its source
 SUFFIX = ".parquet"
@@ -92,7 +92,7 @@ def answer_files(rows: str, save: str, answerer: RowAnswerer, progress: Progress
     Raises:
         InvalidOptionError: if files or folders cannot be used. Errors of `answerer` pass through.
     """
-    require_pyarrow("many files")
+    require_package("pyarrow", "parquet", "many files")
     target = Folder.open(save, "--save")
     sources = _sources(rows, target)
     if any(target.is_target_of(source) for source in sources):

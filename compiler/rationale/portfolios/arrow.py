@@ -17,12 +17,12 @@ from warnings import warn
 import numpy as np
 import onnx
 
+from rationale.artifact.columns import answer_columns
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import inputs_of_arrow, open_entry
 from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.session import Run, outline
-from rationale.portfolios.files import columns_of_answer
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME
 from rationale.schema.outputs import OUTPUT_KINDS
@@ -270,7 +270,7 @@ def _answer_batch(answer: Explanation, first: int | None, batch: Any, keep: Sequ
     import pyarrow as pa
 
     manifest = answer.manifest
-    columns: dict[str, Any] = dict(columns_of_answer(answer, first or 0))
+    columns: dict[str, Any] = dict(answer_columns(answer, first or 0).columns)
     if first is None:
         del columns["row"]
     kept_arrays = kept_columns(batch, keep, columns)

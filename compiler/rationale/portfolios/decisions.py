@@ -29,9 +29,11 @@ from rationale.portfolios.arrow import (
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
+from rationale.tables.workbooks import write_workbook
 from rationale.tables.written import (
     ROW_GROUP,
     KeptColumns,
+    WriteTable,
     batched,
     check_kind,
     write_csv,
@@ -307,13 +309,18 @@ def _csv_columns(manifest: Manifest, further: Further) -> list[str]:
     return [*own, *(each.name for each in further)]
 
 
-def _write_csv(
-    path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns, further: Further
+def _write_cells(
+    path: Path,
+    manifest: Manifest,
+    lines: Iterable[Line],
+    kept_columns: KeptColumns,
+    further: Further,
+    write: WriteTable = write_csv,
 ) -> None:
     names = [*_csv_columns(manifest, further), *kept_columns]
     rows = ({**_columns(line, _plain_reason, further), **_kept_cells(kept_columns, line)} for line in lines)
     texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
-    write_csv(path, names, ([row.get(name) for name in names] for row in texts))
+    write(path, names, ([row.get(name) for name in names] for row in texts))
 
 
 def _write_jsonl(
@@ -343,7 +350,8 @@ def _kept_cells(kept_columns: KeptColumns, line: Line) -> dict[str, Any]:
 
 
 _WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], KeptColumns, Further], None]] = {
-    ".csv": _write_csv,
+    ".csv": _write_cells,
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,
+    ".xlsx": partial(_write_cells, write=write_workbook),
 }

@@ -1,25 +1,27 @@
-"""Explanations of many rows as a file: .npz, .csv, .json or .parquet, written batch by batch.
+"""Explanations of many rows as a file: .npz, .csv, .json, .parquet or .xlsx, written batch by batch.
 
 A batch has N rows with T targets each.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from rationale.artifact.columns import AnswerColumns, Columns, answer_columns
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.folder import atomic_file
 from rationale.errors import InvalidOptionError
-from rationale.pictures.panels import targets_of
 from rationale.schema.outputs import OUTPUT_KINDS
+from rationale.tables.workbooks import write_workbook
 from rationale.tables.written import (
     ROW_GROUP,
     KeptColumns,
+    WriteTable,
     check_kept,
     check_kind,
     write_csv,
@@ -27,9 +29,6 @@ from rationale.tables.written import (
     write_parquet,
 )
 
-MOST_COLUMNS = 16_384  # limit of spreadsheets
-
-Columns = dict[str, np.ndarray]
 Table = TypeVar("Table")
 
 
@@ -40,7 +39,7 @@ def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
         keep: columns to write beside the explanations; a .npz cannot hold them.
     """
     if keep and path.suffix.lower() == ".npz":
-        raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json or .parquet.")
+        raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json, .parquet or .xlsx.")
     check_kind(path, _WRITERS, ", or .svg, a picture")
 
 
@@ -65,70 +64,13 @@ def write_explanations(
 # -- a row for each row and target ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Columns [N·T]: facts about a row and target, numbers by kind of output and feature, kept ones."""
-
-    facts: Columns
-    by_feature: dict[str, Columns]
-    kept: Columns = field(default_factory=dict)
-
-    @property
-    def columns(self) -> Columns:
-        return {
-            **self.facts,
-            **{
-                f"{feature}{OUTPUT_KINDS[kind].suffix}": column
-                for kind, columns in self.by_feature.items()
-                for feature, column in columns.items()
-            },
-            **self.kept,
-        }
-
-
-def _numbered_tables(batches: Iterable[Explanation], kept_columns: KeptColumns) -> Iterator[_Rows]:
+def _numbered_tables(batches: Iterable[Explanation], kept_columns: KeptColumns) -> Iterator[AnswerColumns]:
     first, cells = 0, {name: np.asarray(column, object) for name, column in kept_columns.items()}
     for answer in batches:
-        rows = _rows_of(answer, first)
+        rows = answer_columns(answer, first)
         check_kept(kept_columns, rows.columns)
         yield replace(rows, kept={name: column[rows.facts["row"]] for name, column in cells.items()})
         first += len(answer[answer.manifest.explained_value])
-
-
-def columns_of_answer(answer: Explanation, first: int) -> Columns:
-    """Return an answer as columns [N·T]: `row` (counted from `first`), `target`, values, attributions.
-
-    Raises:
-        InvalidOptionError: if there are too many features for columns, or a name is taken.
-    """
-    return _rows_of(answer, first).columns
-
-
-def _rows_of(answer: Explanation, first: int) -> _Rows:
-    manifest = answer.manifest
-    n, t = answer[manifest.explained_value].shape
-    facts = {"row": np.repeat(np.arange(first, first + n), t), "target": targets_of(answer).reshape(-1)}
-    for kind, name in manifest.values.items():
-        if OUTPUT_KINDS[kind].in_tables:
-            facts[kind] = answer[name].reshape(-1)
-    by_feature: dict[str, Columns] = {}
-    for explained in manifest.attributed:
-        width = math.prod(answer[explained.attributions].shape[2:])
-        names = explained.names(width)
-        if len(names) > MOST_COLUMNS:
-            raise InvalidOptionError(
-                f"{explained.tensor.name!r} has {len(names)} features, too many for columns of a table: save "
-                ".npz instead."
-            )
-        for kind, name in explained.outputs.items():
-            values = answer[name].reshape(n * t, width).T
-            by_feature.setdefault(kind, {}).update(zip(names, values, strict=True))
-    clash = sorted(facts.keys() & by_feature["attributions"].keys())
-    if clash:
-        raise InvalidOptionError(
-            f"features are named {clash}, as columns of the file's own: save .npz instead."
-        )
-    return _Rows(facts, by_feature)
 
 
 def _with_first(tables: Iterable[Table]) -> tuple[Table, Iterator[Table]]:
@@ -138,10 +80,12 @@ def _with_first(tables: Iterable[Table]) -> tuple[Table, Iterator[Table]]:
     return first, chain([first], remaining)
 
 
-def _write_csv(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
+def _write_cells(
+    path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns, write: WriteTable = write_csv
+) -> str:
     first, tables = _with_first(table.columns for table in _numbered_tables(batches, kept_columns))
     rows = (row for table in tables for row in zip(*table.values(), strict=True))
-    return f"{write_csv(path, list(first), rows)} rows of {len(first)} columns"
+    return f"{write(path, list(first), rows)} rows of {len(first)} columns"
 
 
 def _write_json(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
@@ -196,7 +140,8 @@ def _concatenate(parts: list[Columns]) -> Columns:
 
 _WRITERS: dict[str, Callable[[Path, Iterable[Explanation], KeptColumns], str]] = {
     ".npz": lambda path, batches, _: write_npz(path, batches),
-    ".csv": _write_csv,
+    ".csv": _write_cells,
     ".json": _write_json,
     ".parquet": _write_parquet,
+    ".xlsx": partial(_write_cells, write=write_workbook),
 }

@@ -1,4 +1,4 @@
-"""Files of rows that are read with distrust: .npz, .npy, .csv and .parquet."""
+"""Files of rows that are read with distrust: .npz, .npy, .csv, .parquet and .xlsx."""
 
 import csv
 import io
@@ -17,8 +17,9 @@ import numpy as np
 
 from rationale.errors import InvalidReferencesError, LargeReferencesError, reason_of
 from rationale.tables.archives import read_npy, read_npz
-from rationale.tables.frames import frame_of, numbers_of, quoted, require_pyarrow
+from rationale.tables.frames import as_text, frame_of, numbers_of, quoted, require_package
 from rationale.tables.represented import StandsFor
+from rationale.tables.workbooks import CellFault, read_workbook
 
 Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
@@ -40,7 +41,7 @@ _DAMAGE = (  # errors of numpy, zipfile, csv and pyarrow for files of other kind
     zipfile.BadZipFile,
     zlib.error,
 )
-TABLES = (".csv", ".parquet")  # files whose columns have names
+TABLES = (".csv", ".parquet", ".xlsx")  # files whose columns have names
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def with_underscores(
 def read_rows(
     path: Path, columns: Columns = None, texts: Collection[str] = (), *, underscored: bool = False
 ) -> Table:
-    """Read .npz, .npy, .csv or .parquet: references, or rows to explain.
+    """Read .npz, .npy, .csv, .parquet or .xlsx: references, or rows to explain.
 
     Args:
         columns: columns of a table to read, in that order, or the columns of each input; None reads all.
@@ -187,7 +188,7 @@ def read_stream(
     """Read rows from an open file; see `read_rows`.
 
     Args:
-        kind: ".npz", ".npy", ".csv" or ".parquet".
+        kind: ".npz", ".npy", ".csv", ".parquet" or ".xlsx".
         name: the file's name in errors.
         most_bytes: limit of the arrays' memory, checked before they are allocated.
 
@@ -251,42 +252,49 @@ def _read_npy(source: TableFile) -> Table:
 def _read_csv(source: TableFile) -> Table:
     text = io.TextIOWrapper(source.file, "utf-8-sig", newline="")
     try:
-        return _read_lines(source, _lines(source, text))
+        reader = csv.reader(_lines(source, text))
+        return _read_cells(source, "line", ((reader.line_num, row) for row in reader if row))
     finally:
         text.detach()  # else it would close the file
 
 
-def _read_lines(source: TableFile, lines: Iterator[str]) -> Table:
-    reader = csv.reader(lines)
-    first = next((row for row in reader if row), None)
-    if first is None:
+def _read_xlsx(source: TableFile) -> Table:
+    require_package("openpyxl", "excel", "Excel files", ", or use .csv", InvalidReferencesError)
+    return _read_cells(source, "row", read_workbook(source.file))
+
+
+def _read_cells(source: TableFile, unit: str, rows: Iterator[tuple[int, Sequence[Any]]]) -> Table:
+    """Return the table of a file's rows, each with its number there; the first one may be the header."""
+    number, first = next(rows, (0, ()))
+    if not first:
         raise InvalidReferencesError(f"{source.name}: empty: at least one row is needed.")
-    header = None if _are_numbers(first) else source.header(cell.strip() for cell in first)
+    header = None if _are_numbers(first) else source.header(str(as_text(cell)).strip() for cell in first)
     index = _choose(source.name, header, source.columns)
     names = header or tuple(str(i) for i in range(len(first)))
     positions = index or range(len(first))
-    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(positions) if names[i] in source.texts}
-    for row in itertools.chain([first] if header is None else [], filter(None, reader)):
-        line = reader.line_num
+    numbers, words = array("d"), {j: list[Any]() for j, i in enumerate(positions) if names[i] in source.texts}
+    for place, row in itertools.chain([(number, first)] if header is None else [], rows):
         if len(row) != len(first):
             raise InvalidReferencesError(
-                f"{source.name}: line {line} has {len(row)} cells, not {len(first)}. Repair it, or write the "
-                "file again."
+                f"{source.name}: {unit} {place} has {len(row)} cells, not {len(first)}. Repair it, or write "
+                "the file again."
             )
         for j, i in enumerate(positions):
-            if j in words:
+            if j in words and not isinstance(row[i], CellFault):
                 words[j].append(row[i])
-            numbers.append(math.nan if j in words else _number(source.name, line, names[i], row[i]))
+                numbers.append(math.nan)
+            else:
+                numbers.append(_number(source.name, f"{unit} {place}", names[i], row[i]))
         source.check_bytes(len(numbers) * numbers.itemsize)
     if not numbers:
         raise InvalidReferencesError(f"{source.name}: a header and no rows: at least one is needed.")
-    rows = np.frombuffer(numbers, np.float64).reshape(-1, len(positions))
+    table = np.frombuffer(numbers, np.float64).reshape(-1, len(positions))
     if words:
-        rows = rows.astype(object)
+        table = table.astype(object)
     for j, column in words.items():
-        rows[:, j] = column
+        table[:, j] = column
     columns = source.columns
-    return Table({None: rows}, tuple(columns) if index and columns is not None else header)
+    return Table({None: table}, tuple(columns) if index and columns is not None else header)
 
 
 def _lines(source: TableFile, text: io.TextIOWrapper) -> Iterator[str]:
@@ -298,29 +306,32 @@ def _lines(source: TableFile, text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _are_numbers(cells: Sequence[str]) -> bool:
+def _are_numbers(cells: Sequence[Any]) -> bool:
     """Tell whether a row is no header: cells may be empty, but not all of them."""
-    filled = [cell for cell in cells if cell.strip()]
+    filled = [cell for cell in cells if str(as_text(cell)).strip()]
     try:
         return bool(filled) and all(isinstance(float(cell), float) for cell in filled)
-    except ValueError:
+    except (ValueError, TypeError):
         return False
 
 
-def _number(path: str, line: int, column: str, cell: str) -> float:
+def _number(path: str, row: str, column: str, cell: Any) -> float:
     """Return a number; NaN for an empty cell.
 
     The check of the rows refuses NaN, unless the model takes it.
     """
-    if not cell.strip():
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
         return np.nan
     try:
         return float(cell)
-    except ValueError:
-        _check_commas(path, f"line {line}", cell)
+    except (ValueError, TypeError):
+        place = f"{path}: {row}, column {column[:_SHOWN]!r}"
+        if isinstance(cell, CellFault):
+            raise InvalidReferencesError(f"{place}: the cell {cell.reason}.") from None
+        _check_commas(path, row, str(cell))
         raise InvalidReferencesError(
-            f"{path}: line {line}, column {column[:_SHOWN]!r}: {cell[:_SHOWN]!r} is not a number. Encode or "
-            "drop it, or choose other columns when compiling (--features)."
+            f"{place}: {str(cell)[:_SHOWN]!r} is not a number. Encode or drop it, or choose other columns "
+            "when compiling (--features)."
         ) from None
 
 
@@ -353,7 +364,7 @@ def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[in
 
 
 def _read_parquet(source: TableFile) -> Table:
-    require_pyarrow("parquet files", ", or use .csv or .npz", InvalidReferencesError)
+    require_package("pyarrow", "parquet", "parquet files", ", or use .csv or .npz", InvalidReferencesError)
     from pyarrow import parquet
 
     file = parquet.ParquetFile(source.file)
@@ -398,4 +409,5 @@ _READERS: dict[str, Callable[[TableFile], Table]] = {
     ".npy": _read_npy,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
+    ".xlsx": _read_xlsx,
 }

@@ -104,23 +104,28 @@ def frame_of(rows: object) -> Frame | None:
 
 
 def _arrow_table(table: Any) -> Any:
-    require_pyarrow(f"rows of a {type(table).__name__}")
+    require_package("pyarrow", "parquet", f"rows of a {type(table).__name__}")
     import pyarrow as pa
 
     return pa.table(table)
 
 
-def require_pyarrow(
-    subject: str, instead: str = "", error: type[RationaleError] = InvalidOptionError
+def require_package(
+    package: str,
+    extra: str,
+    subject: str,
+    instead: str = "",
+    error: type[RationaleError] = InvalidOptionError,
 ) -> None:
-    """Raise an error with the install command if pyarrow is missing.
+    """Raise an error with the install command if a package is missing.
 
     Args:
+        extra: the extra that brings it.
         subject: the things that need it, in the plural.
         instead: an alternative without it, such as ", or use .csv".
     """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise error(f"{subject} need pyarrow: {install('parquet')}{instead}.")
+    if importlib.util.find_spec(package) is None:
+        raise error(f"{subject} need {package}: {install(extra)}{instead}.")
 
 
 def _arrow_values(column: Any) -> np.ndarray:

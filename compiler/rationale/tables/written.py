@@ -1,8 +1,8 @@
-"""Files of rows that are written batch by batch: .npz, .csv, .jsonl and .parquet."""
+"""Files of rows that are written batch by batch: .npz, .csv, .jsonl and .parquet (.xlsx: `workbooks`)."""
 
 import csv
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.tables.frames import require_pyarrow
+from rationale.tables.frames import require_package
 
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
 
 Item = TypeVar("Item")
+WriteTable = Callable[[Path, Sequence[str], Iterable[Iterable[Any]]], int]  # header and rows, one by one
 KeptColumns = Mapping[str, Sequence[Any]]  # columns of the rows, written beside their answers
 
 
@@ -28,9 +29,10 @@ def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
     kind = path.suffix.lower()
     if kind not in kinds:
         raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}{more}.")
-    if kind == ".parquet":
-        alternatives = " or ".join(other for other in kinds if other != kind)
-        require_pyarrow(f"{path}: parquet files", f", or save {alternatives}")
+    for needing, package, extra in ((".parquet", "pyarrow", "parquet"), (".xlsx", "openpyxl", "excel")):
+        if kind == needing:
+            alternatives = " or ".join(other for other in kinds if other not in (".parquet", ".xlsx"))
+            require_package(package, extra, f"{path}: {kind} files", f", or save {alternatives}")
 
 
 def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:

@@ -144,7 +144,9 @@ def write_heads(
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(help="File to write: .parquet, .csv or .jsonl.", metavar="FILE")],
+    file: Annotated[
+        Path, typer.Argument(help="File to write: .parquet, .csv, .xlsx or .jsonl.", metavar="FILE")
+    ],
     since: Since = None,
     until: Until = None,
     model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,

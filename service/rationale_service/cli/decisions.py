@@ -46,7 +46,7 @@ def decide(
         str,
         typer.Option(
             "--input",
-            help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model and of "
+            help="Rows to decide: .csv, .parquet, .xlsx, .npz or .npy, with the columns of the model and of "
             "knock-outs. An empty cell is a missing value. For a portfolio: a folder, a pattern "
             "('loans/*.parquet') or a URL (s3://…).",
             metavar="FILE",
@@ -55,9 +55,9 @@ def decide(
     save: Annotated[
         str,
         typer.Option(
-            help="File to write: .csv or .parquet with a line for each row and its reasons in columns, or "
-            ".jsonl with the answers of :decide. For a portfolio: the folder or URL for one .parquet per "
-            "input file.",
+            help="File to write: .csv, .parquet or .xlsx with a line for each row and its reasons in "
+            "columns, or .jsonl with the answers of :decide. For a portfolio: the folder or URL for one "
+            ".parquet per input file.",
             metavar="FILE",
         ),
     ],

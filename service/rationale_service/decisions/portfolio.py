@@ -114,7 +114,7 @@ def read_portfolio(
     """Read a portfolio.
 
     Args:
-        file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
+        file: .csv, .parquet, .xlsx, .npz or .npy, with the columns of the model and of knock-outs.
         keep: columns of a table to copy unchanged.
         application: column with the lender's own ids.
         recourse: whether each decision that is no approval tells what would have changed it.
@@ -144,8 +144,8 @@ def decide_portfolio(
     same rows and entry goes on at its end. The trail returns decisions that were recorded but not saved.
 
     Args:
-        save: file to write or replace: .csv and .parquet with a row for each decision and its reasons in
-            columns, .jsonl with whole answers.
+        save: file to write or replace: .csv, .parquet and .xlsx with a row for each decision and its reasons
+            in columns, .jsonl with whole answers.
 
     Raises:
         InvalidOptionError: if the file cannot be written.

@@ -308,7 +308,7 @@ REFUSED = {
     "a bad name": ((*BASE[:-1], "a/b"), "'a/b' is not a model name"),
     "no model": (("compile", "no.onnx", *BASE[2:]), r"no\.onnx: cannot be read: No such file"),
     "references that are not there": ((*BASE[:3], "no.npy", *BASE[4:]), r"no\.npy: cannot be read"),
-    "references of a strange kind": ((*BASE[:3], "r.xlsx", *BASE[4:]), r"use \.npz, \.npy, \.csv, \.parquet"),
+    "references of a strange kind": ((*BASE[:3], "r.ods", *BASE[4:]), r"use \.npz, \.npy, \.csv, \.parquet"),
     "targets in words": (
         (*BASE, "--targets", "0,one"),
         "--targets '0,one': give indices and contrasts such as 1-0 by commas",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -17,9 +18,11 @@ from typer.testing import CliRunner, Result
 
 from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, compile_model
 from rationale.cli.compile import app
+from rationale.errors import InvalidOptionError
 from rationale.portfolios import files
 from rationale.portfolios.explain import TARGETS
-from rationale.portfolios.files import MOST_COLUMNS, write_explanations
+from rationale.portfolios.files import write_explanations
+from rationale.tables.workbooks import MOST_COLUMNS
 from rationale.tables.written import write_npz
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -53,7 +56,16 @@ def loaded(path: Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-TABLES: dict[str, Read] = {"csv": read_csv, "json": read_json, "parquet": read_parquet}
+def read_excel(path: Path) -> dict[str, list[Any]]:
+    return pd.read_excel(path).to_dict("list")
+
+
+TABLES: dict[str, Read] = {
+    "csv": read_csv,
+    "json": read_json,
+    "parquet": read_parquet,
+    "xlsx": read_excel,
+}
 
 
 def explain(*arguments: str) -> Result:
@@ -79,7 +91,7 @@ def written(targets: Any = "all", model: onnx.ModelProto | None = None, **option
 
 
 @pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("value", ["csv", "parquet"])
+@pytest.mark.parametrize("value", ["csv", "parquet", "xlsx"])
 @pytest.mark.usefixtures("place")
 def test_columns_to_keep_are_written_beside(kind: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "ROW_GROUP", 100)
@@ -92,6 +104,7 @@ def test_columns_to_keep_are_written_beside(kind: str, value: str, monkeypatch: 
         writer = csv.writer(file)
         writer.writerow(table.column_names)
         writer.writerows(zip(*table.to_pydict().values(), strict=True))
+    pd.DataFrame(table.to_pydict()).to_excel("x.xlsx", index=False)
     words = ("--input", f"x.{value}", "--save", f"a.{kind}", "--keep", "id,day")
     assert CliRunner().invoke(app, ["explain", "m", *words]).exit_code == 0
     if kind == "csv":
@@ -99,12 +112,14 @@ def test_columns_to_keep_are_written_beside(kind: str, value: str, monkeypatch: 
             records: Any = list(csv.DictReader(file))
     elif kind == "json":
         records = [{**lines, **lines["kept"]} for lines in json.loads(Path("a.json").read_text())]
+    elif kind == "xlsx":
+        records = pd.read_excel("a.xlsx").to_dict("records")
     else:
         records = parquet.read_table("a.parquet").to_pylist()
     targets = len(records) // N
     assert targets > 1
     assert [item["id"] for item in records] == [entry for entry in ids for _ in range(targets)]
-    is_number = value == "parquet" and kind != "csv"
+    is_number = (value != "csv" and kind != "csv") or kind == "xlsx"
     assert [each["day"] for each in records] == [
         i % 28 if is_number else str(i % 28) for i in range(N) for _ in range(targets)
     ]
@@ -218,7 +233,7 @@ def test_outputs_of_text(place: Path) -> None:
 
 REFUSED = {
     "no ending": ("a", r"a: cannot be written: its name must end in \.npz, \.csv, \.json, \.parquet"),
-    "another ending": ("a.xlsx", "must end in"),
+    "another ending": ("a.ods", "must end in"),
     "no such folder": ("nowhere/a.csv", "nowhere/a.csv: cannot be written: No such file"),
     "a folder": ("folder.csv", "folder.csv: cannot be written: it is a folder"),
 }
@@ -407,3 +422,22 @@ def test_no_batch_cuts_what_another_holds(batches: list[Any], due: str, tmp_path
     found = np.load(file)["a"]
     assert found.dtype == due
     assert found.tolist() == [one for array in arrays for one in array.tolist()]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_frames_hold_what_files_do(place: Path, library: str) -> None:
+    answer = written([2, 0]).explain(X)
+    explain("--save", "a.parquet")
+    expected = parquet.read_table(place / "a.parquet")
+    frame = answer.to_frame(library)
+    assert type(frame).__module__.partition(".")[0] == library
+    assert list(getattr(frame, "column_names", None) or frame.columns) == expected.column_names
+    for name in expected.column_names:
+        np.testing.assert_array_equal(np.asarray(frame[name]), expected[name].to_numpy())
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("library", ["numpy", "modin", "", "pandas "])
+def test_other_frames_are_refused(library: str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"pip install modin|to_frame\('"):
+        written().explain(X).to_frame(library)

@@ -101,3 +101,14 @@ def test_faults_say_what_to_do(data: Any, forest: Any) -> None:
         Explainer(forest).fit(3)
     with pytest.raises(InvalidOptionError, match="choose one target"):
         Explainer(forest, TreeShap, targets="all").fit(x).transform(x)
+
+
+def test_an_unknown_parameter_is_refused_as_scikit_learn_does(forest: Any) -> None:
+    """No parameter is set if one of them is unknown."""
+    explainer = Explainer(forest, references=7, targets=[0])
+    pattern = "Invalid parameter 'refrences' for estimator {}\\(\\). Valid parameters are: \\["
+    with pytest.raises(ValueError, match=pattern.format("Explainer")):
+        explainer.set_params(references=9, refrences=8)
+    with pytest.raises(ValueError, match=pattern.format("LogisticRegression")):
+        LogisticRegression().set_params(refrences=8)
+    assert explainer.get_params()["references"] == 7

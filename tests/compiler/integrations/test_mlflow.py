@@ -90,6 +90,22 @@ def test_the_folder_is_a_repository(compiled: rationale.Compiled, tmp_path: Path
     assert (tmp_path / "saved" / "requirements.txt").read_text().startswith("rationale-onnx[mlflow]==")
 
 
+def test_a_folder_that_holds_something_is_refused(compiled: rationale.Compiled, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(InvalidOptionError, match="exists already: give a new folder"):
+            flavor.save_model(compiled, path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("requirements", [[], ["pandas", "rationale-onnx"]], ids=["none", "two"])
+def test_requirements_are_those_given(
+    compiled: rationale.Compiled, tmp_path: Path, requirements: list[str]
+) -> None:
+    flavor.save_model(compiled, tmp_path / "saved", pip_requirements=requirements)
+    assert (tmp_path / "saved" / "requirements.txt").read_text().split() == requirements
+
+
 def test_another_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "MLmodel").write_text("flavors: {}\n")
     with pytest.raises(RepositoryError):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -49,6 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [f'{c},{float(a)!r},"{h}"' for c, a, h in zip(CODE, AGE, HOUSING, strict=True)]
     Path("r.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
     parquet.write_table(pa.table(columns), "r.parquet")
+    pd.DataFrame(columns).to_excel("r.xlsx", index=False)
     np.savez("r.npz", **{name: column[:, None] for name, column in columns.items()})
     return tmp_path
 
@@ -62,7 +64,7 @@ def compiled_with(file: str, place: Path) -> Result:
     return call("compile", "m.onnx", *options, "--repository", place)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "xlsx"])
 def test_from_file_to_answer(kind: str, place: Path) -> None:
     result = compiled_with(f"r.{kind}", place)
     assert result.exit_code == 0, result.output

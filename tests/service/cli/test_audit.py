@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from subprocess import run
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
@@ -97,7 +98,10 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
     audit("export", file, "--until", "2026-11-23T10:00:03")
     rows = pq.read_table(file).to_pylist()
     assert [(row["id"], row["instance"]) for row in rows] == [(erased, None)]
-    for name, message in (("none/a.csv", "cannot be written"), ("a", "must end in .parquet, .csv, .jsonl")):
+    for name, message in (
+        ("none/a.csv", "cannot be written"),
+        ("a", "must end in .parquet, .csv, .jsonl, .xlsx"),
+    ):
         assert message in " ".join(audit("export", tmp_path / name, status=2).stderr.split())
     assert {path.name for path in tmp_path.iterdir()} >= {file.name}
     assert not list(tmp_path.glob(".*"))
@@ -105,11 +109,17 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
 
 @pytest.mark.usefixtures("trail")
 def test_an_export_is_of_the_kind_that_its_name_says(tmp_path: Path) -> None:
-    table, lines = tmp_path / "decisions.CSV", tmp_path / "decisions.jsonl"
-    for file in (table, lines):
+    table, lines, book = (tmp_path / f"decisions.{kind}" for kind in ("CSV", "jsonl", "xlsx"))
+    for file in (table, lines, book):
         assert audit("export", file, "--inputs").stdout == f"{file}: 3 decisions\n"
     with table.open() as opened:
         rows = list(csv.DictReader(opened))
+    texts = {name: str for name in rows[0] if name not in ("latency_ms", "score")}
+    for row, cells in zip(
+        rows, pd.read_excel(book, dtype=texts, na_filter=False).to_dict("records"), strict=True
+    ):
+        assert {name: cells[name] for name in texts} == {name: row[name] for name in texts}
+        assert cells["score"] == pytest.approx(float(row["score"]), rel=1e-15)
     for i, (row, line) in enumerate(zip(rows, lines.read_text().splitlines(), strict=True), 1):
         expected, actual = decision(i), json.loads(line)
         assert (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
@@ -227,15 +228,17 @@ def test_every_reason_has_columns(tmp_path: Path) -> None:
     compiled = compile_model(ITEM, DeepShap(rows(6, FEATURES)), decision=profile, feature_names=NAMES)
     compiled.write(tmp_path / "m", "net")
     file = write(tmp_path, "loans.parquet", [dict(zip(NAMES, rows(1, FEATURES)[0].tolist(), strict=True))])
-    for kind in ("csv", "parquet"):
+    for kind in ("csv", "parquet", "xlsx"):
         save = tmp_path / f"decisions.{kind}"
         status, _, err = decide("net", "--input", file, "--save", save, "--repository", tmp_path / "m")
         assert (status, err) == (0, "")
     (row,) = parquet.read_table(save).to_pylist()
     with (tmp_path / "decisions.csv").open() as opened:
         (line,) = csv.DictReader(opened)
+    (cells,) = pd.read_excel(tmp_path / "decisions.xlsx").to_dict("records")
     for k, name in enumerate(NAMES[:3], 1):
-        assert row[f"reason_{k}_code"] == line[f"reason_{k}_code"] == name.upper()
+        code = f"reason_{k}_code"
+        assert row[code] == line[code] == cells[code] == name.upper()
 
 
 def test_an_object_store(decided: Decided, settings: Settings, loans: Path, s3: fs.S3FileSystem) -> None:

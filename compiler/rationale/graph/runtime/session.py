@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST_SIZES = 8192  # elements of a constant that may determine a shape, such as the parts of a Split
 SIZES_BYTES = 8 * MOST_SIZES  # constants up to this stay in the file: shape inference reads no others
 EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they take memory thrice
+SMALL_BYTES = 1 << 20  # weights up to this: for a few runs, threads take longer to start than they save
 MAPPED_BYTES = 50_000_000  # above this, a file beside the model that is mapped into memory avoids copies
 
 LOAD_ERRORS = (
@@ -239,6 +240,11 @@ def model_bytes(model: onnx.ModelProto | ir.Model) -> int:
         tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
         return sum(t.nbytes for t in tensors if t is not None)
     return _graph_bytes(model.graph)
+
+
+def threads_of_few_runs(model: onnx.ModelProto | ir.Model) -> int | None:
+    """Return the threads for a model that runs a few times: 1 for a small model, else None, all cores."""
+    return 1 if model_bytes(model) <= SMALL_BYTES else None
 
 
 def _graph_bytes(graph: onnx.GraphProto) -> int:

@@ -2,11 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rationale.artifact.folder import atomic_file
-from rationale.tables.written import batched, check_kind, write_csv, write_json_lines, write_parquet
+from rationale.tables.workbooks import write_workbook
+from rationale.tables.written import (
+    WriteTable,
+    batched,
+    check_kind,
+    write_csv,
+    write_json_lines,
+    write_parquet,
+)
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
@@ -36,7 +45,7 @@ def export(
         The number of decisions.
 
     Raises:
-        InvalidOptionError: if the file cannot be written, pyarrow is missing, or inputs need another key
+        InvalidOptionError: if the file cannot be written, a package is missing, or inputs need another key
             file.
         StateUnavailableError: if the trail cannot be read.
     """
@@ -54,9 +63,9 @@ def export(
     return count
 
 
-def _write_csv(path: Path, rows: Rows) -> None:
+def _write_cells(path: Path, rows: Rows, write: WriteTable = write_csv) -> None:
     texts = ({**_with_json(row), "codes": "; ".join(row["codes"])} for row in rows)
-    write_csv(path, _COLUMNS, ([row[name] for name in _COLUMNS] for row in texts))
+    write(path, _COLUMNS, ([row[name] for name in _COLUMNS] for row in texts))
 
 
 def _write_parquet(path: Path, rows: Rows) -> None:
@@ -71,8 +80,9 @@ def _write_parquet(path: Path, rows: Rows) -> None:
 
 _WRITERS: dict[str, Callable[[Path, Rows], Any]] = {
     ".parquet": _write_parquet,
-    ".csv": _write_csv,
+    ".csv": _write_cells,
     ".jsonl": write_json_lines,
+    ".xlsx": partial(_write_cells, write=write_workbook),
 }
 
 

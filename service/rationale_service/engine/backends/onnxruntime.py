@@ -100,7 +100,7 @@ class OnnxRuntimeBackend:
         warmed = await asyncio.to_thread(load_warmed, entry, self._sessions_of(entry), self._devices)
         size = entry.max_queue_size or self._max_queue_size
         self._loaded[entry] = _RunningEntry(entry, warmed, self._metrics.of(entry), size, self._budget)
-        self._metrics.loaded(entry, time.monotonic() - began_s)
+        self._metrics.time_load(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
         loaded = self._loaded.pop(entry, None)
