@@ -5,7 +5,8 @@
 // 0 or 1. compiler/rationale/artifact/finishing/fused.py lists the same names, and a test compares the two.
 //
 // Zeros and NaN come out as ONNX Runtime's operators have them: of 0 and -0 Max and Min return the second, either NaN makes
-// them NaN, and a bound of Clip that is NaN does not bound. ReduceMax alone differs: it is NaN if one number is.
+// them NaN, and a bound of Clip that is NaN does not bound. Two differ: Max and Min may return the other zero if one operand
+// is a single number, and ReduceMax is NaN if one number is.
 #ifndef ONE
 #define ONE(name, cost, value)
 #endif
