@@ -1,9 +1,12 @@
-"""Recourse beside DiCE and treecf: plans, their costs and times, checked by the fitted models.
+"""Recourse beside DiCE, treecf and OCEAN: plans, their costs and times, checked by the fitted models.
 
-    python -m benchmarks.recourse [trees perceptron words] [--rows 300] [--peer-rows 20] [--peers dice,treecf]
+    python -m benchmarks.recourse [trees small perceptron words] [--rows 300] [--peer-rows 20]
+        [--peers dice,treecf,ocean]
 
-`trees` are 300 of XGBoost, of depth 6, on 23 or 24 features; `perceptron` is a pipeline of scikit-learn with
-64 and 32 units on the same data; `words` is a pipeline of one-hot coded words, numbers and boosted trees.
+`trees` are 300 of XGBoost, of depth 6, on 23 or 24 features; `small` are 100 of depth 4 on the same data in
+thousands, so that numbers need not be whole, and the only ones that OCEAN takes in minutes; `perceptron`
+is a pipeline of scikit-learn with 64 and 32 units on the same data; `words` is a pipeline of one-hot coded
+words, numbers and boosted trees.
 RATIONALE_TEST_DATA names a folder with taiwan_credit_default.csv and german_credit.tsv (UCI); without them,
 rows are drawn. The applicants are the first rows that the model declines. For each model it prints
 
@@ -14,8 +17,8 @@ rows are drawn. The applicants are the first rows that the model declines. For e
                   than ours, how often they prove an optimum of at most four changes, and how often our
                   cheapest is within 15% of it
 
-and medians of milliseconds, one thread each. Peers: pip install dice-ml treecf. A peer that is not there is
-left out.
+and medians of milliseconds, one thread each. Peers: pip install dice-ml treecf, and with Python 3.12 oceanpy.
+A peer that is not there is left out.
 """
 
 import os
@@ -37,7 +40,7 @@ from rationale.decisions.decide import Decision
 from rationale.decisions.rows import feature_values
 from rationale.graph.runtime.session import Runner
 from rationale.recourse.entry import RunEntry, recourse_finder
-from rationale.recourse.levers import Lever
+from rationale.recourse.levers import DEARER, Lever
 from rationale.recourse.search import MOST_CHANGES
 from rationale.terminal import progress_bar
 
@@ -49,8 +52,9 @@ if TYPE_CHECKING:
     from rationale.recourse.plans import Plan
     from rationale.recourse.recourse import RecourseFinder
 
-DICE, TREECF = "dice", "treecf"
-MODULES = {DICE: "dice_ml", TREECF: "treecf"}
+DICE, TREECF, OCEAN = "dice", "treecf", "ocean"
+MODULES = {DICE: "dice_ml", TREECF: "treecf", OCEAN: "ocean"}
+SMALL = "small"
 TREES, DEPTH, REFERENCES, TRAINED = 300, 6, 200, 20_000
 NEAR = 1.15  # of a proved optimum
 DENSE = 401  # numbers of a scan of a model that is no tree
@@ -124,14 +128,24 @@ def numbers() -> tuple["pd.DataFrame", np.ndarray, tuple[str, ...]]:
 
 
 def trees() -> Subject:
-    """Return boosted trees on numbers."""
+    """Return boosted trees on whole numbers."""
+    return _trees("trees", 1, n_estimators=TREES, max_depth=DEPTH)
+
+
+def small() -> Subject:
+    """Return fewer and lower boosted trees on the same numbers in thousands, which need not be whole."""
+    return _trees(SMALL, 1000, n_estimators=100, max_depth=4)
+
+
+def _trees(name: str, unit: int, **sizes: int) -> Subject:
     from xgboost import XGBClassifier
 
     rows, labels, actionable = numbers()
-    model = XGBClassifier(n_estimators=TREES, max_depth=DEPTH, n_jobs=1)
+    rows = rows / unit
+    model = XGBClassifier(**sizes, n_jobs=1)
     model.fit(rows[:TRAINED], labels[:TRAINED])
     references = TreeShap(rows[TRAINED : TRAINED + REFERENCES])
-    return Subject("trees", model, rows, 0.3, actionable, references, "probabilities[1]", is_tree=True)
+    return Subject(name, model, rows, 0.3, actionable, references, "probabilities[1]", is_tree=True)
 
 
 def perceptron() -> Subject:
@@ -178,7 +192,12 @@ def words() -> Subject:
     return Subject("words", model, rows, 0.25, actionable, TreeShap(rows[-REFERENCES:]), "probabilities[1]")
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {"trees": trees, "perceptron": perceptron, "words": words}
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "trees": trees,
+    SMALL: small,
+    "perceptron": perceptron,
+    "words": words,
+}
 
 
 # -- ours ----------------------------------------------------------------------------------------------
@@ -246,7 +265,9 @@ def scan_faults(subject: Subject, finder: "RecourseFinder", found: Ours) -> tupl
         elif lever.is_number:
             start = float(found.row[lever.name].iloc[0])
             least = np.abs(scan.astype(float) - start).min()
-            nearer += bool(abs(point.value - start) > least + 0.01 * lever.scale + 1e-6 * abs(start))
+            least *= 1.0 if point.exact else 1 + DEARER
+            rounding = 2 * np.spacing(np.float32(max(abs(start), abs(point.value))))
+            nearer += bool(abs(point.value - start) > least + rounding)
     return flips, nearer
 
 
@@ -354,8 +375,93 @@ def treecf(subject: Subject, finder: "RecourseFinder", seconds: int) -> Peer:
     return search
 
 
-PEERS: dict[str, Callable[[Subject, "RecourseFinder", int], Peer]] = {DICE: dice, TREECF: treecf}
-OF_TREES = (TREECF,)
+def ocean(subject: Subject, finder: "RecourseFinder", seconds: int) -> Peer:
+    """Return OCEAN's search by constraint programming, with our rules, costs and number of changes."""
+    import ocean as library
+    from ocean.feature import Feature
+
+    levers = {lever.name: lever for lever in finder.actionable}
+    ends = {name: (float(own.min()) - 1, float(own.max()) + 1) for name, own in subject.rows.items()}
+    described = {
+        name: Feature(Feature.Type.CONTINUOUS, levels=[np.float32(end) for end in own])
+        for name, own in ends.items()
+    }
+    mapper = library.abc.Mapper(described, columns=subject.rows.columns)
+    base: Any = library.ConstraintProgrammingExplainer
+
+    class Explainer(base):  # type: ignore[misc]
+        def set_majority_class(self, **_: Any) -> None:
+            """Ask for a score up to the threshold, and not for the larger of two."""
+            margin = np.log(subject.threshold / (1 - subject.threshold))
+            self.add_garbage(self.Add(self.function[0, 1] <= int(margin * self.score_scale)))
+
+        def add_objective(self, x: np.ndarray, *, norm: int = 1) -> None:
+            """Minimise our cost of at most MOST_CHANGES changes that the levers allow."""
+            del norm
+            self.chosen, costs, changes = {}, [], []
+            for value, (name, variable) in zip(x.tolist(), self.mapper.items(), strict=True):
+                place, levels = variable.xget(), variable.levels
+                own = int(np.searchsorted(levels, value)) - 1
+                numbers = _nearest_in(levels, value, own, levers.get(name))
+                allowed = [i for i, number in enumerate(numbers) if number is not None]
+                self.add_garbage(self.AddAllowedAssignments([place], [[i] for i in allowed]))
+                self.chosen[name] = (place, numbers)
+                if len(allowed) == 1:
+                    continue
+                lever = levers[name]
+                cost = [
+                    0 if n is None else round(float(lever.costs(value, np.array([n]))[0]) * _OCEAN_UNIT)
+                    for n in numbers
+                ]
+                spent, changed = self.NewIntVar(0, max(cost), ""), self.NewBoolVar("")
+                self.add_garbage(
+                    self.AddElement(place, cost, spent),
+                    self.Add(place == own).OnlyEnforceIf(changed.Not()),
+                )
+                costs.append(spent)
+                changes.append(changed)
+            self.add_garbage(self.Add(sum(changes) <= MOST_CHANGES))
+            self.Minimize(sum(costs))
+
+    explainer = Explainer(subject.model, mapper=mapper)
+
+    def search(row: "pd.DataFrame") -> tuple["pd.DataFrame", bool]:
+        x = row.to_numpy(np.float64)[0]
+        if explainer.explain(x, y=0, norm=1, max_time=seconds, num_workers=1) is None:
+            return row[:0], explainer.Status == "INFEASIBLE"
+        solver = explainer.solver
+        found = {name: numbers[solver.Value(place)] for name, (place, numbers) in explainer.chosen.items()}
+        return after(row, found), explainer.Status == "OPTIMAL"
+
+    return search
+
+
+_OCEAN_UNIT = 1e8  # OCEAN counts in whole numbers
+
+
+def _nearest_in(levels: np.ndarray, value: float, own: int, lever: Lever | None) -> list[float | None]:
+    """Return the number nearest to a value in each interval (levels[i], levels[i + 1]], None without any."""
+    numbers: list[float | None] = [None] * (len(levels) - 1)
+    numbers[own] = value
+    if lever is None:
+        return numbers
+    above = np.nextafter(levels.astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    (low, high), step = lever.span(value), lever.step
+    for i in range(len(numbers)):
+        number = float(above[i] if i > own else levels[i + 1])
+        if step:
+            number = float((np.ceil if i > own else np.floor)(number / step) * step)
+        if i != own and low <= number <= high and levels[i] < number <= levels[i + 1]:
+            numbers[i] = number
+    return numbers
+
+
+PEERS: dict[str, Callable[[Subject, "RecourseFinder", int], Peer]] = {
+    DICE: dice,
+    TREECF: treecf,
+    OCEAN: ocean,
+}
+OF_TREES = (TREECF, OCEAN)
 
 
 def _lever(finder: "RecourseFinder", name: str) -> Lever:
@@ -412,7 +518,7 @@ def lines(
     )
     yield f"  scan      {scans[0]} features flip the decision alone; nearer than ours: {scans[1]}"
     for name in peers:
-        if name in OF_TREES and not subject.is_tree:
+        if (name in OF_TREES and not subject.is_tree) or (name == OCEAN and subject.name != SMALL):
             continue
         if find_spec(MODULES[name]) is None:
             yield f"  {name:9} left out: it is not installed"

@@ -1,8 +1,9 @@
 """The part of the manual that is generated: `mkdocs.yml` calls it as a hook, `make docs` builds the site.
 
-Generated are the references of the API (from docstrings), of the command line, of the gateway's routes (from
-its OpenAPI document), of the manifest and of the decision profile (from their schemas). Pages outside
-of `docs/` come into the site too, and so do the files that pages link to.
+Generated are the references of the API (from docstrings), of the command line, of the settings (from their
+fields), of the gateway's routes (from its OpenAPI document), of the manifest and of the decision profile
+(from their schemas), and the history of benchmarks. Pages outside of `docs/` come into the site too, and so
+do the files that pages link to.
 """
 
 import ast
@@ -49,6 +50,26 @@ MODULES = {
     "rationale.dask": "portfolios",
     "rationale.mlflow": "portfolios",
 }
+# Headings of the reference of settings, each before the field of its name, and units by the end of a name.
+SETTINGS = {
+    "repository": "The repository and what is kept",
+    "host": "Ports and processes",
+    "device": "Where models run",
+    "request_timeout_s": "Bounds of requests",
+    "max_loaded_explainers": "Explainers made over the API",
+    "tls_cert": "TLS, keys and rates",
+    "console": "Web pages",
+    "log_level": "Logs, metrics and traces",
+    "audit": "The audit trail",
+}
+UNITS = {
+    "_per_s": "requests a second",
+    "_s": "seconds",
+    "_bytes": "bytes",
+    "_months": "months",
+    "_ratio": "a share",
+    "port": "a port",
+}
 _LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 
 
@@ -60,7 +81,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, the pages outside of `docs/`, and the files that pages link to."""
-    for path, text in {**api_pages(), **reference_pages()}.items():
+    for path, text in {**api_pages(), **reference_pages(), **history_pages()}.items():
         files.append(File.generated(config, path, content=text))
     for name in OTHER_PAGES:
         files.append(File.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
@@ -160,17 +181,47 @@ def _entry(module: str, name: str, source: str, level: int = 2) -> str:
     return f"{heading}\n\n::: {source}.{name}\n    options: {{heading_level: {level + 1}}}\n"
 
 
+# --- the history of speed ---------------------------------------------------------------------------------
+
+
+def history_pages(lines: str | None = None) -> dict[str, str]:
+    """Return the page of benchmarks by release, and its picture.
+
+    Args:
+        lines: JSON lines, one for each release; by default those of `benchmarks/history.jsonl`.
+    """
+    from rationale.pictures.figures import levels
+    from rationale.pictures.svg import svg
+
+    text = (ROOT / "benchmarks/history.jsonl").read_text("utf-8") if lines is None else lines
+    releases = [json.loads(line) for line in text.splitlines()]
+    bars: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    rows = ["| figure | release | value | command |", "|---|---|---|---|"]
+    for release in releases:
+        for name, (value, command) in release["figures"].items():
+            bars[name].append((f"{release['version']}, {release['date']}", value))
+            rows.append(f"| {name} | {release['version']} | {value:g} | `{command}` |")
+    drawn = svg(levels(name, "by release", values) for name, values in bars.items())
+    head = "# Speed by release\n\n[Speed](performance.md) names the machine. Less is better, but for peers."
+    picture = "![bars of each figure by release](pictures/history.svg)"
+    return {
+        "history.md": "\n".join([head, "", picture, "", *rows]),
+        "pictures/history.svg": drawn.decode(),
+    }
+
+
 # --- the other references ---------------------------------------------------------------------------------
 
 
 def reference_pages() -> dict[str, str]:
-    """Return the references of command line, routes, manifest and profile by their place in the site."""
+    """Return the references of command line, settings, routes, … by their place in the site."""
     from rationale.schema.manifest import Manifest
     from rationale.schema.profile import DecisionProfile
 
     document = openapi()
     return {
         "reference/command-line.md": command_line(),
+        "reference/settings.md": settings(),
         "reference/rest.md": routes(document),
         "reference/openapi.json": json.dumps(document, indent=1),
         "reference/manifest.md": schema_page(
@@ -197,6 +248,62 @@ def command_line() -> str:
     command = get_command(app)
     text = get_docs_for_click(obj=command, ctx=Context(command), name="rationale")
     return text.replace("# `rationale`\n", "# Command line\n", 1)
+
+
+def settings() -> str:
+    """Return the page of all settings: variable, default, unit or values, meaning."""
+    from rationale_service.cli.main import FLAGS, flag
+    from rationale_service.configuration import OTHER_VARIABLES
+    from rationale_service.settings import PREFIX, Settings
+
+    head = ["| variable | default | unit or values | meaning |", "|---|---|---|---|"]
+    lines = ["# Settings\n", "[How to set them](../settings.md): by flag, variable or file.\n"]
+    lines.append('<div class="names" markdown>')
+    for name, member in Settings.model_json_schema()["properties"].items():
+        lines += [f"\n## {SETTINGS[name]}\n", *head] if name in SETTINGS else []
+        variable = f"`{PREFIX}{name.upper()}`" + (f"<br>`{flag(name)}`" if name in FLAGS else "")
+        lines.append(
+            f"| {variable} | {_default(name, member)} | {_unit(name, member)} | {_described(member)} |"
+        )
+    lines += ["\n## Variables that are no settings\n", "| variable | default | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {default} | {meaning} |" for name, (default, meaning) in OTHER_VARIABLES.items()]
+    return "\n".join([*lines, "\n</div>"])
+
+
+def _default(name: str, member: Mapping[str, Any]) -> str:
+    value = member.get("default")
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "`on`" if value else "`off`"
+    size = f" ({_size(value)})" if name.endswith("_bytes") and value else ""
+    text = ",".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else value
+    return f"`{text}`{size}"
+
+
+def _size(count: int) -> str:
+    power = min((count.bit_length() - 1) // 10, 3)
+    return f"{count >> 10 * power} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def _unit(name: str, member: Mapping[str, Any]) -> str:
+    """Return the unit and the bounds of a setting, or the words it may be."""
+    kinds = [each for each in member.get("anyOf", [member]) if each.get("type") != "null"]
+    kind: Mapping[str, Any] = kinds[0]
+    words = re.fullmatch(r"\^\(([a-z|]+)\)\$", kind.get("pattern", ""))
+    choices = kind.get("enum") or (words and words[1].split("|")) or ()
+    choices = ("on", "off") if kind["type"] == "boolean" else choices
+    if choices:
+        return ", ".join(f"`{word}`" for word in choices)
+    if kind["type"] not in ("integer", "number"):
+        return ""
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "a number")
+    low, high = kind.get("minimum"), kind.get("maximum")
+    if high is not None:
+        return f"{unit}, {low:g} to {high:g}"
+    if low:
+        return f"{unit}, at least {_size(low) if name.endswith('_bytes') else low}"
+    return f"{unit}, above 0" if "exclusiveMinimum" in kind else unit
 
 
 def openapi() -> dict[str, Any]:

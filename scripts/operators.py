@@ -14,10 +14,10 @@ TESTED, PAGE = ROOT / "compiler" / "rationale" / "tested.json", ROOT / "docs" / 
 HEAD = """# Operators
 
 Generated from the registry by `python scripts/operators.py`; a test fails when it is stale.
-`rationale operators` prints the same. Kinds are explained in [methods.md](methods.md). Rewritten operators
-and inlined ones (by ONNX's own definition) are explained through what defines them, by every method that
-serves its operators; of unrolled ones the computation is written out. Opsets are those of the operator's own
-domain.
+`rationale operators` prints the same. [Methods](methods/deepshap.md#multipliers) explains the kinds.
+Rewritten operators and inlined ones (by ONNX's own definition) are explained through what defines them, by
+every method that serves its operators; of unrolled ones the computation is written out. Opsets are those of
+the operator's own domain.
 
 *Samples* are inputs of the operator that pass every test of one harness (`tests/compiler/rules`): complete
 in float64 for each reference, the mean over references, equal to finite differences, the gradient as x nears

@@ -44,7 +44,7 @@ class InstalledExtension:
             ) from error
 
 
-def installed(group: str) -> list[InstalledExtension]:
+def extensions_of(group: str) -> list[InstalledExtension]:
     """Return every entry point of a group, sorted by package, without importing them."""
     return sorted((_installed(point, group) for point in metadata.entry_points(group=group)), key=str)
 
@@ -52,7 +52,7 @@ def installed(group: str) -> list[InstalledExtension]:
 @cache
 def packages() -> dict[str, str]:
     """Return the versions of the packages with extensions, by name, as this process first found them."""
-    records = [record.recorded for group in GROUPS for record in installed(group)]
+    records = [record.recorded for group in GROUPS for record in extensions_of(group)]
     return {record.package or record.value: record.version or "" for record in records}
 
 

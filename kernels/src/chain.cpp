@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 namespace ARCHITECTURE {
 namespace {
@@ -42,54 +43,36 @@ void map(T* y, const T* a, const T* b, const T* c, int64_t n, F f) {
 }
 
 template <typename T>
-T largest(T a, T b) { return a < b || b != b ? b : a; }  // NaN if one is
+T largest(T a, T b) { return a > b || a != a ? a : b; }
 
 template <typename T>
-T least(T a, T b) { return b < a || b != b ? b : a; }
+T least(T a, T b) { return a < b || a != a ? a : b; }
 
 template <typename T>
 void apply(Op op, T* y, const T* a, int64_t n) {
   switch (op) {
-    case Op::Abs: return map(y, a, n, [](T x) { return std::fabs(x); });
-    case Op::Erf: return map(y, a, n, [](T x) { return error_function(x); });
-    case Op::Exp: return map(y, a, n, [](T x) { return exponential(x); });
-    case Op::Log: return map(y, a, n, [](T x) { return logarithm(x); });
-    case Op::Neg: return map(y, a, n, [](T x) { return -x; });
-    case Op::Not: return map(y, a, n, [](T x) { return x == T(0) ? T(1) : T(0); });
-    case Op::Reciprocal: return map(y, a, n, [](T x) { return T(1) / x; });
-    case Op::Relu: return map(y, a, n, [](T x) { return largest(x, T(0)); });
-    case Op::Sigmoid: return map(y, a, n, [](T x) { return T(1) / (T(1) + exponential(-x)); });
-    case Op::Sign:
-      return map(y, a, n, [](T x) { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x; });
-    case Op::Sqrt: return map(y, a, n, [](T x) { return std::sqrt(x); });
-    case Op::Tanh: return map(y, a, n, [](T x) { return hyperbolic_tangent(x); });
-    default: return map(y, a, n, [](T x) { return x; });
+#define ONE(name, cost, value) case Op::name: return map(y, a, n, [](T x) { return value; });
+#include "operators.h"
+    default: return;
   }
 }
 
 template <typename T>
 void apply(Op op, T* y, const T* a, bool as, const T* b, bool bs, int64_t n) {
   switch (op) {
-    case Op::Add: return map(y, a, as, b, bs, n, [](T p, T q) { return p + q; });
-    case Op::Sub: return map(y, a, as, b, bs, n, [](T p, T q) { return p - q; });
-    case Op::Mul: return map(y, a, as, b, bs, n, [](T p, T q) { return p * q; });
-    case Op::And: return map(y, a, as, b, bs, n, [](T p, T q) { return p * q; });
-    case Op::Div: return map(y, a, as, b, bs, n, [](T p, T q) { return p / q; });
-    case Op::Max: return map(y, a, as, b, bs, n, [](T p, T q) { return largest(p, q); });
-    case Op::Or: return map(y, a, as, b, bs, n, [](T p, T q) { return p > q ? p : q; });
-    case Op::Min: return map(y, a, as, b, bs, n, [](T p, T q) { return least(p, q); });
-    case Op::Equal: return map(y, a, as, b, bs, n, [](T p, T q) { return p == q ? T(1) : T(0); });
-    case Op::Greater: return map(y, a, as, b, bs, n, [](T p, T q) { return p > q ? T(1) : T(0); });
-    case Op::GreaterOrEqual: return map(y, a, as, b, bs, n, [](T p, T q) { return p >= q ? T(1) : T(0); });
-    case Op::Less: return map(y, a, as, b, bs, n, [](T p, T q) { return p < q ? T(1) : T(0); });
-    default: return map(y, a, as, b, bs, n, [](T p, T q) { return p <= q ? T(1) : T(0); });
+#define TWO(name, cost, value) case Op::name: return map(y, a, as, b, bs, n, [](T a, T b) { return value; });
+#include "operators.h"
+    default: return;
   }
 }
 
 template <typename T>
 void apply(Op op, T* y, const T* a, const T* b, const T* c, int64_t n) {
-  if (op == Op::Where) return map(y, a, b, c, n, [](T p, T q, T r) { return p != T(0) ? q : r; });
-  return map(y, a, b, c, n, [](T x, T low, T high) { return least(largest(x, low), high); });
+  switch (op) {
+#define THREE(name, cost, value) case Op::name: return map(y, a, b, c, n, [](T a, T b, T c) { return value; });
+#include "operators.h"
+    default: return;
+  }
 }
 
 // -- rows ---------------------------------------------------------------------------------------------------------
@@ -115,14 +98,11 @@ T reduce(const T* a, int64_t n, T start, F f) {
 }
 
 template <typename T>
-void reduce_rows(Op op, T* y, const T* a, int64_t rows, int64_t row) {
-  for (int64_t i = 0; i < rows; ++i, a += row) {
-    if (op == Op::ReduceMax) {
-      y[i] = reduce(a, row, -std::numeric_limits<T>::infinity(), [](T p, T q) { return largest(p, q); });
-    } else {
-      y[i] = reduce(a, row, T(0), [](T p, T q) { return p + q; });
-      if (op == Op::ReduceMean) y[i] /= static_cast<T>(row);
-    }
+T reduce(Op op, const T* a, int64_t n) {
+  switch (op) {
+#define ROW(name, cost, start, value) case Op::name: return reduce(a, n, start, [](T a, T b) { return value; });
+#include "operators.h"
+    default: return T(0);
   }
 }
 
@@ -166,17 +146,39 @@ const T* load(const Layout& layout, int64_t begin, int64_t n, T* slot) {
   }
 }
 
+constexpr size_t KEPT_BYTES = 1 << 20;  // of a thread, between calls; long rows need more
+
+// Memory of a thread, whose pages the system gives when they are written.
+template <typename T>
+class Scratch {
+ public:
+  T* of(size_t size) {
+    if (size > size_) {
+      memory_.reset(new T[size]);
+      size_ = size;
+    }
+    return memory_.get();
+  }
+
+  void keep(size_t most) {
+    if (size_ > most) memory_.reset(), size_ = 0;
+  }
+
+ private:
+  std::unique_ptr<T[]> memory_;
+  size_t size_ = 0;
+};
+
 }  // namespace
 
 template <typename T>
 void compute(const Call& call, int64_t begin, int64_t end) {
   const auto& steps = call.chain->steps;
-  static thread_local std::vector<T> memory;
+  static thread_local Scratch<T> scratch;
   static thread_local std::vector<const T*> values;
-  const size_t needed = call.chain->slots * static_cast<size_t>(call.block);
-  if (memory.size() < needed) memory.resize(needed);
+  T* memory = scratch.of(call.chain->slots * static_cast<size_t>(call.block));
   values.resize(steps.size());
-  auto slot_of = [&](const Step& step) { return memory.data() + step.slot * call.block; };
+  auto slot_of = [&](const Step& step) { return memory + step.slot * call.block; };
   auto is_scalar = [&](int step) { return steps[step].op == Op::Load && call.layouts[step].is_scalar; };
   for (size_t i = 0; i < steps.size(); ++i) {
     if (!is_scalar(static_cast<int>(i))) continue;
@@ -198,8 +200,9 @@ void compute(const Call& call, int64_t begin, int64_t end) {
       const T* a = values[step.operands[0]];
       if (step.op == Op::Repeat) {
         for (int64_t r = 0; r < rows; ++r) fill(y + r * call.row, a[r], call.row);
-      } else if (step.op == Op::ReduceSum || step.op == Op::ReduceMean || step.op == Op::ReduceMax) {
-        reduce_rows(step.op, y, a, rows, call.row);
+      } else if (step.reduces) {
+        for (int64_t r = 0; r < rows; ++r) y[r] = reduce(step.op, a + r * call.row, call.row);
+        if (step.op == Op::ReduceMean) map(y, y, rows, [&](T x) { return x / static_cast<T>(call.row); });
       } else if (step.operand_count == 1) {
         apply(step.op, y, a, n);
       } else if (step.operand_count == 2) {
@@ -211,6 +214,7 @@ void compute(const Call& call, int64_t begin, int64_t end) {
       values[i] = y;
     }
   }
+  scratch.keep(KEPT_BYTES / sizeof(T));
 }
 
 template void compute<float>(const Call&, int64_t, int64_t);

@@ -9,16 +9,18 @@
 #include <vector>
 
 enum class Op : uint8_t {
-  Abs, Erf, Exp, Identity, Log, Neg, Not, Reciprocal, Relu, Sigmoid, Sign, Sqrt, Tanh,  // of one value
-  Add, And, Div, Equal, Greater, GreaterOrEqual, Less, LessOrEqual, Max, Min, Mul, Or, Sub,  // of two
-  Clip, Where,  // of three
-  ReduceSum, ReduceMean, ReduceMax,  // of a row
+#define ONE(name, ...) name,
+#define TWO(name, ...) name,
+#define THREE(name, ...) name,
+#define ROW(name, ...) name,
+#include "operators.h"
   Load, Repeat,  // an input; the number of each row, once for each of its elements
 };
 
 // One step. Values are the steps' results, numbered as the steps are.
 struct Step {
   Op op;
+  bool reduces;       // adds up rows
   bool per_row;       // one number for each row
   int operands[3];    // steps; for Load, the number of the input
   int operand_count;

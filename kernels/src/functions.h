@@ -4,14 +4,14 @@
 // follows N. Juffa's minimax polynomials; each is off by a few units in the last place. In double, they are the C
 // library's.
 
-inline float bits_to_float(int32_t bits) {
+inline float bits_to_float(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-inline int32_t float_to_bits(float value) {
-  int32_t bits;
+inline uint32_t float_to_bits(float value) {  // unsigned: the bits of a NaN may overflow in what follows
+  uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
@@ -23,7 +23,7 @@ inline float exponential(float x) {
   const float shift = 12582912.f;  // 1.5·2^23: adding it rounds to a whole number
   float scaled = x * 1.44269504088896341f + shift;
   float n = scaled - shift;
-  int32_t exponent = float_to_bits(scaled) - float_to_bits(shift);
+  int32_t exponent = static_cast<int32_t>(float_to_bits(scaled) - float_to_bits(shift));
   float r = x - n * 0.693359375f + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -33,7 +33,8 @@ inline float exponential(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
   int32_t half = exponent >> 1;  // 2^exponent in two factors: it may be subnormal, or too large
-  float first = bits_to_float((half + 127) << 23), second = bits_to_float((exponent - half + 127) << 23);
+  float first = bits_to_float(static_cast<uint32_t>(half + 127) << 23);
+  float second = bits_to_float(static_cast<uint32_t>(exponent - half + 127) << 23);
   return p * first * second;
 }
 
@@ -41,9 +42,9 @@ inline float logarithm(float x) {
   const float least = 1.17549435e-38f;
   bool subnormal = x < least;
   float y = subnormal ? x * 8388608.f : x;
-  int32_t bits = float_to_bits(y);
-  int32_t exponent = ((bits - 0x3f3504f3) >> 23);  // the mantissa is in [√½, √2)
-  float m = bits_to_float(bits - (exponent << 23)) - 1.f;
+  uint32_t bits = float_to_bits(y);
+  int32_t exponent = static_cast<int32_t>(bits - 0x3f3504f3) >> 23;  // the mantissa is in [√½, √2)
+  float m = bits_to_float(bits - (static_cast<uint32_t>(exponent) << 23)) - 1.f;
   float e = static_cast<float>(exponent) - (subnormal ? 23.f : 0.f);
   float z = m * m;
   float p = 7.0376836292e-2f;

@@ -95,7 +95,8 @@ int64_t product(const int64_t* begin, const int64_t* end) {
   return result;
 }
 
-// Returns how the elements of an input lie in memory, seen from the first `rank` axes of the output.
+// Returns how the elements of an input lie in memory, seen from the first `rank` axes of the output; throws
+// std::invalid_argument if it has several elements along the other axes.
 Layout layout_of(const Input& input, const Dims& output, size_t rank) {
   Layout layout{input.data, product(input.dims.data(), input.dims.data() + input.dims.size()) == 1, {}, {}};
   const size_t missing = output.size() - input.dims.size();
@@ -113,6 +114,7 @@ Layout layout_of(const Input& input, const Dims& output, size_t rank) {
       layout.strides.push_back(step);
     }
   }
+  if (stride != 1) throw std::invalid_argument("rationale:Fused: an input has several numbers for a row, not one");
   if (layout.sizes.empty()) layout.sizes = {1}, layout.strides = {1};
   return layout;
 }

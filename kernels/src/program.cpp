@@ -8,27 +8,20 @@
 
 namespace {
 
-struct Known {
+struct Operator {
   Op op;
+  bool reduces;
   int operands;
   double nanoseconds;
 };
 
-const std::map<std::string, Known> OPERATORS = {
-    {"Abs", {Op::Abs, 1, .1}}, {"Cast", {Op::Identity, 1, .1}}, {"Erf", {Op::Erf, 1, 1.2}},
-    {"Exp", {Op::Exp, 1, .6}}, {"Identity", {Op::Identity, 1, .1}}, {"Log", {Op::Log, 1, .8}},
-    {"Neg", {Op::Neg, 1, .1}}, {"Not", {Op::Not, 1, .1}}, {"Reciprocal", {Op::Reciprocal, 1, .3}},
-    {"Relu", {Op::Relu, 1, .1}}, {"Sigmoid", {Op::Sigmoid, 1, .9}}, {"Sign", {Op::Sign, 1, .1}},
-    {"Sqrt", {Op::Sqrt, 1, .3}}, {"Tanh", {Op::Tanh, 1, .8}}, {"Add", {Op::Add, 2, .1}}, {"And", {Op::And, 2, .1}},
-    {"Div", {Op::Div, 2, .3}}, {"Equal", {Op::Equal, 2, .1}}, {"Greater", {Op::Greater, 2, .1}},
-    {"GreaterOrEqual", {Op::GreaterOrEqual, 2, .1}}, {"Less", {Op::Less, 2, .1}},
-    {"LessOrEqual", {Op::LessOrEqual, 2, .1}}, {"Max", {Op::Max, 2, .1}}, {"Min", {Op::Min, 2, .1}},
-    {"Mul", {Op::Mul, 2, .1}}, {"Or", {Op::Or, 2, .1}}, {"Sub", {Op::Sub, 2, .1}}, {"Clip", {Op::Clip, 3, .2}},
-    {"Where", {Op::Where, 3, .2}}, {"ReduceSum", {Op::ReduceSum, 1, .2}}, {"ReduceMean", {Op::ReduceMean, 1, .2}},
-    {"ReduceMax", {Op::ReduceMax, 1, .2}},
+const std::map<std::string, Operator> OPERATORS = {
+#define ONE(name, cost, ...) {#name, {Op::name, false, 1, cost}},
+#define TWO(name, cost, ...) {#name, {Op::name, false, 2, cost}},
+#define THREE(name, cost, ...) {#name, {Op::name, false, 3, cost}},
+#define ROW(name, cost, ...) {#name, {Op::name, true, 1, cost}},
+#include "operators.h"
 };
-
-bool is_reduction(Op op) { return op == Op::ReduceSum || op == Op::ReduceMean || op == Op::ReduceMax; }
 
 class Parser {
  public:
@@ -38,7 +31,7 @@ class Parser {
     std::istringstream lines(program_);
     std::string line;
     while (std::getline(lines, line, ';')) read(line);
-    if (chain_.steps.empty() || chain_.steps.back().per_row || chain_.steps.back().op == Op::Load) fail("no output");
+    if (results_.empty() || chain_.steps.back().per_row) fail("no output");
     assign_slots();
     return std::move(chain_);
   }
@@ -49,21 +42,22 @@ class Parser {
     std::string name;
     words >> name;
     if (name == "rows") {
-      if (!(words >> chain_.row_axes)) fail(line);
+      if (!(words >> chain_.row_axes) || !(words >> std::ws).eof()) fail(line);
       return;
     }
-    bool per_row = name.rfind("r.", 0) == 0;
-    auto known = OPERATORS.find(per_row ? name.substr(2) : name);
-    if (known == OPERATORS.end()) fail(line);
-    bool reduces = is_reduction(known->second.op);
-    if ((per_row || reduces) && !chain_.row_axes) fail(line);
-    Step step{known->second.op, per_row || reduces, {0, 0, 0}, known->second.operands, 0};
+    const bool per_row = name.rfind("r.", 0) == 0;
+    const auto found = OPERATORS.find(per_row ? name.substr(2) : name);
+    if (found == OPERATORS.end()) fail(line);
+    const Operator& known = found->second;
+    if ((per_row && known.reduces) || ((per_row || known.reduces) && !chain_.row_axes)) fail(line);
+    Step step{known.op, known.reduces, per_row || known.reduces, {0, 0, 0}, known.operands, 0};
     for (int i = 0; i < step.operand_count; ++i) {
       size_t number;
       if (!(words >> number) || number >= chain_.inputs + results_.size()) fail(line);
       step.operands[i] = value(number, per_row, line);
     }
-    chain_.cost += known->second.nanoseconds;
+    if (!(words >> std::ws).eof()) fail(line);
+    chain_.cost += known.nanoseconds;
     chain_.steps.push_back(step);
     results_.push_back(static_cast<int>(chain_.steps.size()) - 1);
   }
@@ -73,11 +67,11 @@ class Parser {
     auto key = std::make_pair(number, per_row);
     auto found = converted_.find(key);
     if (found != converted_.end()) return found->second;
-    if (number < chain_.inputs) return converted_[key] = add({Op::Load, per_row, {static_cast<int>(number)}, 0, 0});
+    if (number < chain_.inputs) return converted_[key] = add({Op::Load, false, per_row, {static_cast<int>(number)}, 0, 0});
     int result = results_[number - chain_.inputs];
     if (chain_.steps[result].per_row == per_row) return result;
     if (per_row) fail(line);
-    return converted_[key] = add({Op::Repeat, false, {result}, 1, 0});
+    return converted_[key] = add({Op::Repeat, false, false, {result}, 1, 0});
   }
 
   int add(Step step) {

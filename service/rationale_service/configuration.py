@@ -9,11 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rationale.conversion.files import ALLOW_PICKLE
 from rationale.errors import InvalidOptionError
 from rationale.schema.machine import KERNELS
 from rationale_service.settings import PREFIX, Settings
 
 CONFIG = "RATIONALE_CONFIG"
+# Variables that are no settings: default and meaning, for the manual.
+OTHER_VARIABLES = {
+    CONFIG: ("none", "TOML file with the gateway's settings, if `--config` names none."),
+    KERNELS: ("on", "`off` leaves the package `rationale-kernels` alone ([kernels](../kernels.md))."),
+    ALLOW_PICKLE: ("off", "`1` lets commands read pickles without `--allow-pickle` ([trees](../trees.md))."),
+}
 
 
 def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
@@ -40,7 +47,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
 
 def unknown_variables() -> list[str]:
     """Return a warning for each variable RATIONALE_… that is no setting: probably misspelt."""
-    names = [CONFIG, KERNELS, *(PREFIX + name.upper() for name in Settings.model_fields)]
+    names = [*OTHER_VARIABLES, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
         f"{name} is not a setting{_nearest(name.upper(), names)}"
         for name in _variables()
@@ -69,7 +76,7 @@ def _read(config: Path) -> dict[str, Any]:
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, 1)
-    return f": did you mean {near[0]}?" if near else "; docs/settings.md lists them"
+    return f": did you mean {near[0]}?" if near else "; docs/settings.md leads to them all"
 
 
 def describe_fault(error: ValidationError, flags: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Every setting of the gateway, in one place. To add one: a field here, a row in docs/settings.md.
+"""Every setting of the gateway, in one place. To add one: a field here, with its meaning below it.
 
 `configuration.py` reads the values; a field that should have a flag gets it in `cli/`.
 """
@@ -28,79 +28,215 @@ def _items(value: Any) -> tuple[str, ...]:
 
 
 class Settings(BaseSettings):
-    """The settings. `docs/settings.md` describes each; a test fails if one is missing there."""
+    """The settings. The manual's reference is made from these fields and the texts below them."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+    )
 
-    repository: Path | str = Path("model_repository")  # a str is a URL
-    state: SecretStr | None = None
-    artifacts: str | None = None
+    repository: Path | str = Path("model_repository")
+    """Folder with the compiled entries. Or a URL of an object storage that holds them, such as
+    `s3://BUCKET/FOLDER` (`pip install '.[s3]'`), `gs://…`, `abfs://…` or `file:///FOLDER`; the gateway
+    keeps a copy of it in the state folder ([replicas](../replicas.md)). No URL with `RATIONALE_TRITON`."""
     strict: bool = False
+    """Do not start if an entry is broken. Otherwise the gateway lists it and serves the others."""
     watch_s: float | None = Field(default=None, gt=0)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    cpu_fallback: bool = False
+    """Time between two looks at the repository for entries that are new, changed or gone. Without it the
+    gateway looks on SIGHUP, or if the admin API asks for it."""
     allow_custom_ops: bool = False
+    """Load the libraries of kernels that entries bring for operators of their own. They are code that this
+    process runs ([security](../security.md)). Otherwise it does not serve such an entry."""
     allow_drift: bool = False
+    """Serve entries whose files have changed since the compile, or whose answers to their probe rows differ
+    by more than is allowed. Every answer and decision then names the difference as `drift`
+    ([operations](../operations.md)). Otherwise the gateway lists such an entry as broken. `rationale
+    explain` and `rationale.load` read it too."""
+    state: SecretStr | None = None
+    """Where the gateway keeps what it makes over the API (explainers, reference sets). Either a folder,
+    which the gateways of one machine share, or a database `postgresql://USER:PASSWORD@HOST/DATABASE`, which
+    those of many machines share (`pip install '.[postgres]'`, [replicas](../replicas.md)). Without it: a
+    folder beside the repository, named as it is with `.state` at the end; of a repository at a URL, in the
+    working folder."""
+    artifacts: str | None = None
+    """URL of the storage in which machines share compiled explainers and reference sets:
+    `s3://BUCKET/FOLDER` (`pip install '.[s3]'`), `gs://…`, `abfs://…`, `file:///FOLDER`, or another that
+    fsspec knows. Required if `RATIONALE_STATE` is a database. Without it they are in the state folder and
+    the repository."""
+
     host: str = "127.0.0.1"
+    """Address to listen on. `0.0.0.0` opens the gateway to the network."""
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
+    """HTTP port. `0` takes a free one and prints it."""
     grpc_port: int | Literal["off"] = 8081
-    workers: int = Field(default=1, ge=1, le=_MOST_WORKERS)
-    triton: str | None = None
-    triton_wait_s: float = Field(default=60.0, gt=0)
-    max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
-    max_json_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
-    max_grpc_message_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
-    request_timeout_s: float = Field(default=30.0, gt=0)
-    max_queue_size: int = Field(default=256, gt=0)
-    max_answer_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
-    max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
-    answer_cache_bytes: int = Field(default=0, ge=0)
-    max_reference_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
-    open_references: int = Field(default=32, ge=1, le=10_000)
-    bake_references_after: int = Field(default=0, ge=0)
-    max_unnamed_reference_sets: int = Field(default=32, ge=0)
-    max_loaded_explainers: int = Field(default=16, gt=0)
-    max_artifact_bytes: int = Field(default=10 << 30, ge=0)
-    max_compiles: int = Field(default=1, gt=0)
-    max_queued_compiles: int = Field(default=16, gt=0)
-    compile_timeout_s: float = Field(default=600.0, gt=0)
-    compile_memory_bytes: int = Field(default=8 << 30, ge=64 * MEBIBYTE)
-    drain_timeout_s: float = Field(default=30.0, gt=0)
-    shutdown_delay_s: float = Field(default=0.0, ge=0)
+    """gRPC port, on the same address. `0` takes a free one and prints it; `off` switches gRPC off. If the
+    HTTP port is `0` and this one is not set, it is `0` too."""
     admin_port: int | None = Field(default=None, ge=0, le=_LARGEST_PORT)
+    """Separate port for the admin API and `/metrics`, which the HTTP port then does not have. `0` takes a
+    free one. Without it they are on the HTTP port."""
     admin_host: str = "127.0.0.1"
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
+    """Address that the admin port listens on."""
+    workers: int = Field(default=1, ge=1, le=_MOST_WORKERS)
+    """Processes that serve on the same ports. Each holds the models and has its share of the cores; all
+    answer the admin API and `/metrics`. Bounds of queues, bytes and caches hold for each worker, and so do
+    rates unless a Redis counts them."""
+    drain_timeout_s: float = Field(default=30.0, gt=0)
+    """Time that running requests have to finish after SIGTERM or Ctrl-C."""
+    shutdown_delay_s: float = Field(default=0.0, ge=0)
+    """Time after SIGTERM in which the gateway still answers but is not ready, until load balancers know."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where models run in this process. `auto` follows the `instance_group` of each model."""
+    cpu_fallback: bool = False
+    """Run a model that asks for an unusable GPU on the CPU, with a warning. Otherwise the gateway does not
+    serve it."""
+    triton: str | None = None
+    """`host:port` of Triton's gRPC end. Without it the models run in this process."""
+    triton_wait_s: float = Field(default=60.0, gt=0)
+    """Time to wait at the start until Triton serves every entry."""
     triton_tls: bool = False
+    """Ask Triton over TLS."""
     triton_tls_ca: Path | None = None
+    """Authority that Triton's certificate must come from. Without it: those that gRPC knows."""
     triton_tls_cert: Path | None = None
+    """The gateway's own certificate chain for Triton."""
     triton_tls_key: Path | None = None
+    """Private key of that certificate."""
+
+    request_timeout_s: float = Field(default=30.0, gt=0)
+    """Time until the gateway answers 504 (`DEADLINE_EXCEEDED`). A request can ask for less with the header
+    `x-request-timeout-ms` (milliseconds from its arrival), the OIP parameter `timeout` (microseconds) or
+    its gRPC deadline; the shortest counts."""
+    max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
+    """Largest request body, after decompression. The gateway answers a larger one with 413 and does not
+    keep it."""
+    max_json_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
+    """Largest JSON of a request, without raw tensors behind it; 413 if it is larger. Beyond 1 MiB it may
+    hold a value for each 8 of these bytes, a member of an object for each 16, a list or object for each 32.
+    An answer in JSON may have twice as many bytes of tensors; a gRPC message a quarter as many beside
+    `raw_input_contents`."""
+    max_grpc_message_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
+    """Largest gRPC message, after decompression; `RESOURCE_EXHAUSTED` if it is larger. gRPC inflates and
+    copies a message on the event loop, and holds it up to three times meanwhile."""
+    max_queue_size: int = Field(default=256, gt=0)
+    """Requests that may wait for an entry before 429, if its `config.pbtxt` names no `max_queue_size`."""
+    max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
+    """Inputs and answers of all requests that wait or run, over all entries, before 429. Bodies that HTTP
+    is reading count, and so do gRPC answers that nobody has taken yet. A quarter is kept for requests of at
+    most 1 MiB. One request alone may be larger."""
+    max_answer_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
+    """Largest tensors of one answer, known by rows and outputs before it is computed; 413
+    (`RESOURCE_EXHAUSTED`) if they are larger. As JSON they take about three times as much."""
+    answer_cache_bytes: int = Field(default=0, ge=0)
+    """Explanations that the gateway keeps for equal requests, least recently used first out; `0`: none.
+    Deleting an explainer or a reference set clears the cache."""
+
+    max_loaded_explainers: int = Field(default=16, gt=0)
+    """Explainers made over the API that are loaded at once. The least recently used is unloaded first, and
+    a request for it loads it again. Those of `rationale compile` stay loaded and do not count."""
+    max_artifact_bytes: int = Field(default=10 << 30, ge=0)
+    """Compiled explainers that are made for requests (of a reference set that they name, or open ones). The
+    least recently used is deleted first, and compiled again for a request."""
+    max_compiles: int = Field(default=1, gt=0)
+    """Explainers that compile at once, each in a process of its own."""
+    max_queued_compiles: int = Field(default=16, gt=0)
+    """Explainers that may wait for their compile before 429."""
+    compile_timeout_s: float = Field(default=600.0, gt=0)
+    """Time after which the gateway ends a compile and marks the explainer as failed."""
+    compile_memory_bytes: int = Field(default=8 << 30, ge=64 * MEBIBYTE)
+    """Memory a compile may take before the gateway ends it and marks the explainer as failed."""
+    max_reference_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
+    """Largest uploaded reference set, as a file and as numbers (JSON: a 32nd of it). The references of an
+    explain request count once for each of its rows."""
+    open_references: int = Field(default=32, ge=1, le=10_000)
+    """References that an explain request may bring. The graph that answers takes as many, and costs as
+    much, however few come."""
+    bake_references_after: int = Field(default=0, ge=0)
+    """Explain requests that bring the same references before the gateway keeps them and compiles an entry
+    of their own; `0`: never."""
+    max_unnamed_reference_sets: int = Field(default=32, ge=0)
+    """Reference sets that are kept because they came back. The oldest go first, with what was compiled from
+    them."""
+
+    tls_cert: Path | None = None
+    """Certificate chain of the gateway in PEM, for HTTP and gRPC. With it both ends speak only TLS (1.2 or
+    newer). The gateway takes up a replaced file within seconds."""
+    tls_key: Path | None = None
+    """Private key of the certificate, without a passphrase."""
+    tls_client_ca: Path | None = None
+    """Mutual TLS: callers need a certificate of this authority."""
     keys_file: Path | None = None
+    """TOML file of the keys that callers may use. `rationale keys new` writes into it; it holds only their
+    SHA-256 ([security](../security.md))."""
     keys: SecretStr | None = None
+    """The text of such a file, for a gateway without files."""
     jwt_issuer: str | None = None
+    """Identity provider whose JSON Web Tokens are valid: their claim `iss` ([security](../security.md)).
+    Needs `pip install '.[jwt]'`, `RATIONALE_JWT_AUDIENCE` and `RATIONALE_JWT_KEYS`."""
     jwt_audience: str | None = None
+    """This gateway's name at the provider: the claim `aud` must hold it."""
     jwt_keys: str | None = Field(default=None, pattern="^https?://")
+    """URL of the provider's public keys, a JSON Web Key Set (its `jwks_uri`)."""
     jwt_algorithms: Annotated[tuple[str, ...], NoDecode] = ("RS256", "ES256")
+    """Algorithms of valid signatures, separated by commas; only those of public keys."""
     jwt_scope_claim: str = "scope"
+    """Claim with the scopes: words in a text, or a list; `explain` or `rationale:explain`."""
     jwt_leeway_s: float = Field(default=30.0, ge=0, le=600)
+    """How much the clocks may differ."""
     rate_limit_per_s: float | None = Field(default=None, ge=LEAST_RATE, le=MOST_RATE)
+    """Rate of each key, above which the gateway answers 429 with `Retry-After`. A key may have its own
+    `requests_per_s`. Callers without a key share one limit."""
     rate_limit_burst: int | None = Field(default=None, ge=1)
+    """Requests of a key at once: its window has as many whole seconds as its rate takes for them. Without
+    it, or if it is smaller: as many as the key may send in a second."""
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
+    """Where requests are counted: in each process, or with `redis://HOST:6379` (`rediss://` over TLS) in a
+    Redis that all gateways share; needs `pip install '.[redis]'`. While Redis does not answer, each process
+    counts by itself, tries Redis again every five seconds, and logs it."""
+
     console: bool = True
+    """Serve the [console](../console.md), a page to look at explanations, at `/console`."""
     cors_origins: Annotated[tuple[str, ...] | None, NoDecode] = None
+    """Origins of web pages that may ask and read answers, such as `https://app.example.com`, separated by
+    commas; `*` for all. The admin API's PUT and DELETE are not for them."""
     hosts: Annotated[tuple[str, ...] | None, NoDecode] = None
-    metrics_scope: Literal["none", "infer", "explain", "decide", "admin"] = "none"
+    """Names by which callers may ask (the `Host` header without its port), separated by commas:
+    `scores.example.com`, `*.example.com`, `*` for any. Without it, an end that listens on loopback takes
+    `localhost`, `127.0.0.1` and `[::1]`, any other end every name."""
+
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
+    """`info` writes a line for each request."""
     log_format: Literal["auto", "json", "plain"] = "auto"
-    audit: SecretStr | None = None
-    audit_inputs: Literal["plain", "hashed", "sealed"] = "plain"
-    audit_key_file: Path | None = None
-    audit_retention_months: int = Field(default=25, ge=0, le=1200)
+    """`auto` is plain on a terminal and JSON elsewhere."""
+    metrics_scope: Literal["none", "infer", "explain", "decide", "admin"] = "none"
+    """Scope that `GET /metrics` needs."""
     metrics_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
+    """`http://HOST:4317` of an OpenTelemetry collector (OTLP over gRPC; `https://` with TLS) that receives
+    what `/metrics` shows. Needs `pip install '.[tracing]'`."""
     metrics_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
+    """Time between two such messages."""
     trace_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
+    """`http://HOST:4317` of an OpenTelemetry collector (OTLP over gRPC). Needs `pip install '.[tracing]'`.
+    Without it the gateway makes no traces of its own; a caller's `traceparent` still goes along to
+    Triton."""
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Share of the traces that begin here and are kept. A caller's own decision comes first."""
+
+    audit: SecretStr | None = None
+    """Where the gateway records decisions before it answers them:
+    `postgresql://USER:PASSWORD@HOST/DATABASE` or `sqlite:////FILE`; `off`: nowhere. Without it: the
+    database of `RATIONALE_STATE`, or `audit.sqlite3` in the state folder, made at the start if a model
+    decides ([audit](../audit.md))."""
+    audit_inputs: Literal["plain", "hashed", "sealed"] = "plain"
+    """How the trail keeps what callers send. `hashed`: as a keyed digest. `sealed`: encrypted, with a key
+    for each decision that can be deleted."""
+    audit_key_file: Path | None = None
+    """File with the key of hashed and sealed inputs, at least 32 bytes."""
+    audit_retention_months: int = Field(default=25, ge=0, le=1200)
+    """Age at which decisions are deleted; `0`: never."""
 
     @property
     def state_url(self) -> str | None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from rationale.conversion.files import ALLOW_PICKLE
-from rationale.schema.machine import KERNELS
 from rationale_service.cli.main import app
+from rationale_service.configuration import OTHER_VARIABLES
 from rationale_service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT
 
@@ -24,8 +23,7 @@ _SETTING = re.compile(rf"{PREFIX}[A-Z][A-Z_]*[A-Z]")
 _WRITTEN = {"receipt/check.py"}  # by a command before it
 _EXTRAS = re.compile(r"\.\[([\w,]+)\]")
 _NO_VALUE = "requires an argument"
-# The file with the others, one of the compiler, and one of the tests.
-_MORE_SETTINGS = {"RATIONALE_CONFIG", KERNELS, ALLOW_PICKLE, "RATIONALE_TEST_DATA"}
+_MORE_SETTINGS = {*OTHER_VARIABLES, "RATIONALE_TEST_DATA"}
 # Flags of programs that are not ours, as far as pages name them.
 OF_OTHERS = {"--trace-config": "tritonserver", "--csv": "locust", "--processes": "locust"}
 

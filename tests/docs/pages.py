@@ -24,6 +24,7 @@ _KINDS = (
     "model_repository/README.md",
     "examples/*/README.md",
     "docs/*.md",
+    "docs/methods/*.md",
     "docs/tutorials/*.md",
 )
 PAGES = [path.relative_to(ROOT) for kind in _KINDS for path in sorted(ROOT.glob(kind))]

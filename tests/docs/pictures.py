@@ -1,4 +1,4 @@
-"""Make the pictures of the tutorials anew, by running the pages: `python -m tests.docs.pictures [PAGE …]`."""
+"""Make the pictures of pages anew, by running the pages: `python -m tests.docs.pictures [PAGE …]`."""
 
 import shutil
 import sys
@@ -13,14 +13,15 @@ from tests.docs.pages import PAGES, Page, read
 
 def keep(page: Page, made: Path) -> None:
     """Take the place of the test's comparison: copy the pictures."""
-    for name in test_pages.PICTURE.findall(page.text):
-        test_pages.PICTURES.mkdir(exist_ok=True)
-        shutil.copy(made / name, test_pages.PICTURES / name)
-        print(test_pages.PICTURES / name)
+    folder = test_pages.PICTURES / page.path.parent.name
+    folder.mkdir(exist_ok=True)
+    for name in test_pages.pictures_of(page):
+        shutil.copy(made / name, folder / name)
+        print(folder / name)
 
 
 def main(names: list[str]) -> None:
-    pages = [page for path in PAGES if test_pages.PICTURE.search((page := read(path)).text)]
+    pages = [page for path in PAGES if test_pages.pictures_of(page := read(path))]
     for page in (page for page in pages if not names or page.path.stem in names):
         with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
             patch.setattr(test_pages, "demand_pictures", keep)

@@ -33,8 +33,8 @@ NOT_RUN = {
 # Commands that need more than Python packages: a page with one is left out without it (tests.needs).
 NEEDED = {"curl": "curl", "openssl": "OpenSSL", "rationale export": "npm"}
 SHELL, PYTHON = "sh", "python"
-PICTURES = ROOT / "docs/pictures/tutorials"  # python -m tests.docs.pictures makes them
-PICTURE = re.compile(r"\]\(\.\./pictures/tutorials/(\S+\.svg)\)")
+PICTURES = ROOT / "docs/pictures"  # python -m tests.docs.pictures makes those in the folders of pages
+PICTURE = re.compile(r"\]\(\.\./pictures/(\w+)/(\S+\.svg)\)")
 # What newcomers read first. Other pages start processes by the dozen: `make test-full` runs them.
 IN_EVERY_RUN = ("README.md", "CONTRIBUTING.md")
 
@@ -71,10 +71,15 @@ def run_page(page: Page, folder: Path, patch: pytest.MonkeyPatch, *, slow: bool)
         demand_pictures(page, here.folder)
 
 
+def pictures_of(page: Page) -> list[str]:
+    """Return the names of the pictures that a page makes: those in the folder that is called as its own."""
+    return [name for folder, name in PICTURE.findall(page.text) if folder == page.path.parent.name]
+
+
 def demand_pictures(page: Page, made: Path) -> None:
-    """Hold the pictures of a tutorial to those that its blocks made: they name the same things."""
-    for name in PICTURE.findall(page.text):
-        shown, drawn = (words_of(folder / name) for folder in (PICTURES, made))
+    """Hold the pictures of a page to those that its blocks made: they name the same things."""
+    for name in pictures_of(page):
+        shown, drawn = (words_of(folder / name) for folder in (PICTURES / page.path.parent.name, made))
         assert shown == drawn, f"{page.path}: {name} is old: python -m tests.docs.pictures"
 
 

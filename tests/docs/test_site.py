@@ -1,5 +1,6 @@
 """The site of the manual: built strictly, complete, and without anything from elsewhere."""
 
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from axe_playwright_python.sync_playwright import Axe
 
 import rationale
 from rationale.distribution import version
+from rationale_service.configuration import OTHER_VARIABLES
+from rationale_service.settings import PREFIX, Settings
 from tests.browsers import chromium
+from tests.docs.commands import unknown_settings
 from tests.docs.pages import ROOT
 
 HOOKS = import_module("scripts.manual")
@@ -65,7 +69,7 @@ def test_refusals_quote_messages_of_the_code() -> None:
     assert [text for text in quoted if text not in code] == []
 
 
-def test_each_command_route_and_key_is_in_the_reference(pages: dict[str, str]) -> None:
+def test_each_command_setting_route_and_key_is_in_the_reference(pages: dict[str, str]) -> None:
     from typer.main import get_command
 
     from rationale.schema.manifest import Manifest
@@ -75,12 +79,40 @@ def test_each_command_route_and_key_is_in_the_reference(pages: dict[str, str]) -
     command: Any = get_command(app)
     commands = pages["reference/command-line.html"]
     assert [name for name in command.commands if f"<code>rationale {name}</code>" not in commands] == []
+    assert unknown_settings(pages["reference/settings.html"]) == set()
+    variables = [*OTHER_VARIABLES, *(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)]
+    listed = re.findall(r"<tr>\s*<td><code>(\w+)</code>", pages["reference/settings.html"])
+    assert sorted(listed) == sorted(variables)
     routes = pages["reference/rest.html"]
     assert [path for path in HOOKS.openapi()["paths"] if f" {path}</code>" not in routes] == []
     for page, model in (("manifest", Manifest), ("profile", DecisionProfile)):
         text = pages[f"reference/{page}.html"]
         keys = model.model_json_schema()["properties"]  # `translations` of a profile is no key of its file
         assert [name for name in keys if f"<code>{name}</code>" not in text] == []
+
+
+def test_each_setting_has_a_default_a_unit_and_a_meaning() -> None:
+    rows = {row[0]: row[1:] for line in HOOKS.settings().splitlines() if len(row := line.split(" | ")) == 4}
+    assert rows["| `RATIONALE_WATCH_S`<br>`--watch`"][:2] == ["none", "seconds, above 0"]
+    assert rows["| `RATIONALE_MAX_BODY_BYTES`"][:2] == ["`67108864` (64 MiB)", "bytes, above 0"]
+    assert rows["| `RATIONALE_COMPILE_MEMORY_BYTES`"][1] == "bytes, at least 64 MiB"
+    assert rows["| `RATIONALE_TRACE_RATIO`"][:2] == ["`1`", "a share, 0 to 1"]
+    assert rows["| `RATIONALE_JWT_ALGORITHMS`"][:2] == ["`RS256,ES256`", ""]
+    assert rows["| `RATIONALE_LOG_FORMAT`"][:2] == ["`auto`", "`auto`, `json`, `plain`"]
+    assert [name for name, row in rows.items() if len(row[2]) < 20 and "RATIO" in name] == []
+    assert Settings.model_fields.keys() >= HOOKS.SETTINGS.keys()
+
+
+def test_each_release_has_its_figures(pages: dict[str, str]) -> None:
+    """A release without a line in `benchmarks/history.jsonl` fails; figures have bars in the picture."""
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    lines = (ROOT / "benchmarks/history.jsonl").read_text("utf-8").splitlines()
+    releases = re.findall(r"^## (\d\S*) \(", changelog, re.MULTILINE)
+    assert [json.loads(line)["version"] for line in lines] == releases[::-1]
+    assert "pictures/history.svg" in pages["history.html"]
+    two = HOOKS.history_pages("\n".join([lines[0], lines[0].replace("0.1.0", "0.2.0")]))
+    picture = two["pictures/history.svg"]
+    assert picture.count("0.2.0, ") == picture.count("0.1.0, ") == len(json.loads(lines[0])["figures"])
 
 
 def test_the_version_is_in_the_header(pages: dict[str, str]) -> None:
@@ -97,7 +129,8 @@ def test_it_needs_nothing_from_elsewhere(pages: dict[str, str]) -> None:
 @pytest.mark.full
 def test_everyone_can_read_it(site: Path) -> None:
     """axe-core finds nothing serious, light and dark, and no page is wider than a telephone."""
-    names = ("index", "tutorials/xgboost", "reference/api/compile", "differences", "reference/rest")
+    names = ["index", "tutorials/xgboost", "reference/api/compile", "differences", "reference/rest"]
+    names += ["reference/settings", "methods/deepshap"]
     faults = []
     with chromium() as browser:
         for scheme in ("light", "dark"):

@@ -1,4 +1,4 @@
-"""The tables of docs/methods.md come from `tests.peers.points`."""
+"""The figures of docs/methods come from `tests.peers.points`."""
 
 from rationale import IntegratedGradients
 from tests.peers.points import NETWORKS, gap, table

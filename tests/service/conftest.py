@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import httpx
@@ -64,6 +64,19 @@ def serving(app: ASGIApp, **options: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def with_hidden_trail(repository: Path, folder: Path, kept: Literal["hashed", "sealed"]) -> Settings:
+    """Return settings of a trail without inputs in plain form; its state and key are in `folder`."""
+    key = folder / "key"
+    key.write_text("k" * 44)
+    return Settings(
+        repository=repository,
+        state=folder / "state",
+        audit_inputs=kept,
+        audit_key_file=key,
+        request_timeout_s=60,
+    )
 
 
 def wait_until_ready(url: str, seconds: float = 120) -> None:

@@ -95,7 +95,7 @@ class Explanation(dict[str, np.ndarray]):
         """
         return shap_explanation(self, self.inputs, self.manifest, target, inputs)
 
-    def to_frame(self, library: str = "pandas") -> Any:
+    def to_frame(self, library: Any = "pandas") -> Any:
         """Return a data frame with a line for each row and target.
 
         Its columns are `row`, `target`, values such as `explained_value`, and the attribution of each

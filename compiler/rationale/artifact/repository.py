@@ -91,10 +91,10 @@ def write_entries(
                 own_probes = None if probes is None else probes.of([v.name for v in manifest.outputs])
                 _write_entry(new / plain, source, sample, own_probes, MAX_BATCH, libraries)
                 manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
-            _write_explaining(new / explain, combined, manifest, sample, probes, libraries)
+            _write_explanation(new / explain, combined, manifest, sample, probes, libraries)
             for entry, other in alternatives.items():
                 described = other.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
-                _write_explaining(
+                _write_explanation(
                     new / entry, other.graph, described, other.sample, other.probes, libraries, audited=True
                 )
             with locked(repository):  # both entries are of one compile
@@ -121,12 +121,12 @@ def write_explainer(
 ) -> None:
     """Write one explain entry, and no plain one; see `Compiled.write_explainer`."""
     try:
-        _write_explaining(entry, combined, manifest, sample, probes, libraries)
+        _write_explanation(entry, combined, manifest, sample, probes, libraries)
     except OSError as error:
         raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
 
 
-def _write_explaining(
+def _write_explanation(
     folder: Path,
     combined: SerializedGraph,
     manifest: Manifest,
@@ -141,8 +141,10 @@ def _write_explaining(
     No server mixes rows of several callers in a run whose answers are audited: their last bits would depend
     on each other (docs/adr/0038).
     """
-    most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
-    _write_entry(folder, combined, sample, probes, most, libraries, gated=manifest.one_shot, mixed=mixed)
+    max_batch, is_mixed = manifest.measured.max_batch, manifest.decision is None and not audited
+    _write_entry(
+        folder, combined, sample, probes, max_batch, libraries, gated=manifest.one_shot, mixed=is_mixed
+    )
     manifest = manifest.model_copy(update={"graphs": manifest.graphs | _graph_of(folder)})
     (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
 

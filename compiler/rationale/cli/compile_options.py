@@ -35,7 +35,7 @@ Method = Annotated[
     typer.Option(
         help=f"How to explain: {', '.join(METHODS)}. treeshap is for forests and boosted trees; exactshap "
         "(up to 12 features) and permutationshap explain any model; auto takes a method that is exact for "
-        "the model, and says which and why. docs/methods.md says when to use which.",
+        "the model, and says which and why. docs/methods says when to use which.",
         metavar="NAME",
     ),
 ]

@@ -128,7 +128,7 @@ def knock_out_columns(manifest: Manifest, inputs: Tensors) -> set[str]:
 
 
 def read_knock_out_cells(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
-    """Return cells of a table in the types that knock-outs compare. Raise InvalidOptionError for odd ones."""
+    """Return cells of a table in the types that knock-outs compare; raise InvalidOptionError for others."""
     rules = profile_of(manifest).profile.knock_outs
     return {name: [read_cell(cell, name, rules) for cell in columns[name]] for name in names}
 

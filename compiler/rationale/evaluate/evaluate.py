@@ -28,6 +28,7 @@ from rationale.evaluate.faithfulness import (
 from rationale.evaluate.randomise import Randomised, randomised_check
 from rationale.evaluate.reasons import compare_reasons
 from rationale.evaluate.shapley import ShapleyComparison, ShapleySample, compare, rounds_within
+from rationale.pictures.numbers import score_text
 from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, split_attributions
 from rationale.references.reference_set import prepare
 from rationale.schema.manifest import Attributed, Manifest
@@ -235,11 +236,14 @@ def _panels(
     """Yield panels of the first rows, for the first target of each."""
     manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
     model = manifest.digests.model
+    is_share = manifest.explains_share and manifest.completeness_gap is not None
     for i, row in enumerate(entry.index[:DRAWN]):
         p = i * targets
         targets_listed = manifest.targets
         target = pairs.elements[p] if targets_listed == "predicted" else targets_listed[pairs.positions[i, 0]]
-        explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
+        explained = (
+            f"{element_name(manifest, target)}: {score_text(pairs.answers[p], manifest.explains_share)}"
+        )
         estimate = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
             replace(attributed, explained=_with_names(attributed.explained, shared.names, model))
@@ -250,6 +254,7 @@ def _panels(
         for panel in panels(title, parts, TOP, shapley=estimate, order=shared.orders.get(key, ())):
             if isinstance(panel, Bars):
                 shared.orders.setdefault(key, panel.order)
+                panel = replace(panel, is_share=is_share)
             yield panel
         if manifest.layers:
             answer = entry.compiled.explain({name: a[i : i + 1] for name, a in entry.inputs.items()})

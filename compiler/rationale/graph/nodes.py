@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rationale.graph.runtime.session import Runner
+from rationale.graph.runtime.session import Runner, threads_of_few_runs
 from rationale.graph.tensor import DOMAIN
 
 
@@ -108,8 +108,11 @@ def fold_constants(
     if not nodes:
         return 0
     read_values = frontier(nodes)
-    computed = extract(model, nodes, (), read_values)
-    arrays = Runner(computed, optimise=False, users_model=users_model)({}) if read_values else {}
+    arrays = {}
+    if read_values:
+        computed = extract(model, nodes, (), read_values)
+        threads = threads_of_few_runs(computed)
+        arrays = Runner(computed, optimise=False, threads=threads, users_model=users_model)({})
     for value in read_values:
         replace_by_constant(graph, value, arrays[str(value.name)])
     graph.remove(nodes, safe=True)

@@ -245,9 +245,8 @@ def infer_graph(
     for name, (shape, dtype) in specs.items():
         skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
     model = onnx.helper.make_model(skeleton, opset_imports=inference_opsets(opsets))
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    kinds = (*inferred.value_info, *inferred.input, *inferred.output)
-    return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.value_info
+    return specs | {v.name: spec for v in inferred if (spec := spec_of(v.type)) is not None}
 
 
 ROWS, TIMES = "N", "·"
@@ -286,7 +285,17 @@ def _rename_dim(dim: ir.SymbolicDim, name: str) -> str | None:
 
 def _set_shapes(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
     """Set the shapes of one graph, then of its bodies, which see the values `outside`, for each count."""
-    by_count = [_infer_at(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
+    hidden = {n for n in graph if _bodies(n) or n.op_type == "Range"}
+    nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
+    computed = {v for n in graph for v in n.outputs}
+    read = [v for v in _values_read(graph) if v not in computed]
+    constants = [v for v in read if v.const_value is not None]
+    given = [v for v in (*read, *(v for n in hidden for v in n.outputs)) if v.const_value is None]
+    by_count = []
+    for rows, specs in zip(_COUNTS, outside, strict=True):
+        known = {str(v.name): _spec_at(v, rows) or specs.get(str(v.name)) for v in given}
+        read_specs = {name: spec for name, spec in known.items() if spec}
+        by_count.append({**specs, **infer_graph(nodes, read_specs, constants, opsets)})
     for node in graph:
         for value in node.outputs:
             few, many = (specs.get(str(value.name)) for specs in by_count)
@@ -299,20 +308,6 @@ def _set_shapes(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Sp
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-
-
-def _infer_at(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
-    """Infer static shapes at `rows` rows, given the specifications `outside`."""
-    computed = {v for n in graph for v in n.outputs}
-    read = [v for v in _values_read(graph) if v not in computed]
-    constants = [v for v in read if v.const_value is not None]
-    hidden = {n for n in graph if _bodies(n) or n.op_type == "Range"}
-    read_specs: Specs = {}
-    for value in (*read, *(v for n in hidden for v in n.outputs)):
-        if value.const_value is None and (spec := _spec_at(value, rows) or outside.get(str(value.name))):
-            read_specs[str(value.name)] = spec
-    nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
-    return {**outside, **infer_graph(nodes, read_specs, constants, opsets)}
 
 
 def _values_read(graph: ir.Graph) -> Iterable[ir.Value]:

@@ -285,30 +285,30 @@ class MovedEnvironment:
         self, at_x: Environment, scope: str, inputs: dict[str, Tensor], dependent: frozenset[str]
     ) -> None:
         self.origin, self.op, self.scope, self.dependent = at_x, at_x.op, scope, dependent
-        self._there = dict(inputs)
+        self._moved = dict(inputs)
 
     def tensor(self, name: str) -> Tensor:
         """Return the value at that point; a value that depends on no explained input is that at x."""
         for node in _nodes_to_compute(name, self._is_known, self.origin):
             self._emit(node)
-        return self._there[name] if name in self._there else self.origin.tensor(name)
+        return self._moved[name] if name in self._moved else self.origin.tensor(name)
 
     def _is_known(self, name: str) -> bool:
         elsewhere = name in self.dependent and name not in self.origin.lowered.constants
-        return name in self._there or not elsewhere
+        return name in self._moved or not elsewhere
 
     def _emit(self, node: ir.Node) -> None:
         inputs = [None if v is None else self.tensor(self.origin.name_of(v)) for v in node.inputs]
         self.op.scope = f"{self.scope}/{node.name}"
         outputs = emit_copy(self.op, node, inputs, self.scope, self.origin.specs_of(node))
-        self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
+        self._moved.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
 
     def evaluate(self, call: RuleCall) -> RulePoint:
         """Evaluate the call's rule at that point."""
         inputs = [None if i is None else self.tensor(i) for i in call.inputs]
         self.op.scope = f"{self.scope}/{call.name}"
         point = call.evaluate(self.op, inputs)
-        self._there.update(zip(call.outputs, point.outputs, strict=True))
+        self._moved.update(zip(call.outputs, point.outputs, strict=True))
         return point
 
 

@@ -124,10 +124,10 @@ class Target:
 
 
 def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
-    """Return a warning for the user that names the ends of attributions."""
+    """Return a warning that names the operators at which attributions end; none without such operators."""
     if not stops:
         return ()
-    return (f"attributions end, and what goes on from there has none: {_list_stops(stops)}",)
+    return (f"attributions end, so that operators behind these have none: {_list_stops(stops)}",)
 
 
 def stop_notes(stops: Sequence[Stop], gap: float) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Lengths are shares of the width, so pictures fit a telephone and paper. Lines an
 surrounding text, light or dark.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from rationale.pictures.markup import SHADES, element
-from rationale.pictures.numbers import number, signed, writer
+from rationale.pictures.numbers import number, score_text, signed, writer
 from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Heat, LayerFlow, Panel, Words
 from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
@@ -27,6 +28,7 @@ _MARGIN = 2  # percent of the width, left and right
 _COLUMNS, _LEVELS = 80, 10  # columns of dots, and colours from low to high
 _MOST_WORDS = 4_000
 _LISTED = 20  # tokens in the list of numbers
+_POINTS = ", in percentage points"
 _NEGLIGIBLE = 1e-3  # share of the width; a smaller gap gets no bar
 
 
@@ -95,7 +97,8 @@ def _bars(panel: Bars) -> list[Element]:
     rows = _waterfall(panel) if panel.base is not None and panel.score is not None else _from_zero(panel)
     shapley = "; dots: Shapley values" * (panel.shapley is not None)
     errors = "; lines: one standard error" * (panel.errors is not None)
-    return [_figure(panel.title, f"red raises, blue lowers{errors}{shapley}", element("ul", *rows))]
+    about = f"red raises, blue lowers{_POINTS * panel.is_share}{errors}{shapley}"
+    return [_figure(panel.title, about, element("ul", *rows))]
 
 
 def _waterfall(panel: Bars) -> list[Element]:
@@ -105,11 +108,11 @@ def _waterfall(panel: Bars) -> list[Element]:
     starts = np.append(base, ends[:-1])
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
     scale = _WidthScale.over(starts, ends + spread, ends - spread, score)
-    write = writer(panel.values, (base, score))
+    write, mark = writer(panel.values, (base, score), is_share=panel.is_share), "%" * panel.is_share
     rows = [
         _row(
             "base value",
-            write(base),
+            write(base) + mark,
             [_line(scale.percent(base), _BAR / 2, _BAR), _dot(scale, base)],
             end=True,
         )
@@ -129,12 +132,17 @@ def _waterfall(panel: Bars) -> list[Element]:
         rows.append(
             _row(
                 "not explained (completeness gap)",
-                signed(number, gap),
+                signed(number, gap * (100 if panel.is_share else 1)),
                 [*drawn, _bar(scale, last, score, _GREY)],
             )
         )
     rows.append(
-        _row("score", write(score), [_line(scale.percent(score), 0, _BAR / 2), _dot(scale, score)], end=True)
+        _row(
+            "score",
+            write(score) + mark,
+            [_line(scale.percent(score), 0, _BAR / 2), _dot(scale, score)],
+            end=True,
+        )
     )
     return rows
 
@@ -159,8 +167,10 @@ def _from_zero(panel: Bars) -> list[Element]:
 
 
 def _signed(panel: Bars, i: int, write: Callable[[float], str]) -> str:
-    error = None if panel.errors is None or np.isnan(panel.errors[i]) else panel.errors[i]
-    return signed(write, panel.values[i]) + ("" if error is None else f" ± {number(float(f'{error:.1g}'))}")
+    effect = signed(write, panel.values[i])
+    if panel.errors is None or np.isnan(panel.errors[i]):
+        return effect
+    return f"{effect} ± {number(float(f'{panel.errors[i] * (100 if panel.is_share else 1):.1g}'))}"
 
 
 def _extras(panel: Bars, scale: _WidthScale, i: int, start: float, end: float) -> list[Element]:
@@ -183,7 +193,7 @@ def _dot(scale: _WidthScale, value: float) -> Element:
 def _flow(panel: LayerFlow) -> list[Element]:
     """Draw raising sums to the right, lowering sums to the left, and a dot at their total."""
     scale = _WidthScale.over(0.0, panel.raising, panel.lowering, panel.total)
-    write = writer([*panel.raising, *panel.lowering])
+    write = writer([*panel.raising, *panel.lowering], is_share=panel.is_share)
     rows = []
     for label, raising, lowering in zip(panel.labels, panel.raising, panel.lowering, strict=True):
         drawn = [
@@ -194,7 +204,8 @@ def _flow(panel: LayerFlow) -> list[Element]:
             _dot(scale, raising + lowering),
         ]
         rows.append(_row(label, f"{signed(write, raising)} {signed(write, lowering)}", drawn))
-    about = "red raises, blue lowers; dot: their sum; dotted: explained less base value"
+    points = _POINTS * panel.is_share
+    about = f"red raises, blue lowers{points}; dot: their sum; dotted: explained less base value"
     return [_figure(panel.title, about, element("ul", *rows))]
 
 
@@ -240,19 +251,26 @@ def _points(shares: Iterable[float], values: Iterable[float], scale: _WidthScale
     return " ".join(f"{1000 * share:.1f},{_CHART * (1 - place / 100):.1f}" for share, place in places)
 
 
-def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
-    """Draw numbers without an effect's sign as grey bars."""
+def levels(
+    title: str, about: str, numbers: Sequence[tuple[str, float]], *, is_share: bool = False
+) -> Element:
+    """Draw numbers without an effect's sign as grey bars; `is_share`: in percent."""
     sizes = np.asarray([size for _, size in numbers])
-    scale, write = _WidthScale.over(0.0, sizes), writer(sizes)
+    scale, write = _WidthScale.over(0.0, sizes), writer(sizes, is_share=is_share)
     rows = (
-        _row(label, write(size), [_line(scale.percent(0), 0, _BAR), _bar(scale, 0, size, _GREY)])
+        _row(
+            label,
+            write(size) + "%" * is_share,
+            [_line(scale.percent(0), 0, _BAR), _bar(scale, 0, size, _GREY)],
+        )
         for label, size in numbers
     )
     return _figure(title, about, element("ul", *rows))
 
 
-def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
+def thresholds(embedded: EmbeddedProfile, base: float | None, *, is_share: bool) -> Element:
     """Draw the ranges of scores that approve, decline or go to a person, and the base value."""
+    write = functools.partial(score_text, is_share=is_share)
     profile, (least, most) = embedded.profile, embedded.output_range
     scale = _WidthScale.over(least, most, profile.threshold, base)
     low, high = profile.refer or (profile.threshold, profile.threshold)
@@ -264,14 +282,14 @@ def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
         "decline": decline,
     }
     rows = [
-        _row(name, f"{number(span[0])} … {number(span[1])}", [_bar(scale, *span, _GREY)])
+        _row(name, f"{write(span[0])} … {write(span[1])}", [_bar(scale, *span, _GREY)])
         for name, span in spans.items()
         if span is not None
     ]
     if base is not None:
-        rows.append(_row("base value", number(base), [_dot(scale, base)], end=True))
+        rows.append(_row("base value", write(base), [_dot(scale, base)], end=True))
     return _figure(
-        f"{profile.output}: what is decided", f"threshold {number(profile.threshold)}", element("ul", *rows)
+        f"{profile.output}: what is decided", f"threshold {write(profile.threshold)}", element("ul", *rows)
     )
 
 
@@ -281,19 +299,21 @@ def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
 def _overview(panel: Overview) -> list[Element]:
     labels = [*panel.labels, *[f"{panel.other_features} others together"] * bool(panel.other_features)]
     rows = f"{panel.rows:,} rows" if panel.rows != 1 else "1 row"
-    means = list(zip(labels, panel.means, strict=True))
-    drawings = [levels(f"{panel.title}: mean |attribution|", f"over {rows}", means)]
+    points, factor = _POINTS * panel.is_share, 100 if panel.is_share else 1
+    means = list(zip(labels, factor * panel.means, strict=True))
+    drawings = [levels(f"{panel.title}: mean |attribution|", f"over {rows}{points}", means)]
     shown = panel.attributions.shape[1]
     if shown > 1:
         which = f"{shown} of {rows}, evenly spaced" if shown < panel.rows else rows
-        about = f"a dot for each of {which}; violet: low values of the feature, orange: high, grey: no number"
+        colours = "violet: low values of the feature, orange: high, grey: no number"
+        about = f"a dot for each of {which}{points}; {colours}"
         drawings.append(_figure(f"{panel.title}: attributions", about, element("ul", *_swarm(panel))))
     return drawings
 
 
 def _swarm(panel: Overview) -> list[Element]:
     scale, rows = _WidthScale.over(0.0, panel.attributions), []
-    write = writer(np.abs(panel.attributions).max(axis=1))
+    write = writer(np.abs(panel.attributions).max(axis=1), is_share=panel.is_share)
     for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
         range_ = " … ".join(signed(write, float(end)) for end in (attributions.min(), attributions.max()))
         dots = _dots(scale, attributions, values)

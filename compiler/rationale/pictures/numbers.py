@@ -25,7 +25,14 @@ def feature_value(value: float) -> str:
     return number(value, 6, grouped_from=10_000)
 
 
-def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[float], str]:
+def score_text(value: float, is_share: bool) -> str:
+    """Write a score alone, in percent if it is a probability."""
+    return f"{number(100 * value, 3)}%" if is_share else number(value)
+
+
+def writer(
+    effects: Iterable[float], values: Iterable[float] = (), *, is_share: bool = False
+) -> Callable[[float], str]:
     """Return a function that writes numbers of one group alike.
 
     All get enough decimals for one digit of the smallest effect and three of the largest.
@@ -33,11 +40,16 @@ def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[
     Args:
         effects: the effects that are shown.
         values: other numbers that are shown; they set the decimals if no effect does.
+        is_share: they are probabilities, and differences of them: write percent, without the sign.
     """
-    effect_decimals = _decimals(effects)
-    decimals = _decimals(values) or 0 if effect_decimals is None else effect_decimals
+    factor = 100 if is_share else 1
+    effect_decimals = _decimals(factor * effect for effect in effects)
+    decimals = effect_decimals
+    if decimals is None:
+        decimals = _decimals(factor * value for value in values) or 0
 
     def written(value: float) -> str:
+        value *= factor
         if not math.isfinite(value):
             return str(value)
         if value and (decimals > _MOST_DECIMALS or abs(value) >= _LARGEST):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Overview:
         means: [F], and one more for the `other_features` together.
         attributions: attributions [F, n] of n evenly spaced rows.
         values: feature values [F, n], from 0, low, to 1, high; NaN for other than numbers.
+        is_share: True if attributions are parts of a probability, and written in percent.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Overview:
     other_features: int
     attributions: np.ndarray
     values: np.ndarray
+    is_share: bool = False
 
 
 def overviews(answers: Iterable[ExplanationLike], count: int, top: int) -> list[Overview]:
@@ -51,7 +53,7 @@ def overviews(answers: Iterable[ExplanationLike], count: int, top: int) -> list[
     """
     drawn_rows, dots, values = np.empty(0, int), list[np.ndarray](), list[np.ndarray]()
     first, sums = 0, np.zeros(())
-    titles, labels = list[str](), list[str]()
+    titles, labels, is_share = list[str](), list[str](), False
     for answer in answers:
         tables = tables_of(answer.manifest)
         if not tables:
@@ -62,6 +64,7 @@ def overviews(answers: Iterable[ExplanationLike], count: int, top: int) -> list[
             most = max(2, min(count, DOTS, _MOST_NUMBERS // math.prod(each)))
             drawn_rows = np.unique(np.linspace(0, count - 1, most).round().astype(int))
             titles, labels = _titles(answer), _labels(answer, tables)
+            is_share = answer.manifest.explains_share and answer.manifest.completeness_gap is not None
         sums = sums + np.abs(attributions).sum(axis=0)
         here = drawn_rows[(drawn_rows >= first) & (drawn_rows < first + rows)] - first
         dots.append(attributions[here])
@@ -72,7 +75,7 @@ def overviews(answers: Iterable[ExplanationLike], count: int, top: int) -> list[
     all_dots, all_values = np.concatenate(dots), np.concatenate(values)
     means = sums / first
     return [
-        _overview(title, first, labels, means[j], all_dots[:, j], all_values, top)
+        replace(_overview(title, first, labels, means[j], all_dots[:, j], all_values, top), is_share=is_share)
         for j, title in enumerate(titles)
     ]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rationale.pictures.numbers import feature_value, number
+from rationale.pictures.numbers import feature_value, score_text
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
 from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
 from rationale.schema.profile import DecisionProfile
@@ -48,7 +48,8 @@ class Bars:
     """Attributions [F] by size and their standard errors; Shapley values with theirs, if known.
 
     `order` holds the indices of all features in the order of the bars. From `base`, the bars add up to
-    `score`, except for the completeness gap; both are None if the bars have no such sum.
+    `score`, except for the completeness gap; both are None if the bars have no such sum. `is_share`: they are
+    of a probability, and written in percent.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Bars:
     order: tuple[int, ...] = ()
     base: float | None = None
     score: float | None = None
+    is_share: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class LayerFlow:
     raising: np.ndarray
     lowering: np.ndarray
     total: float
+    is_share: bool = False
 
 
 Panel = Bars | Heat | Words | LayerFlow
@@ -143,9 +146,11 @@ def panels_of(
     manifest, elements = answer.manifest, targets_of(answer)[i]
     for j in largest_targets(answer, i, len(elements) if most is None else most):
         items = [_tensor_attributions(answer, e, (i, j)) for e in manifest.attributed]
-        heading = f"{element_name(manifest, elements[j])}: {number(answer[manifest.explained_value][i, j])}"
+        score = score_text(answer[manifest.explained_value][i, j], manifest.explains_share)
+        heading = f"{element_name(manifest, elements[j])}: {score}"
         if manifest.base_value is not None:
-            heading += f", base value {number(answer[manifest.base_value][i, j])}"
+            base = score_text(answer[manifest.base_value][i, j], manifest.explains_share)
+            heading += f", base value {base}"
         whole = manifest.completeness_gap is not None and all(map(_is_table, items))
         for panel in panels(f"row {row}, {heading}", items, top, vocabulary):
             yield _with_total(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
@@ -159,7 +164,8 @@ def _with_total(panel: Bars, answer: ExplanationLike, i: int, j: int) -> Bars:
     """Return bars with their base value, 0 without references, and the score that they add up to."""
     manifest = answer.manifest
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
-    return replace(panel, base=base, score=float(answer[manifest.explained_value][i, j]))
+    score = float(answer[manifest.explained_value][i, j])
+    return replace(panel, base=base, score=score, is_share=manifest.explains_share)
 
 
 def _concepts(
@@ -194,6 +200,7 @@ def flow(title: str, answer: ExplanationLike, i: int, j: int) -> LayerFlow:
         np.asarray([a[a > 0].sum() for a in each]),
         np.asarray([a[a < 0].sum() for a in each]),
         float(answer[manifest.explained_value][i, j]) - base,
+        manifest.explains_share and manifest.completeness_gap is not None,
     )
 
 

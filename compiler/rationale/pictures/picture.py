@@ -145,11 +145,13 @@ def _starts(manifest: Manifest) -> Iterator[Element]:
     bases = manifest.references.base_value if manifest.references else None
     if manifest.decision is not None:
         explains_score = manifest.explained_output == manifest.decision.profile.output
-        yield thresholds(manifest.decision, bases[0] if bases and explains_score else None)
+        base = bases[0] if bases and explains_score else None
+        yield thresholds(manifest.decision, base, is_share=manifest.decides_share)
     elif bases and len(bases) > 1 and manifest.targets != "predicted":
         named = [(element_name(manifest, t), b) for t, b in zip(manifest.targets, bases, strict=True)]
         few = f", the first {_BASES} of {len(bases):,}" * (len(bases) > _BASES)
-        yield levels("base values", f"the mean outputs over the references{few}", named[:_BASES])
+        about = f"the mean outputs over the references{few}"
+        yield levels("base values", about, named[:_BASES], is_share=manifest.explains_share)
 
 
 def _inputs(manifest: Manifest) -> Iterator[Element]:

@@ -15,7 +15,7 @@ from rationale.decisions.rows import feature_values
 from rationale.errors import InvalidOptionError
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import element, page, table
-from rationale.pictures.numbers import number
+from rationale.pictures.numbers import score_text
 from rationale.pictures.overview import overviews, tables_of
 from rationale.pictures.panels import panels_of
 from rationale.pictures.svg import svg
@@ -173,21 +173,21 @@ def _decisions(answer: Explanation) -> list[Element]:
     for i, fault in refusals(manifest, inputs, values):
         faults.setdefault(i, []).append(fault)
     decided = decide_rows(manifest, answer, values, inputs)
-    return [_decision(decision, faults.get(i, ())) for i, decision in enumerate(decided)]
+    return [_decision(each, faults.get(i, ()), manifest.decides_share) for i, each in enumerate(decided)]
 
 
-def _decision(decision: Decision | Undecided, faults: Sequence[str]) -> Element:
+def _decision(decision: Decision | Undecided, faults: Sequence[str], is_share: bool) -> Element:
     if faults:
         return element("p", f"Not decided: {'; '.join(faults)}")
     if isinstance(decision, Undecided):
         return element("p", f"Not decided: {decision.fault}")
-    numbers = f"score {number(decision.score)}, threshold {number(decision.threshold)}"
+    score, threshold = (score_text(each, is_share) for each in (decision.score, decision.threshold))
     reasons = [element("li", f"{reason.code} {reason.text}") for reason in decision.reasons]
     warnings = [element("p", f"warning: {warning}", class_="note") for warning in decision.warnings]
     listed = [element("ol", *reasons)] if reasons else []
     return element(
         "div",
-        element("p", f"{decision.decision.capitalize()}: {numbers}"),
+        element("p", f"{decision.decision.capitalize()}: score {score}, threshold {threshold}"),
         *listed,
         *warnings,
         class_="decision",

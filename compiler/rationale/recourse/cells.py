@@ -9,9 +9,15 @@ import numpy as np
 
 from rationale.recourse.applicant import Applicant
 from rationale.recourse.candidates import Candidates, candidates
-from rationale.recourse.levers import ROUNDED, Lever, Region, round_up
+from rationale.recourse.levers import Lever, Region, fewest_digits, multiple_above, multiple_below
 from rationale.recourse.search import Changes, Scan
 from rationale.trees.boxes import Boxes
+
+FLOAT_TYPES: dict[str, type[np.floating]] = {  # by their names in manifests
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +27,13 @@ class TreeLevers:
     Attributes:
         boxes: the leaves; a larger score is more adverse.
         features: the feature of the model that each feature of the trees is; None where they split by none.
+        datatypes: the type of the model's input that has each lever's feature, as manifests name it.
     """
 
     boxes: Boxes
     features: tuple[str | None, ...]
     levers: tuple[Lever, ...]
+    datatypes: tuple[str, ...]
 
     @cached_property
     def columns(self) -> tuple[int, ...]:
@@ -49,17 +57,29 @@ class TreeLevers:
 
     @cached_property
     def numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """[M], the number of each cell that is nearest to smaller, and to larger numbers."""
-        pairs = zip(self.columns, self.levers, strict=True)
-        each = [_in_cells(self.boxes.starts[column], lever) for column, lever in pairs]
+        """[M], the number of each cell that is nearest to smaller, and to larger numbers; NaN without any."""
+        each = [_in_cells(*own) for own in zip(self.starts, self.levers, self.ends, strict=True)]
         return np.concatenate([up for up, _ in each]), np.concatenate([down for _, down in each])
+
+    @cached_property
+    def given(self) -> np.ndarray:
+        """[M], a number of each cell within the levers' ranges, for an applicant without a value."""
+        each = zip(self.starts, self.levers, self.ends, strict=True)
+        return np.concatenate([_given(*own) for own in each])
 
     @cached_property
     def ends(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """The least and the greatest number of each cell but NaN's, for each lever; infinite if open."""
         return tuple(
-            _ends(self.boxes.starts[column], lever.step)
-            for column, lever in zip(self.columns, self.levers, strict=True)
+            _ends(starts, lever.step) for starts, lever in zip(self.starts, self.levers, strict=True)
+        )
+
+    @cached_property
+    def starts(self) -> tuple[np.ndarray, ...]:
+        """The least number of each cell but the first, for each lever, in the type of the input."""
+        return tuple(
+            _as_input(self.boxes.starts[column], FLOAT_TYPES.get(datatype))
+            for column, datatype in zip(self.columns, self.datatypes, strict=True)
         )
 
     def space(self, applicant: Applicant) -> "CellSpace":
@@ -70,6 +90,9 @@ class TreeLevers:
         cells = self.boxes.cells(row)
         own = cells[np.array(self.columns)][self.owner]
         numbers = np.where(self.cell > own, *self.numbers)
+        lacks = own == self.sizes[self.owner] - 1  # the last cell is NaN's
+        if lacks.any():
+            numbers = np.where(lacks, self.given, numbers)
         numbers[self.cell == own] = np.nan
         rules = applicant.profile.knock_outs
         listed = candidates(self.levers, self.owner, numbers, applicant.values, rules)
@@ -166,8 +189,18 @@ class CellSpace:
         return self.candidates.value(i)
 
     def refined(self, changes: Changes) -> dict[int, Any]:
-        """Return the value of each changed lever."""
-        return {lever: self.candidates.value(i) for lever, i in changes.items()}
+        """Return a value of each changed lever, with few digits if that makes the change little dearer."""
+        return {place: self._shortened(place, i) for place, i in changes.items()}
+
+    def _shortened(self, place: int, i: int) -> Any:
+        """Return a candidate's number, or one of its cell with fewer digits."""
+        lever, value = self.candidates.levers[place], self.candidates.value(i)
+        start = lever.current(self.candidates.values)
+        if start is None or not lever.is_continuous:
+            return value
+        low, high = self.trees.ends[place]
+        furthest = (high if value > start else low)[self.cell[i]]
+        return lever.shortened(value, start, float(furthest))
 
     def around(self, i: int, same: np.ndarray) -> Region:
         """Return the numbers around a candidate for whose cells [M] `same` is true."""
@@ -227,35 +260,63 @@ def _furthest(room: int, holds: Callable[[int], bool]) -> int:
     return reached
 
 
+def _as_input(starts: np.ndarray, dtype: type[np.floating] | None) -> np.ndarray:
+    """Return for each number the least one of an input's type that is not below it.
+
+    An input whose type holds more than that of the trees, or None, is rounded to theirs.
+    """
+    if dtype is None or np.dtype(dtype).itemsize >= starts.dtype.itemsize:
+        return starts
+    own = starts.astype(dtype)
+    return np.where(own.astype(starts.dtype) < starts, np.nextafter(own, dtype(np.inf)), own)
+
+
 def _ends(starts: np.ndarray, step: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the least and the greatest number of each cell, as a reader may write them."""
     past = np.nextafter(starts, starts.dtype.type(-np.inf))
     low, high = (np.array([float(str(number)) for number in numbers]) for numbers in (starts, past))
     if step is not None:
-        low, high = np.ceil(low / step) * step, np.floor(high / step) * step
+        low, high = multiple_above(low, step), multiple_below(high, step)
     return np.concatenate([[-np.inf], low]), np.concatenate([high, [np.inf]])
 
 
-def _in_cells(starts: np.ndarray, lever: Lever) -> tuple[np.ndarray, np.ndarray]:
+def _in_cells(
+    starts: np.ndarray, lever: Lever, ends: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return a number in each cell: the one nearest to smaller numbers, and the one nearest to larger ones.
 
     It is NaN for a cell in which the lever takes no number, such as NaN's, which is the last one.
+
+    Args:
+        ends: see `_ends`.
     """
-    lowest = np.concatenate([[-np.inf], starts.astype(np.float64)])
-    past = np.nextafter(starts, starts.dtype.type(-np.inf))
-    highest = np.concatenate([past.astype(np.float64), [np.inf]])
+    low, high = ends
     if lever.choices is not None:
         choices = np.sort(np.asarray(lever.choices, np.float64))
-        after = np.minimum(np.searchsorted(choices, lowest), len(choices) - 1)
-        before = np.maximum(np.searchsorted(choices, highest, "right") - 1, 0)
-        return _inside(starts, choices[after]), _inside(starts, choices[before])
+        low, high = (
+            choices[np.minimum(np.searchsorted(choices, low), len(choices) - 1)],
+            choices[np.maximum(np.searchsorted(choices, high, "right") - 1, 0)],
+        )
+    return _inside(starts, low), _inside(starts, high)
+
+
+def _given(starts: np.ndarray, lever: Lever, ends: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Return a number in each cell that the lever takes in place of a missing one; see `_in_cells`."""
+    if lever.choices is not None:
+        return _in_cells(starts, lever, ends)[0]
+    low, high = np.maximum(ends[0], lever.least), np.minimum(ends[1], lever.most)
     if lever.step is not None:
-        up, down = np.ceil(lowest / lever.step) * lever.step, np.floor(highest / lever.step) * lever.step
-        return _inside(starts, up), _inside(starts, down)
-    near = lever.scale * ROUNDED
-    up = _inside(starts, round_up(lowest, np.minimum(highest, lowest + near)))
-    down = _inside(starts, -round_up(-highest, np.minimum(-lowest, near - highest)))
-    return _exact(starts, up, lowest), _exact(starts, down, highest)
+        numbers = np.where(
+            np.isfinite(low), multiple_above(low, lever.step), multiple_below(high, lever.step)
+        )
+    else:
+        numbers = np.array([_of_few_digits(*ends) for ends in zip(low, high, strict=True)])
+    return _inside(starts, np.where((low <= numbers) & (numbers <= high), numbers, np.nan))
+
+
+def _of_few_digits(low: float, high: float) -> float:
+    """Return the number with the fewest digits between two ends, of which one may be infinite."""
+    return fewest_digits(low, high) if np.isfinite(low) else -fewest_digits(-high, -low)
 
 
 def _inside(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -263,10 +324,3 @@ def _inside(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     cell = np.searchsorted(starts, numbers.astype(starts.dtype), "right")
     is_inside = np.isfinite(numbers) & (cell == np.arange(len(numbers)))
     return np.append(np.where(is_inside, numbers, np.nan), np.nan)
-
-
-def _exact(starts: np.ndarray, numbers: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the numbers; for those that are NaN, the end of their cell, if it has one."""
-    short = np.array([float(str(starts.dtype.type(end))) for end in ends])
-    own = numbers[:-1]
-    return np.append(np.where(np.isnan(own) & np.isfinite(short), short, own), np.nan)

@@ -9,6 +9,7 @@ import onnx
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Cells, Undecided, decide_inputs, knock_out_columns
 from rationale.decisions.rows import Tensors, feature_values, profile_of, score_location
+from rationale.recourse.cells import FLOAT_TYPES
 from rationale.recourse.levers import Values
 from rationale.recourse.recourse import Recourse, RecourseFinder
 from rationale.schema.form import FormField, feature_names, knock_out_fields, model_fields
@@ -93,7 +94,7 @@ def tree_boxes(manifest: Manifest, source: onnx.ModelProto) -> Boxes | None:
     node = next((node for node in source.graph.node if trees.output in node.output), None)
     if node is None:
         return None
-    dtype = np.dtype({"FP32": np.float32, "FP64": np.float64}[trees.datatype])
+    dtype = np.dtype(FLOAT_TYPES[trees.datatype])
     ensemble = read_ensemble(node, len(trees.features), dtype)
     if ensemble.post_transform not in ("NONE", "LOGISTIC"):
         return None

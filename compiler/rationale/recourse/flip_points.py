@@ -47,11 +47,12 @@ def flip_points(applicant: Applicant, spaces: Iterable[CellSpace | PointSpace]) 
 def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[FlipPoint]:
     scores, listed = space.scores(), space.candidates
     outcomes, current = outcomes_of(applicant.profile, scores), OUTCOMES.index(applicant.answer.decision)
-    may_flip = ((outcomes != current) | applicant.is_near(scores)) & np.isfinite(listed.cost)
+    near = applicant.is_near(scores)
+    may_flip = ((outcomes != current) | near) & np.isfinite(listed.cost)
     order = np.flatnonzero(may_flip)
     order = order[np.lexsort([listed.cost[order], listed.owner[order]])]
     ends = np.searchsorted(listed.owner[order], np.arange(len(listed.levers) + 1)).tolist()
-    tries = [order[a : min(a + _TRIES, b)].tolist() for a, b in pairwise(ends)]
+    tries = [_tries(order[a:b], near) for a, b in pairwise(ends)]
     pending = {place: own for place, own in enumerate(tries) if own}
     found = dict[int, tuple[int, Outcome]]()
     while pending:
@@ -74,6 +75,13 @@ def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[F
             same[i] = True
             region = within(widened(space.around(i, same), value), value, lever, rules)
         yield FlipPoint(lever.name, value, to, region, space.is_exact or not lever.is_continuous)
+
+
+def _tries(order: np.ndarray, near: np.ndarray) -> list[int]:
+    """Return the first candidates that may flip: some that rounding decides, and one that certainly flips."""
+    certain = np.flatnonzero(~near[order])[:1]
+    end = int(certain[0]) if len(certain) else len(order)
+    return [*order[: min(_TRIES, end)].tolist(), *order[certain].tolist()]
 
 
 def _flip(applicant: Applicant, lever: Lever, to: Outcome, values: Sequence[Any]) -> np.ndarray:

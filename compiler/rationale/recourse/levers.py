@@ -7,6 +7,7 @@ place of a missing one, costs 1. The profile's `cost` is a factor of both.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from rationale.schema.profile import Action, DecisionProfile, FeatureRule, Knock
 Values = Mapping[str, Any]  # of one applicant, by feature; None for a missing one
 Region = tuple[float | None, float | None]  # the least and the greatest number; None for an open end
 FREE = Action()  # any change
-ROUNDED = 0.01  # of a feature's scale: so far may a value move to have fewer digits
+DEARER = 0.01  # of a change's own cost: so much more may a number with fewer digits cost
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,25 @@ class Lever:
         """Return numbers as whole multiples of the step, rounded away from the applicant's value."""
         if self.step is None:
             return numbers
-        steps = numbers / self.step
-        rounded = np.where(numbers < (numbers if value is None else value), np.floor(steps), np.ceil(steps))
-        return np.asarray(rounded * self.step)
+        is_below = numbers < (numbers if value is None else value)
+        return np.where(is_below, multiple_below(numbers, self.step), multiple_above(numbers, self.step))
 
-    def shortened(self, value: float, start: float) -> float:
-        """Return a number with fewer digits, a little farther from the applicant's `start` than a value."""
+    def shortened(self, value: float, start: float, furthest: float) -> float:
+        """Return the number with the fewest digits between a value and one further from the applicant's.
+
+        The change costs at most DEARER more.
+
+        Args:
+            start: the applicant's value.
+            furthest: the number beyond `value` that may be reached.
+        """
         if self.step is not None:
             return value
-        sign = 1.0 if value > start else -1.0
         low, high = self.span(start)
-        end = min(value + ROUNDED * self.scale, high) if sign > 0 else min(ROUNDED * self.scale - value, -low)
-        return float(sign * round_up(np.array([sign * value]), np.array([end]))[0])
+        sign = 1.0 if value > start else -1.0
+        reach = value + DEARER * (value - start)
+        end = min(reach, furthest, high) if sign > 0 else max(reach, furthest, low)
+        return sign * fewest_digits(sign * value, sign * end)
 
 
 def levers_of(
@@ -193,14 +201,23 @@ def within(region: Region, value: float, lever: Lever, knock_outs: Sequence[Knoc
     return max(lows, default=None), min(highs, default=None)
 
 
-def round_up(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the number with the fewest digits in each interval [low, high]; `low` if there is none."""
-    best = low.astype(np.float64)
-    open_ = np.isfinite(best) & (high > low)
+def fewest_digits(low: float, high: float) -> float:
+    """Return the number with the fewest digits in [low, high], the least of them; `low` if there is none."""
     for power in range(9, -10, -1):
-        unit = 10.0**power
-        rounded = np.round(np.ceil(low / unit - 1e-9) * unit, max(-power, 0))
-        fits_in = open_ & (low <= rounded) & (rounded <= high)
-        best[fits_in] = rounded[fits_in]
-        open_ &= ~fits_in
-    return best
+        number = float(multiple_above(np.array(low), 10.0**power))
+        if low <= number <= high:
+            return number
+    return low
+
+
+def multiple_above(numbers: np.ndarray, step: float) -> np.ndarray:
+    """Return for each number the least multiple of a step that is not below it, without rounding's digits."""
+    decimals = max(0, -int(Decimal(repr(step)).normalize().as_tuple().exponent))
+    steps = np.floor(numbers / step)
+    below, above = (np.round(each * step, decimals) + 0.0 for each in (steps, steps + 1))
+    return np.where(below >= numbers, below, above)
+
+
+def multiple_below(numbers: np.ndarray, step: float) -> np.ndarray:
+    """Return for each number the greatest multiple of a step that is not above it."""
+    return -multiple_above(-numbers, step) + 0.0

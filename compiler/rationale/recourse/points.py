@@ -198,5 +198,5 @@ class PointSpace:
             first = int(held[0]) if len(held) else len(numbers)
             near = float(numbers[first - 1]) if first else near
             value = float(numbers[first]) if len(held) else value
-        short = lever.shortened(value, start)
+        short = lever.shortened(value, start, np.inf if value > start else -np.inf)
         return short if short != value and holds([short])[0] else value

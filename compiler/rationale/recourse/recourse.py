@@ -176,7 +176,9 @@ class RecourseFinder:
             for each in levers
             if each.is_number and each.name in trees.features and not each.action.moves
         ]
-        return TreeLevers(self.boxes, trees.features, tuple(own)) if own else None
+        specs = {spec.name: spec.datatype for spec in self.manifest.inputs}
+        datatypes = tuple(specs[self.places[each.name][0]] for each in own)
+        return TreeLevers(self.boxes, trees.features, tuple(own), datatypes) if own else None
 
     def _levers(self, actions: Mapping[str, Action]) -> tuple[Lever, ...]:
         references = self.manifest.references

@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from rationale.extensions import RULES, InstalledExtension, installed
+from rationale.extensions import RULES, InstalledExtension, extensions_of
 from rationale.graph.batching import elementwise
 from rationale.graph.ops import Ops
 from rationale.graph.shapes import ShapeForm, broadcast_shape, declare_shape, is_custom_domain
@@ -261,7 +261,7 @@ def all_rules() -> Iterator[Rule]:
 @cache
 def rule_packages() -> tuple[InstalledExtension, ...]:
     """Return the entry points that name modules with rules, in the order of their packages."""
-    return tuple(sorted(installed(RULES), key=lambda p: (p.recorded.package or "", p.point.module)))
+    return tuple(sorted(extensions_of(RULES), key=lambda p: (p.recorded.package or "", p.point.module)))
 
 
 def import_packages() -> None:

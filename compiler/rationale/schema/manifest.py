@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rationale.errors import RepositoryError
 from rationale.schema.outputs import OUTPUT_KINDS, VALUES, WHOLE
-from rationale.schema.profile import DecisionProfile, near, quoted_names
+from rationale.schema.profile import DecisionProfile, near, parse_output, quoted_names
 from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
@@ -862,6 +862,18 @@ class Manifest(Frozen):
     def given_names(self) -> dict[str, tuple[str, ...]] | None:
         """Names of features by explained input, if someone gave them."""
         return {e.tensor.name: names for e in self.explained if (names := e.given_names)} or None
+
+    @property
+    def explains_share(self) -> bool:
+        """Tell whether the explained output is a probability, which pictures write in percent."""
+        return self.explained_output in self.probabilities
+
+    @property
+    def decides_share(self) -> bool:
+        """Tell whether the output that decisions compare with the threshold is a probability."""
+        return (
+            self.decision is not None and parse_output(self.decision.profile.output)[0] in self.probabilities
+        )
 
     @property
     def groups(self) -> dict[str, list[str]]:

@@ -232,7 +232,8 @@ def values(array: np.ndarray) -> list[Any]:
         return [*flat.tolist()]
     if array.dtype.kind in "OUS":
         return [_plain(value) for value in flat]
-    return [float(str(value)) if np.isfinite(value) else None for value in flat]
+    finite = np.isfinite(flat).tolist()
+    return [float(str(value)) if is_finite else None for value, is_finite in zip(flat, finite, strict=True)]
 
 
 def _array(data: Iterable[Any], datatype: str) -> np.ndarray:

@@ -592,11 +592,11 @@ def _yaml_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     kinds = {bool: "the flag ", int: "the number ", float: "the number ", str: "the text "}
-    shown = str(value).lower() if isinstance(value, bool) else _shortened(value)
+    shown = str(value).lower() if isinstance(value, bool) else _shorten(value)
     return kinds.get(type(value), f"the {type(value).__name__} ") + shown
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, str):
         return f"'{value[:_LONGEST]}'"
     try:

@@ -50,10 +50,11 @@ class Picker:
 
 
 def chunk_columns(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return [chunks, width] indices of numbers that are added at once, −1 for none, and each sum's column.
+    """Return indices [chunks, width] of numbers to add up in one step (−1 for none), and each sum's column.
 
     A column with many numbers has many chunks, so that it does not lengthen the others. If one chunk is
-    enough for each column, the sums are the columns; otherwise a sum without a column follows them.
+    enough for each column, the sums are final; otherwise they are added up again, and one more sum, without
+    a column, follows them.
 
     Args:
         column_of: the column of each number; −1 for none.
@@ -61,15 +62,15 @@ def chunk_columns(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.n
     order = np.argsort(column_of, kind="stable")
     order = order[column_of[order] >= 0]
     counts = np.bincount(column_of[order], minlength=columns)
-    last = counts.max(initial=0) <= _CHUNK
-    chunks = np.ones(columns, np.int64) if last else -(-counts // _CHUNK)
-    width = -(-int(max(counts.max(initial=1), 1)) // _EVEN) * _EVEN if last else _CHUNK
+    is_final = counts.max(initial=0) <= _CHUNK
+    chunks = np.ones(columns, np.int64) if is_final else -(-counts // _CHUNK)
+    width = -(-int(max(counts.max(initial=1), 1)) // _EVEN) * _EVEN if is_final else _CHUNK
     starts = np.cumsum(chunks) - chunks
     within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    index = np.full((int(chunks.sum()) + (not last), width), -1)
+    index = np.full((int(chunks.sum()) + (not is_final), width), -1)
     index[starts[column_of[order]] + within // width, within % width] = order
     following = np.repeat(np.arange(columns), chunks)
-    return index, following if last else np.append(following, -1)
+    return index, following if is_final else np.append(following, -1)
 
 
 def concatenate(op: Ops, parts: Sequence[Tensor]) -> Tensor:

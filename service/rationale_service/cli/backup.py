@@ -84,14 +84,13 @@ def _copy_state(settings: "Settings", target: Path) -> Iterator[str]:
 
 
 def _copy_audit(settings: "Settings", target: Path) -> Iterator[str]:
-    from rationale_service.decisions.audit.ledger import place_of
+    from rationale_service.decisions.audit.ledger import open_store
     from rationale_service.decisions.audit.sql import SqlStore
 
-    place = place_of(settings)
-    if place is None:
+    store = open_store(settings)
+    if store is None:
         return
-    store = SqlStore(place, is_made=False)
-    if not store.is_sqlite:
+    if not isinstance(store, SqlStore) or not store.is_sqlite:
         yield "not copied: the audit trail, which is in the database of RATIONALE_AUDIT or RATIONALE_STATE"
     elif _file(store).is_file():
         _copy_database(_file(store), target / AUDIT)

@@ -88,12 +88,16 @@ Config = Annotated[
 ]
 
 
+def flag(setting: str) -> str:
+    """Return the flag of a setting in FLAGS."""
+    return f"--{setting.removesuffix('_s').replace('_', '-')}"
+
+
 def _with_flags(command: Command) -> Command:
     """Add FLAGS as options to a command's signature, where typer reads them."""
 
     def parameter(setting: str, metavar: str | None, text: str) -> Parameter:
-        flag = f"--{setting.removesuffix('_s').replace('_', '-')}"
-        option = typer.Option(None, flag, help=text, metavar=metavar, show_default=False)
+        option = typer.Option(None, flag(setting), help=text, metavar=metavar, show_default=False)
         kind = bool | None if metavar is None else str | None
         return Parameter(setting, Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
@@ -131,7 +135,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     certificates again.
 
     Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, or a line of the
-    --config file; some settings have no flag. docs/settings.md lists them.
+    --config file; some settings have no flag. docs/settings.md leads to all of them.
     """
     run_gateway(flags, config)
 

@@ -12,16 +12,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from rationale.decisions.decide import reason_in_language
 from rationale.decisions.decided import Undecided, decide_rows, decision_answer, refusals
 from rationale.decisions.drift import SCORE, stability_index
 from rationale.decisions.rows import feature_values, profile_of
-from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut, ReviewRule
 from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
@@ -33,7 +30,6 @@ from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,
-    InvalidInputError,
     MalformedError,
     UndecidedError,
 )
@@ -69,7 +65,7 @@ class Drift:
         window = self._windows.get(model)
         if window is None or window.made_by != made_by:
             if window is not None:
-                self._metrics.drifted(model, 0, dict.fromkeys(window.classes, 0.0))
+                self._metrics.set_drift(model, 0, dict.fromkeys(window.classes, 0.0))
             window = self._windows[model] = _DecisionWindow(made_by, decided.classes)
         if not window.classes:
             return
@@ -77,7 +73,7 @@ class Drift:
         now = time.monotonic()
         if now >= window.due_s:
             window.due_s = now + REFRESH_S
-            self._metrics.drifted(model, len(window), window.figures())
+            self._metrics.set_drift(model, len(window), window.figures())
 
 
 class _DecisionWindow:
@@ -212,11 +208,11 @@ class Decider:
                 earlier = await self._trail.find(manifest.model, caller, key, rows)
             if earlier:
                 _check_repeated(earlier, request, reviews)
-                return await _answers(manifest, [decision.answer for decision in earlier], request.language)
+                return await _answers(request, manifest, [decision.answer for decision in earlier])
         decisions = await self._decisions(admitted, correction)
         if request.dry_run:
             dry = [{**decision, "id": None} for decision in decisions]
-            return await _answers(manifest, dry, request.language)
+            return await _answers(request, manifest, dry)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
@@ -234,7 +230,7 @@ class Decider:
                     manifest, [decision.answer for decision in recorded[start : start + _AT_ONCE]]
                 )
                 await asyncio.sleep(0)
-        return await _answers(manifest, [decision.answer for decision in recorded], request.language)
+        return await _answers(request, manifest, [decision.answer for decision in recorded])
 
     async def _decisions(
         self, admitted: AdmittedRequest, correction: Correction | None
@@ -249,7 +245,7 @@ class Decider:
         if request.application_ids:
             decisions = await _in_turns(with_ids(decisions, request.application_ids))
         for option in OPTIONS:
-            if option.name in request.options:
+            if option.is_recorded and option.name in request.options:
                 decisions = await self._search(option).add(entry, rows, inputs, decisions, deadline_s)
         return decisions if correction is None else [correction.applied(each) for each in decisions]
 
@@ -280,20 +276,15 @@ async def _in_turns(items: Iterable[T], at_once: int = _MADE_AT_ONCE) -> list[T]
 
 
 async def _answers(
-    manifest: Manifest, decisions: Sequence[Mapping[str, Any]], language: str | None
+    request: InferenceRequest, manifest: Manifest, decisions: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return recorded decisions, whose texts are in the profile's first language, in another one."""
-    if language is None:
-        return [*decisions]
-    embedded = profile_of(manifest)
-    if any(decision["digests"]["profile"] != embedded.digest for decision in decisions):
-        raise ConflictError(
-            f"language: the decision profile of '{manifest.model}' is another one since this decision: "
-            "repeat the request without language, or take the decision's notice"
-        )
-    in_it = partial(reason_in_language, embedded.profile, language)
-    translated = ({**each, "reasons": [*map(in_it, each["reasons"])]} for each in decisions)
-    return await _in_turns(translated, _AT_ONCE)
+    """Return recorded decisions with the options that change only answers."""
+    answers = [*decisions]
+    for option in OPTIONS:
+        if not option.is_recorded and option.name in request.options:
+            changed = option.load().answered(manifest, answers, request.options[option.name])
+            answers = [*await _in_turns(changed, _AT_ONCE)]
+    return answers
 
 
 def with_ids(decisions: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> Iterator[dict[str, Any]]:
@@ -378,14 +369,10 @@ def _check_repeated(
 def _check_options(request: InferenceRequest, manifest: Manifest, key: str | None) -> None:
     """Raise an error if an option does not fit the model, the caller or the other options."""
     context = current()
-    if request.language is not None:
-        try:
-            profile_of(manifest).profile.in_language(request.language)
-        except InvalidOptionError as error:
-            raise InvalidInputError(str(error)) from error
     for option in OPTIONS:
         if option.name in request.options:
-            option.load().demand(manifest, None if context is None else context.caller)
+            caller = None if context is None else context.caller
+            option.load().demand(manifest, caller, request.options[option.name])
     if request.dry_run and key is not None:
         raise MalformedError(
             "dry_run: nothing is recorded, so that there is nothing to repeat: leave the Idempotency-Key out"

@@ -37,7 +37,7 @@ class _Answered:
     explained_value: float
 
 
-def demand(manifest: Manifest, caller: Caller | None) -> None:
+def demand(manifest: Manifest, caller: Caller | None, _: object = True) -> None:
     """Raise ForbiddenError if the profile says nothing of changes, and the caller may not see flip points."""
     if not profile_of(manifest).profile.actionable and caller is not None:
         try:
@@ -114,7 +114,7 @@ class RecourseSearch:
         """
         manifest = entry.manifest
         assert manifest is not None  # noqa: S101 (it decides)
-        loop, found = asyncio.get_running_loop(), list[dict[str, Any]]()
+        loop, answers = asyncio.get_running_loop(), list[dict[str, Any]]()
         plain = self._plane.repository.entries.get(manifest.model, entry)
         run = RunEntry(
             manifest,
@@ -130,12 +130,12 @@ class RecourseSearch:
                     row = {name: array[i : i + 1] for name, array in inputs.items()}
                     search = partial(recourse_of, finder, run, row, values, decision)
                     recourse = await loop.run_in_executor(self._thread, search)
-                    found.append({**decision, "recourse": recourse})
+                    answers.append({**decision, "recourse": recourse})
         except TimeoutError as error:
             raise DeadlineError(
                 "recourse was not found in time: ask for fewer rows, or leave recourse out"
             ) from error
-        return found
+        return answers
 
     def stop(self) -> None:
         """Begin no more searches."""

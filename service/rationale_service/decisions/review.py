@@ -78,9 +78,7 @@ class Reviews:
             ServiceError: if `Decider.decide` raises it.
         """
         first = case.first
-        request = InferenceRequest(
-            instances=RequestRows([instance]), application_ids=_ids(first), options=frozenset()
-        )
+        request = InferenceRequest(instances=RequestRows([instance]), application_ids=_ids(first))
 
         async def read(_: float, then: Callable[[InferenceRequest], T]) -> T:
             return then(request)

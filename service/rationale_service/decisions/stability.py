@@ -17,7 +17,7 @@ _AT_ONCE = 32  # rows per turn of the event loop
 Decisions = Sequence[Mapping[str, Any]]
 
 
-def demand(manifest: Manifest, _: object = None) -> None:
+def demand(manifest: Manifest, *_: object) -> None:
     """Raise InvalidInputError if the model has no comparisons from which to compute stability."""
     if not profile_of(manifest).comparisons:
         raise InvalidInputError(

@@ -188,7 +188,7 @@ class DataPlane:
         check_rows(entry, tensors, rows)
         check_answer(entry, tensors)
         for block in _pieces(tensors, rows, _AT_ONCE):
-            self.metrics.explained(entry, block)
+            self.metrics.observe_gaps(entry, block)
             if rows > _AT_ONCE:
                 await asyncio.sleep(0)
         if answers is not None and key is not None:

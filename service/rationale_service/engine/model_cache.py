@@ -147,7 +147,7 @@ class ModelCache:
             finally:
                 if not resident.ready:
                     self._place(-1)
-            self._metrics.loaded(entry, time.monotonic() - started_s)
+            self._metrics.time_load(entry, time.monotonic() - started_s)
 
     async def _shrink(self, but: Entry | None = None) -> None:
         while self._placed > self.capacity and await self._let_one_leave(but):

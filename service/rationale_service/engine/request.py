@@ -25,9 +25,8 @@ class InferenceRequest:
         inputs: valid input tensors; `faults` has the faults of the others.
         instances: rows by names of features, instead of `inputs`.
         compare_with: ids of recorded decisions, each the only reference of a row; None for none.
-        options: names of the options of a decision, such as recourse.
+        options: values of the options of a decision by name, such as recourse: True.
         application_ids: lender's own ids of a decision's rows; empty without any.
-        language: language of a decision's texts; None for the profile's first.
         dry_run: True to decide without recording the decision.
         timeout_s: time that the caller waits.
         binary: exceptions from `binary_by_default`, {output: True for binary data}.
@@ -41,9 +40,8 @@ class InferenceRequest:
     explainer: str | None = None
     reference_set: str | None = None
     compare_with: tuple[str, ...] | None = None
-    options: frozenset[str] = frozenset()
+    options: Mapping[str, Any] = field(default_factory=dict)
     application_ids: tuple[str | None, ...] = ()
-    language: str | None = None
     dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False
@@ -116,7 +114,7 @@ def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
         raise InvalidInputError(f"output '{name[:80]}': the classification extension is not offered")
 
 
-def note_twice(name: str, faults: Faults) -> None:
+def note_duplicate(name: str, faults: Faults) -> None:
     """Note the fault of a second input of the same name."""
     faults.note(f"input '{name[:80]}' is given twice", name)
 

@@ -74,7 +74,7 @@ class AuditMetrics:
         waiting: adds to the decisions that wait for the disk.
         unavailable: sets 1 if the trail is unavailable, else 0.
         review_s: observes the time that a decision of a model waited for its review.
-        waiting_reviews: sets the number of decisions of a model that wait for a review, and of those overdue.
+        set_waiting_reviews: sets how many decisions of a model wait for a review, and are overdue.
     """
 
     write_s: Callable[[float], None]
@@ -82,7 +82,7 @@ class AuditMetrics:
     waiting: Callable[[float], None]
     unavailable: Callable[[float], None]
     review_s: Callable[[str, float], None]
-    waiting_reviews: Callable[[str, int, int], None]
+    set_waiting_reviews: Callable[[str, int, int], None]
 
 
 class Metrics:
@@ -96,7 +96,7 @@ class Metrics:
             "Requests answered; status is HTTP's, also over gRPC.",
             (*by_verb, "protocol", "status"),
         )
-        self._answered = cache(lambda *labels: self._requests.labels(*labels).inc)
+        self._request_counter = cache(lambda *labels: self._requests.labels(*labels).inc)
         self._rejections = self._counter(
             "rejections", "Requests not answered with a result, by the problem's name.", (*by_verb, "reason")
         )
@@ -107,7 +107,7 @@ class Metrics:
         )
         self._arm_s = self._histogram(
             "canary_duration_seconds",
-            "As request_duration_seconds, of models with a canary, by who answered.",
+            "Like request_duration_seconds, for models with a canary, by who answered.",
             ("model", "arm"),
             _DURATIONS_S,
         )
@@ -115,14 +115,14 @@ class Metrics:
             "request_duration_seconds", "From the request's first byte to its answer.", by_verb, _DURATIONS_S
         )
         self._phases_s = self._counter(
-            "request_phase_seconds", "How the time of requests with a result divides.", (*by_verb, "phase")
+            "request_phase_seconds", "Seconds of requests with a result, by phase.", (*by_verb, "phase")
         )
         self._queue_s = self._histogram(
-            "queue_duration_seconds", "What a request waited before it was run.", by_verb, _DURATIONS_S
+            "queue_duration_seconds", "Time that a request waited before its run.", by_verb, _DURATIONS_S
         )
         self._compute_s = self._histogram(
             "compute_duration_seconds",
-            "What the run of a batch took; with Triton, what its answer took.",
+            "Time of a batch's run; with Triton, until its answer.",
             by_verb,
             _DURATIONS_S,
         )
@@ -133,7 +133,7 @@ class Metrics:
             ("model",),
             _GAPS,
         )
-        self._cache = self._counter("cache_requests", "Questions to a cache.", ("cache", "result"))
+        self._cache = self._counter("cache_requests", "Lookups in a cache.", ("cache", "result"))
         self._compile_s = self._histogram(
             "compile_duration_seconds", "Compiles of explainers.", ("outcome",), _LONG_DURATIONS_S
         )
@@ -150,21 +150,24 @@ class Metrics:
         )
         self.ready = self._gauge(
             "ready",
-            "1 while every model is loaded and no stop has begun; says nothing of a Triton behind.",
+            "1 while every model is loaded and no stop has begun; a Triton behind is not asked.",
             "livemin",
         )
-        self.workers = self._gauge("workers", "Processes that are to serve (--workers).", "livemax")
-        self.workers_ready = self._gauge("workers_ready", "Processes that are ready, of those.", "livesum")
+        self.workers = self._gauge("workers", "Configured number of processes (--workers).", "livemax")
+        self.workers_ready = self._gauge("workers_ready", "Number of processes that are ready.", "livesum")
         self.unserved_entries = self._gauge(
             "unserved_entries",
-            "Folders of the repository that are not served, or not as they are on the disk now.",
+            "Folders of the repository whose current content is not served.",
             "livemax",
         )
         self.cold_start_s = self._gauge(
             "cold_start_seconds", "From the start of the process until the gateway was ready.", "livemax"
         )
         self._windows = self._gauge(
-            "decisions_in_window", "Last decisions, of which drift is told.", "livesum", ("model",)
+            "decisions_in_window",
+            "Decisions over which drift is measured.",
+            "livesum",
+            ("model",),
         )
         self._score_psi = self._gauge(
             "score_psi", "Population stability of the window's scores.", "livemax", ("model",)
@@ -177,11 +180,11 @@ class Metrics:
         )
         self._failures = self._counter(
             "dependency_failures",
-            "Calls of another machine that failed, or took too long.",
+            "Calls to another machine that failed or took too long.",
             ("dependency",),
         )
         self.audit = self._audit_metrics()
-        self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(version()).set(1)
+        self._gauge("build_info", "The running version.", "livemax", ("version",)).labels(version()).set(1)
         ProcessCollector(registry=self.registry)
         self._entries: dict[Labels, EntryMetrics] = {}
         self._of_requests = cache(self._series_of_requests)
@@ -189,7 +192,7 @@ class Metrics:
     def _audit_metrics(self) -> AuditMetrics:
         waited = self._histogram(
             "review_wait_seconds",
-            "From the moment from which a decision waits for a review to its review.",
+            "Time from a decision's wait for a review to that review.",
             ("model",),
             _DAYS_S,
         )
@@ -203,7 +206,7 @@ class Metrics:
             ("model",),
         )
 
-        def waiting_reviews(model: str, count: int, late: int) -> None:
+        def set_waiting_reviews(model: str, count: int, late: int) -> None:
             waiting.labels(model).set(count)
             overdue.labels(model).set(late)
 
@@ -219,7 +222,7 @@ class Metrics:
                 "audit_unavailable", "1 while the audit trail refuses decisions, else 0.", "livemax"
             ).set,
             lambda model, seconds: waited.labels(model).observe(seconds),
-            waiting_reviews,
+            set_waiting_reviews,
         )
 
     def of(self, entry: Entry) -> EntryMetrics:
@@ -240,11 +243,11 @@ class Metrics:
             )
         return series
 
-    def answered(self, labels: Labels, protocol: str, status: int) -> None:
+    def count_answer(self, labels: Labels, protocol: str, status: int) -> None:
         """Count an answer."""
-        self._answered(*labels, protocol, status)()
+        self._request_counter(*labels, protocol, status)()
 
-    def succeeded(self, labels: Labels, seconds: float, phases: Mapping[str, float]) -> None:
+    def time_answer(self, labels: Labels, seconds: float, phases: Mapping[str, float]) -> None:
         """Time an answer with a result, and each of its PHASES."""
         of = self._of_requests(labels)
         of.seconds(seconds)
@@ -257,11 +260,11 @@ class Metrics:
         if status < BAD:
             self._arm_s.labels(model, arm).observe(seconds)
 
-    def rejected(self, labels: Labels, reason: str) -> None:
+    def count_rejection(self, labels: Labels, reason: str) -> None:
         """Count a request without a result; `reason` is the problem's slug, such as queue-full."""
         self._rejections.labels(*labels, reason).inc()
 
-    def explained(self, entry: Entry, tensors: Tensors) -> None:
+    def observe_gaps(self, entry: Entry, tensors: Tensors) -> None:
         """Count the rows of an explanation by their completeness gap, if the answer has it."""
         if entry.manifest is not None:
             observe = self.of(entry).gap
@@ -277,15 +280,15 @@ class Metrics:
         """Return a function that counts failures of another machine, named such as state or rates."""
         return self._failures.labels(name).inc
 
-    def compiled(self, seconds: float, outcome: str) -> None:
+    def time_compile(self, seconds: float, outcome: str) -> None:
         """Time a finished compile: `outcome` is ready or failed."""
         self._compile_s.labels(outcome).observe(seconds)
 
-    def loaded(self, entry: Entry, seconds: float) -> None:
+    def time_load(self, entry: Entry, seconds: float) -> None:
         """Time the loading and warming of an entry."""
         self._load_s.labels(*labels_of(entry)).observe(seconds)
 
-    def drifted(self, model: str, decisions: int, figures: Mapping[str, float]) -> None:
+    def set_drift(self, model: str, decisions: int, figures: Mapping[str, float]) -> None:
         """Set the drift of a window of decisions from the references by feature or group; '' is the score."""
         self._windows.labels(model).set(decisions)
         for key, figure in figures.items():

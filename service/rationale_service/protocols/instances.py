@@ -10,13 +10,12 @@ from rationale_service.decisions.trail import name_fault
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
-from rationale_service.engine.request import InferenceRequest, name_of
+from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import MalformedError, TooLargeError
 
 MOST_DECISIONS = 10_000  # each runs and is recorded alone
 DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
-_FLAGS = (*(option.name for option in OPTIONS), "dry_run")
 CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
 
 
@@ -24,7 +23,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     """Return a request for decisions.
 
     Args:
-        options: options beside the rows: those of `_FLAGS`, `application_ids` and `language`.
+        options: options beside the rows: those of `OPTIONS`, `application_ids` and `dry_run`.
 
     Raises:
         MalformedError: if an option has a wrong type.
@@ -32,9 +31,9 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     for name in CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    for name in _FLAGS:
-        if not isinstance(options.get(name), bool | None):
-            raise MalformedError(f"{name} must be true or false")
+    if not isinstance(options.get("dry_run"), bool | None):
+        raise MalformedError("dry_run must be true or false")
+    values = {option.name: option.value_of(options) for option in OPTIONS}
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
@@ -42,8 +41,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
         instances=RequestRows([*rows]),
         faults=faults,
         application_ids=_application_ids(options.get("application_ids"), len(rows), faults),
-        language=name_of(options, "language"),
-        options=frozenset(option.name for option in OPTIONS if options.get(option.name)),
+        options={name: value for name, value in values.items() if value is not None},
         dry_run=bool(options.get("dry_run")),
     )
 

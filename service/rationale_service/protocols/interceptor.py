@@ -104,13 +104,13 @@ class RequestInterceptor:
 
     def _count(self, context: RequestContext, seconds: float) -> None:
         labels = labels_of(context.entry, decides=context.decides)
-        self.metrics.answered(labels, context.protocol, context.status)
+        self.metrics.count_answer(labels, context.protocol, context.status)
         if context.arm is not None:
             self.metrics.count_canary(labels[0], context.arm, context.status, seconds)
         if context.problem is not None:
-            self.metrics.rejected(labels, context.problem)
+            self.metrics.count_rejection(labels, context.problem)
         elif context.entry is not None and context.status != CLIENT_LEFT:
-            self.metrics.succeeded(labels, seconds, context.phases(seconds))
+            self.metrics.time_answer(labels, seconds, context.phases(seconds))
 
 
 def create_interceptor(settings: Settings, metrics: Metrics) -> RequestInterceptor:

@@ -155,7 +155,9 @@ class ModelRegistry:
         return self.defaults.get(entry.name) or self.compiled(entry.name)
 
     def canary(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
-        """Return the canary beside `default`, with its entry, for requests that name no explainer, or None.
+        """Return the canary that shares requests with `default`, and its entry; None if there is none.
+
+        Only requests that name no explainer are shared.
 
         Args:
             name: model's name in the request: `NAME_explain` is NAME's default explainer.

@@ -19,7 +19,7 @@ class Circuit:
         self._again_s: float | None = None  # time of the next test call
 
     def lets_through(self) -> bool:
-        """Tell whether to make a call; its caller then reports `failed` or `answered`."""
+        """Tell whether to make a call; its caller then calls `report_failure` or `report_answer`."""
         now_s = time.monotonic()
         if self._again_s is not None:
             if now_s < self._again_s:
@@ -27,9 +27,9 @@ class Circuit:
             self._again_s = now_s + self._pause_s
         return True
 
-    def failed(self) -> None:
+    def report_failure(self) -> None:
         self._count()
         self._again_s = time.monotonic() + self._pause_s
 
-    def answered(self) -> None:
+    def report_answer(self) -> None:
         self._again_s = None

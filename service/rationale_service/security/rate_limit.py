@@ -73,10 +73,10 @@ class RateLimits:
             try:
                 end_s = await _hit(self._shared, item, name)
             except StorageError as error:
-                self._circuit.failed()
+                self._circuit.report_failure()
                 log.warning("rates are counted by this process alone for %g s: %s", _REDIS_PAUSE_S, error)
             else:
-                self._circuit.answered()
+                self._circuit.report_answer()
                 return end_s
         self._own = self._own or _limiter(MEMORY)
         return await _hit(self._own, item, name)

@@ -130,9 +130,9 @@ def _keys_of(url: str, circuit: Circuit) -> "PyJWKClient":
             try:
                 keys = super().fetch_data()
             except BaseException:
-                circuit.failed()
+                circuit.report_failure()
                 raise
-            circuit.answered()
+            circuit.report_answer()
             return keys
 
     return Keys(url, lifespan=_KEPT_S, timeout=_FETCH_S, cooldown_duration=_COOLDOWN_S)

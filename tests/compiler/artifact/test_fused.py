@@ -1,12 +1,16 @@
 """Chains of elementwise operators as functions of the file: what a stock runtime computes stays as it was."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.version_converter
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -19,6 +23,7 @@ from rationale import (
     compile_model,
 )
 from rationale.artifact.entry import open_entry
+from rationale.artifact.finishing import fused
 from rationale.artifact.finishing.fused import DOMAIN, NAME, fuse_chains
 from rationale.graph.shapes import set_symbolic_shapes
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
@@ -95,6 +100,23 @@ def test_without_its_functions_the_graph_is_a_plain_one() -> None:
     np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
 
 
+def test_tools_of_onnx_read_it() -> None:
+    """The version converter drops functions, so they are inlined first (docs/kernels.md)."""
+    compiled = compile_model(mlp(last="Softmax"), DeepShap(REFERENCES))
+    onnx.checker.check_model(compiled.model, full_check=True)
+    bare = onnx.ModelProto()
+    bare.CopyFrom(compiled.model)
+    del bare.graph.value_info[:]
+    inferred = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
+    known = {value.name for value in inferred.graph.value_info}
+    assert {call.output[0] for call in calls(bare.graph)} <= known | {v.name for v in bare.graph.output}
+    converted = onnx.version_converter.convert_version(onnx.inliner.inline_local_functions(bare), 22)
+    session = ort.InferenceSession(converted.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = rows(2, FEATURES, seed=2)
+    (answer,) = session.run(["x_attributions"], {"x": x})
+    np.testing.assert_allclose(answer, compiled.explain(x)["x_attributions"], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "deployment", [Deployment(runtime="openvino"), Deployment(provider="cuda")], ids=["openvino", "cuda"]
 )
@@ -168,5 +190,50 @@ def test_types_do_not_mix() -> None:
     assert programs(outside) == []
     double = "network (double[N, 3] x) => (double[N, 3] y) { a = Exp (x) y = Neg (a) }"
     assert programs(double) == ["Exp 0;Neg 1"]
-    half = "network (float16[N, 3] x) => (float16[N, 3] y) { a = Exp (x) y = Neg (a) }"
-    assert programs(half) == []
+    for kind in ("float16", "bfloat16"):
+        assert programs(f"network ({kind}[N, 3] x) => ({kind}[N, 3] y) {{ a = Exp (x) y = Neg (a) }}") == []
+
+
+def test_a_chain_ends_at_an_operator_that_reads_another_type() -> None:
+    condition = """network (float[N, 3] x, bool[N, 3] c) => (float[N, 3] y) {
+        a = Exp (x) b = Neg (a) d = Where (c, b, x) e = Neg (d) y = Exp (e) }"""
+    assert sorted(programs(condition)) == ["Exp 0;Neg 1", "Neg 0;Exp 1"]
+    compared = """network (float[N, 3] x, int64[N, 3] i) => (float[N, 3] y) {
+        d = Greater (i, i) c = Cast <to = 1> (d) e = Mul (c, x) y = Exp (e) }"""
+    assert programs(compared) == ["Mul 0 1;Exp 2"]
+
+
+@pytest.mark.parametrize(("operators", "lengths"), [(96, [96]), (97, [1, 96]), (250, [58, 96, 96])])
+def test_long_chains_are_split(operators: int, lengths: list[int]) -> None:
+    steps = " ".join(f"v{i + 1} = Tanh (v{i})" for i in range(operators))
+    text = f"network (float[N, 3] v0) => (float[N, 3] v{operators}) {{ {steps} }}"
+    assert sorted(len(p.split(";")) for p in programs(text)) == [n for n in lengths if n > 1]
+
+
+def test_chains_of_many_inputs_are_split() -> None:
+    inputs = ", ".join(f"float[N, 3] x{i}" for i in range(60))
+    steps = " ".join(f"v{i} = Add ({f'v{i - 1}' if i > 1 else 'x0'}, x{i})" for i in range(1, 60))
+    found = programs(f"network ({inputs}) => (float[N, 3] v59) {{ {steps} }}")
+    assert sorted(len(p.split(";")) for p in found) == [13, 23, 23]
+
+
+def test_a_graph_without_chains_does_not_import_their_domain() -> None:
+    """It may have functions of its own."""
+    model = ir.from_proto(
+        onnx.parser.parse_model("""
+            <ir_version: 10, opset_import: ["": 21, "own": 1]>
+            network (float[N, 3] x) => (float[N, 3] y) { y = own.twice (x) }
+            <domain: "own", opset_import: ["": 21]> twice (a) => (b) { b = Add (a, a) }
+        """)
+    )
+    fuse_chains(model, ())
+    assert DOMAIN not in model.graph.opset_imports
+
+
+def test_the_kernels_have_every_operator() -> None:
+    """The table of the compiler and that of the library are one."""
+    text = Path("kernels/src/operators.h").read_text()
+    lines = re.findall(r"^(ONE|TWO|THREE|ROW)\((\w+),", text, re.M)
+    operands = {"ONE": 1, "TWO": 2, "THREE": 3}
+    assert {name: operands[kind] for kind, name in lines if kind != "ROW"} == fused._OPERANDS
+    assert {name for kind, name in lines if kind == "ROW"} == fused._REDUCTIONS

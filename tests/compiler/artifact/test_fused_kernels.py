@@ -140,6 +140,33 @@ def test_functions_of_three_numbers(dtype: Any) -> None:
 
 
 @DTYPES
+def test_bounds_that_are_nan_do_not_bound(dtype: Any) -> None:
+    x = np.array(SPECIAL, dtype)
+    for low in (np.nan, -np.inf, -1, 0.0, 3):
+        for high in (np.nan, np.inf, 2, -0.0):
+            assert_equal("Clip 0 1 2;Identity 3", x, np.array(low, dtype), np.array(high, dtype))
+
+
+@DTYPES
+def test_zeros_keep_their_signs(dtype: Any) -> None:
+    """1/0 and 1/-0 differ."""
+    zeros, other = np.array([0.0, -0.0, 0.0, -0.0], dtype), np.array([0.0, 0.0, -0.0, -0.0], dtype)
+    for op_type in ("Abs", "Identity", "Neg", "Relu", "Sign", "Sqrt", "Tanh"):
+        assert_equal(f"{op_type} 0;Reciprocal 1", zeros)
+    for op_type in ("Add", "Sub", "Mul", "Max", "Min"):
+        assert_equal(f"{op_type} 0 1;Reciprocal 2", zeros, other)
+
+
+@DTYPES
+def test_subnormal_numbers_stay(dtype: Any) -> None:
+    tiny = np.geomspace(np.finfo(dtype).smallest_subnormal, np.finfo(dtype).tiny, 40).astype(dtype)
+    steps, last = ["Exp 0", "Identity 0", "Sqrt 0", "Log 0"], np.log(tiny.astype(np.float64)).astype(dtype)
+    for step in steps:
+        expected, actual = both(f"{step};Identity 1", last if step == "Exp 0" else tiny)
+        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2 * np.finfo(dtype).smallest_subnormal)
+
+
+@DTYPES
 @pytest.mark.parametrize(
     "shapes",
     [
@@ -177,6 +204,36 @@ def test_rows_of_two_axes_beside_numbers_of_rows(dtype: Any) -> None:
     assert_equal("rows 2;ReduceSum 0;r.Mul 2 1;Sub 0 3;Mul 4 1", x, scale, rtol=1e-5)
 
 
+@DTYPES
+def test_long_rows(dtype: Any) -> None:
+    """Their blocks are larger than what a thread keeps, and a short chain follows in the same threads."""
+    x = np.random.default_rng(0).standard_normal((3, 400_000)).astype(dtype)
+    for _ in range(2):
+        assert_equal("rows 1;Exp 0;ReduceMean 1;r.Sqrt 2;Mul 1 3", x, rtol=1e-5)
+        assert_equal("rows 1;ReduceMax 0;Sub 0 1;Exp 2", x[:, :5].copy())
+
+
+@DTYPES
+def test_the_largest_of_a_row_with_nan_is_nan(dtype: Any) -> None:
+    """ONNX Runtime's own depends on the place of the NaN."""
+    for place in range(40):
+        x = np.zeros((2, 40), dtype)
+        x[0, place] = np.nan
+        answer = both("rows 1;ReduceMax 0;Add 0 1", x)[1]
+        np.testing.assert_array_equal(np.isnan(answer), [[True] * 40, [False] * 40])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32], ids=["float16", "int32"])
+def test_other_types_are_refused(dtype: Any) -> None:
+    with pytest.raises(Exception, match=r"Type Error: .*Fused.*invalid"):
+        both("Add 0 0;Neg 1", np.ones(3, dtype))
+
+
+def test_a_number_for_each_row_is_one() -> None:
+    with pytest.raises(Exception, match="rationale:Fused: an input has several numbers for a row, not one"):
+        both("rows 1;r.Neg 1;Add 0 2", np.ones((4, 3), np.float32), np.ones((4, 3), np.float32))
+
+
 def test_random_chains() -> None:
     """Each is a random program over inputs that broadcast in random ways."""
     draw = np.random.default_rng(0)
@@ -199,7 +256,26 @@ def test_random_chains() -> None:
         np.testing.assert_allclose(actual / scale, expected / scale, atol=2e-6)
 
 
-@pytest.mark.parametrize("program", ["", "Nonsense 0", "Add 0", "Add 0 7", "ReduceSum 0", "rows 1;r.Abs 0"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "",
+        "Nonsense 0",
+        "Add 0",
+        "Add 0 7",
+        "Add 0 -1",
+        "Neg 0 0",
+        "ReduceSum 0",
+        "rows 1;r.Abs 0",
+        "rows 1;r.ReduceSum 0;Neg 1",
+        "rows;ReduceSum 0;Neg 1",
+        "rows 1 1;ReduceSum 0;Neg 1",
+        "rows 9;ReduceSum 0;Neg 1",
+        "rows -1;ReduceSum 0;Neg 1",
+        "Neg 0;;Neg 1",
+    ],
+    ids=repr,
+)
 def test_programs_that_cannot_be_read(program: str) -> None:
     proto = model("Abs 0;Neg 1", 1, np.float32)
     proto.graph.node[0].attribute[0].s = program.encode()

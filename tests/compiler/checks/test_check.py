@@ -1,7 +1,9 @@
 """What every compile refuses to write."""
 
 import contextlib
+import math
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from onnx import numpy_helper
 from sklearn.gaussian_process import GaussianProcessRegressor
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artifact.checks.check import demand
+from rationale.artifact.checks.check import GAP_WARNING, adds_up, demand
 from rationale.errors import CheckFailedError, UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.runtime.session import Runner
@@ -37,6 +39,24 @@ def test_weights_that_are_not_numbers_are_refused() -> None:
     features = weight.dims[0]
     with pytest.raises(CheckFailedError, match="NaN"):
         compile_model(model, DeepShap(np.ones((3, features), np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("gap", "size", "expected"),
+    [
+        (Gap.ROUNDING, 0.0, True),
+        (Gap.ROUNDING, GAP_WARNING, True),
+        (Gap.ROUNDING, math.nextafter(GAP_WARNING, 1), False),  # of which a compile warns
+        (Gap.ROUNDING, math.nan, False),
+        (Gap.ROUNDING, None, False),  # not measured
+        *((gap, 0.0, False) for gap in (None, Gap.QUADRATURE, Gap.SAMPLING, Gap.ABSORBED)),
+    ],
+)
+def test_what_adds_up_is_what_a_compile_does_not_warn_of(
+    gap: Gap | None, size: float | None, expected: bool
+) -> None:
+    measured: Any = SimpleNamespace(completeness_gap=size)
+    assert adds_up(measured, gap) is expected
 
 
 @pytest.mark.parametrize("method", [DeepShap(REFERENCES), Gradient()], ids=["deepshap", "gradient"])

@@ -22,7 +22,7 @@ from rationale.decisions.rows import (
 )
 from rationale.decisions.stability import reason_survival
 from rationale.portfolios import decisions
-from rationale.schema.manifest import Comparison
+from rationale.schema.manifest import Comparison, Manifest
 from rationale.schema.profile import FeatureRule
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
@@ -160,6 +160,26 @@ def test_a_row_is_refused_by_all_that_is_wrong_with_it(compiled: Compiled) -> No
         "feature 'b2' is outside of the decision profile's 5 to 9: 4"
     )
     assert isinstance(second, Decision)
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_a_row_has_the_warnings_of_all_that_is_odd(
+    is_outside: bool, is_unknown: bool, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number outside of the profile's, and a text unknown to the fitted model: none hides another."""
+    decision = profile_of(compiled.manifest)
+    profile = decision.profile.model_copy(
+        update={"features": {"a0": FeatureRule(least=0)}, "outside": "warn"}
+    )
+    embedded = decision.model_copy(update={"profile": profile})
+    manifest = compiled.manifest.model_copy(update={"decision": embedded})
+    monkeypatch.setattr(Manifest, "unknown_texts", lambda *_: [("an unknown text",) * is_unknown])
+    inputs = {"a": np.array([[-is_outside, 0, 0]], np.float32), "b": np.zeros((1, 4), np.float32)}
+    (found,) = decide_inputs(manifest, compiled.run, inputs, {})
+    assert isinstance(found, Decision)
+    due = {"less than the decision profile's 0": is_outside, "an unknown text": is_unknown}
+    assert {part: any(part in each for each in found.warnings) for part in due} == due
 
 
 @pytest.mark.parametrize(

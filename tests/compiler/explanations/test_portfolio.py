@@ -220,7 +220,12 @@ def test_each_file_is_written_under_its_name(compiled: Compiled, repository: Pat
 
 @pytest.mark.parametrize(
     ("pattern", "count"),
-    [("2026/*.parquet", 3), ("*/part-[12].parquet", 2), ("2026/part-?.parquet", 3), ("*.parquet", 0)],
+    [
+        ("2026/*.parquet", 3),
+        ("*/part-[12].parquet", 2),
+        ("2026/part-?.parquet", 3),
+        *((pattern, 0) for pattern in ("*.parquet", "*", "20*", "2026/*/*.parquet", "2026/*/*")),
+    ],
 )
 def test_a_pattern_is_of_one_folder(repository: Path, loans: Path, pattern: str, count: int) -> None:
     result = explain(repository, "--input", loans / pattern, "--save", loans.parent / "reasons")

@@ -68,8 +68,8 @@ def test_rows_one_by_one_and_an_overview_of_all(entries: Path) -> None:
     assert actual.of("h1")[0].text == "Explanations by table"
     assert [seen.text for seen in actual.of("h2")] == [f"Row {i}" for i in range(1, 5)]
     captions = [seen.text for seen in actual.of("figcaption")]
-    assert captions[0] == "y[0]: mean |attribution| over 30 rows"
-    assert captions[1].startswith("y[0]: attributions a dot for each of 30 rows;")
+    assert captions[0] == "y[0]: mean |attribution| over 30 rows, in percentage points"
+    assert captions[1].startswith("y[0]: attributions a dot for each of 30 rows, in percentage points;")
     assert len(captions) == 2 + 4
     assert actual.of("td")[0].text == "30 of x.npy; the first 4 one by one"
     assert [name for name, _ in actual.rows()][3] == "2 others together"
@@ -95,7 +95,7 @@ def test_the_overview_is_of_what_it_says(entries: Path, monkeypatch: pytest.Monk
     assert "30 rows; the first 5 one by one; the overview is of the first 20\n" in result.stdout
     actual = read()
     assert len(actual.of("h2")) == 5
-    assert actual.of("figcaption")[0].text.endswith("over 20 rows")
+    assert actual.of("figcaption")[0].text.endswith("over 20 rows, in percentage points")
 
 
 def test_rows_are_numbered_through_all_batches_in_pages_and_pictures(

@@ -59,6 +59,8 @@ def test_the_numbers_lie_within(body: str) -> None:
 BODIES = {
     "a = Gather <axis = 1> (x, i)  n = Add (h, a)": 4,
     "j = Unsqueeze (i, zero)  b = Gather <axis = -2> (x, j)  a = Squeeze (b, one1)  n = Add (h, a)": 4,
+    "a = Gather <axis = 1> (x, i)  c = Gather (two, i)  b = Mul (a, c)  n = Add (h, b)": 2,  # the shorter one
+    "c = Gather (two, i)  a = Gather <axis = 1> (x, i)  b = Mul (a, c)  n = Add (h, b)": 2,
     "a = Gather <axis = 1> (x, i)  n = Identity (h)": math.inf,  # nobody reads it
     "j = Add (i, i)  a = Gather <axis = 1> (x, j)  n = Add (h, a)": math.inf,
     "a = Gather <axis = 2> (x, i)  b = ReduceSum (a, one1, one1)  n = Add (h, b)": math.inf,
@@ -68,7 +70,7 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES)
 def test_what_a_body_reads_at_its_own_number(body: str) -> None:
     text = f"""g (float[N, 4, S] x, int64 m) => (float[N, S] y)
-        <int64[1] zero = {{0}}, int64[1] one1 = {{1}}> {{
+        <int64[1] zero = {{0}}, int64[1] one1 = {{1}}, float[2] two = {{1, 3}}> {{
         h = ReduceSum <keepdims = 0> (x, one1)
         y = Loop (m, , h) <body = b (int64 i, bool go, float[N, S] h) => (bool go, float[N, S] n) {{
             {body}

@@ -51,6 +51,7 @@ HELD = {
     "two": np.asarray(2.0),
     "quarter": np.asarray(0.25),
     "axis": np.asarray([1]),
+    "mixed": np.asarray([2.0, 3.0, 2.0, 1.0, 2.0, 0.5, 2.0, 0.5, 3.0, 1.0]),
 }
 # The slope at each of PLACES: at a kink that of one side, at a bound and at a step 0.
 SLOPES: dict[str, tuple[str, list[float]]] = {
@@ -73,6 +74,7 @@ SLOPES: dict[str, tuple[str, list[float]]] = {
     "Min, the other way round": ("Min (half, x)", [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]),
     "Mod": ("Mod <fmod = 1> (x, two)", [1] * 10),
     "square": ("Pow (x, two)", [float(2 * v) for v in PLACES]),
+    "several powers": ("Pow (x, mixed)", [-6, 18.75, -2, 1, 0, 0.5**0.5, 2, 0.5 / 2.5**0.5, 27, 1]),
     **{step: (f"{step} (x)", [0] * 10) for step in ("Sign", "Floor", "Ceil", "Round")},
 }
 
@@ -84,6 +86,20 @@ def test_the_slope_on_both_sides_of_a_kink_and_at_it(name: str) -> None:
     model = parsed(f"g (double[N, 10] x) => (double[N, 10] y) {{ y = {node} }}", held)
     got = run64(compile_model(model, Gradient(), targets="all").model, {"x": PLACES[None]})
     np.testing.assert_allclose(got["x_attributions"][0], np.diag(slopes), atol=1e-7)
+
+
+@pytest.mark.parametrize("exponents", [[0.5, 0.5, 0.5], [0.5, 2.0, 1.0], [0.5, 0.25, 3.0]], ids=str)
+def test_a_root_of_a_square_has_the_slope_0_at_0(exponents: list[float]) -> None:
+    """Whatever powers the other elements have."""
+    model = parsed(
+        "g (double[N, 3] x) => (double[N, 3] y) { square = Mul (x, x) y = Pow (square, n) }",
+        {"n": np.array(exponents)},
+    )
+    x = np.array([[0.0, 0.0, 0.0], [1.5, -2.0, 0.5]])
+    got = run64(compile_model(model, Gradient(), targets="all").model, {"x": x})["x_attributions"]
+    n = np.array(exponents)
+    slopes = [[0, 0, 0], 2 * n * np.sign(x[1]) * np.abs(x[1]) ** (2 * n - 1)]
+    np.testing.assert_allclose(got, [np.diag(each) for each in slopes], atol=COMPLETE_64)
 
 
 TIED = np.array([[2.0, -4.0, 4.0, -4.0, 4.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])

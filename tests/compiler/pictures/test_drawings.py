@@ -70,7 +70,7 @@ def test_a_table_has_a_panel_for_each_row_and_target() -> None:
     x = rows(2, FEATURES, seed=9)
     drawn = panels_drawn(mlp(), DeepShap(rows(4, FEATURES), standard_error=True), x, targets=[2, 0])
     answer = compile_model(mlp(), DeepShap(rows(4, FEATURES)), targets=[2, 0]).explain(x)
-    assert [re.sub(r"[\d.]+, base value [\d.]+$", "…", panel.title) for panel in drawn] == [
+    assert [re.sub(r"[\d.]+%, base value [\d.]+%$", "…", panel.title) for panel in drawn] == [
         f"row {i}, y[{target}]: …" for i in range(2) for target in (2, 0)
     ]
     for panel, expected in zip(drawn, answer["x_attributions"].reshape(4, -1), strict=True):
@@ -83,7 +83,7 @@ def test_predicted_classes_are_named_and_slopes_have_no_base_value() -> None:
     x = rows(1, FEATURES, seed=9)
     (drawn,) = panels_drawn(mlp(), Gradient(), x)
     answer = compile_model(mlp(), Gradient()).explain(x)
-    assert drawn.title == f"row 0, y[{answer['y'].argmax()}] (predicted): {answer['y'].max():.4g}"
+    assert drawn.title == f"row 0, y[{answer['y'].argmax()}] (predicted): {answer['y'].max():.2%}"
 
 
 def test_tables_of_several_inputs_share_their_bars() -> None:

@@ -3,13 +3,14 @@
 import base64
 import io
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from rationale import DeepShap, compile_model
+from rationale import DeepShap, Gradient, compile_model
 from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
@@ -51,6 +52,40 @@ def test_a_waterfall_leads_from_the_base_value_to_the_score() -> None:
     start, end = (percent(seen.attributes["cx"]) for seen in drawn.of("circle"))
     assert (start, end) == pytest.approx((2, 82), abs=0.01)
     assert [seen.attributes["fill"] for seen in drawn.of("rect")] == [RAISES, LOWERS, RAISES]
+
+
+def test_a_probability_is_in_percent_and_its_effects_in_points() -> None:
+    errors = np.array([0.02, np.nan])
+    bars = Bars("t", ("a", "b"), np.array([0.5, -0.1574]), errors, base=0.25, score=0.6426, is_share=True)
+    drawn = seen(bars)
+    assert drawn.rows() == [
+        ("base value", "25.0%"),
+        ("a", "+50.0 ± 2"),
+        ("b", "-15.7"),
+        ("not explained (completeness gap)", "+5"),
+        ("score", "64.3%"),
+    ]
+    assert "percentage points" in drawn.of("figcaption")[0].text
+    assert spans(drawn) == spans(seen(replace(bars, is_share=False)))
+
+
+@pytest.mark.parametrize("method", [DeepShap(np.zeros((1, 2), np.float32)), Gradient()])
+def test_pictures_of_a_probability_are_in_percent(method: DeepShap | Gradient) -> None:
+    """Attributions of a gradient are slopes: the score alone is a probability."""
+    graph = (
+        "g (float[N, 2] x) => (float[N, 1] p) <float[2, 1] w = {1, 2}> { s = MatMul (x, w)  p = Sigmoid (s) }"
+    )
+    model = parsed(graph)
+    answer = compile_model(model, method).explain(np.array([[0.5, -0.25], [1.0, 0.5]], np.float32))
+    drawn = Page(fragment(answer.plot().content()))
+    points = [seen.text for seen in drawn.of("figcaption") if "percentage points" in seen.text]
+    assert any("row 2, p: 88.08%" in seen.text for seen in drawn.of("figcaption"))
+    if isinstance(method, DeepShap):
+        assert drawn.rows()[-4] == ("base value", "50.0%")
+        assert ("score", "88.1%") in drawn.rows()
+        assert len(points) == 4  # means, dots and two rows
+    else:
+        assert points == []
 
 
 @pytest.mark.parametrize(("score", "message"), [(3.5, None), (3.5001, None), (3.0, "-0.5"), (4.25, "+0.75")])

@@ -9,7 +9,7 @@ import pytest
 
 from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, Lrp, TreeShap, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.pictures.numbers import number, signed, writer
+from rationale.pictures.numbers import signed, writer
 from rationale.pictures.picture import ROWS, TARGETS
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page
@@ -55,11 +55,11 @@ def test_bars_are_the_answers_numbers(answer: Explanation) -> None:
     values = answer["x_attributions"][7, j]
     order = np.argsort(-np.abs(values))
     shown = [*values[order[:2]], values[order[2:]].sum(dtype=np.float64)]
-    write = writer(shown)
+    write = writer(shown, is_share=True)
     assert [number for _, number in page] == [
-        write(answer["base_value"][7, j]),
+        f"{write(answer['base_value'][7, j])}%",
         *(signed(write, each) for each in shown),
-        write(answer["explained_value"][7, j]),
+        f"{write(answer['explained_value'][7, j])}%",
     ]
     assert page[3][0] == "3 others"
 
@@ -190,10 +190,10 @@ def test_a_decision_has_its_thresholds() -> None:
     rows_ = dict(Page(compiled._repr_html_()).rows())
     base = compiled.manifest.references.base_value[0]
     assert rows_ == {
-        "approve": "0 … 0.18",
-        "a person decides": "0.18 … 0.22",
-        "decline": "0.22 … 1",
-        "base value": number(base),
+        "approve": "0% … 18%",
+        "a person decides": "18% … 22%",
+        "decline": "22% … 100%",
+        "base value": f"{base:.2%}",
     }
 
 

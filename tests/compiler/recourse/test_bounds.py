@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from rationale import Compiled, DeepShap, TreeShap, compile_model
-from rationale.decisions.decide import Decision
+from rationale.decisions.decide import Decision, outcome_of
 from rationale.recourse import plans as plans_module
+from rationale.recourse.applicant import Applicant
 from rationale.recourse.cells import CellSpace
+from rationale.recourse.flip_points import _tries
 from rationale.recourse.levers import Lever
 from rationale.recourse.search import FoundPlan
-from rationale.schema.profile import Action
+from rationale.schema.profile import Action, DecisionProfile
 from tests.compiler.models import parsed
 from tests.references import trees
 
@@ -80,6 +82,35 @@ def test_what_is_not_known_of_a_margin_lowers_the_cut(error: float, cut: float) 
     assert space.cut == cut
 
 
+NEAR = 1 + 5e-6
+
+
+@pytest.mark.parametrize(
+    ("adverse", "refer"), [("above", (1.0, 2.0)), ("below", (1.0, 2.0)), ("above", None)]
+)
+@pytest.mark.parametrize(
+    ("score", "near"),
+    [(1.0, "refer"), (NEAR, "refer"), (1 / NEAR, "refer"), (1.5, ""), (2.0, "both"), (2 * NEAR, "both")],
+)
+def test_the_entry_decides_on_each_score_near_any_bound(
+    score: float, near: str, adverse: Any, refer: tuple[float, float] | None
+) -> None:
+    """Rounding flips a referral as it flips an approval: both ends of the band count, and the threshold."""
+    nothing: Any = None
+    asked = list[Any]()
+    by_entry = SimpleNamespace(decision="told by the entry")
+    entry: Any = SimpleNamespace(
+        scores=lambda _: np.array([score]), decide=lambda _, values: asked.extend(values) or [by_entry]
+    )
+    applicant = Applicant(entry, nothing, {}, {}, {}, nothing)
+    profile = DecisionProfile(output="y", threshold=2.0, adverse=adverse, refer=refer)
+    applicant.__dict__["profile"] = profile
+    is_near = near == "both" or (near == "refer" and refer is not None)
+    due = by_entry.decision if is_near else outcome_of(profile, score)
+    assert applicant.confirmed([{"x": 1}]) == [due]
+    assert asked == [{"x": 1}] * is_near
+
+
 def test_plans_are_in_the_order_of_their_refined_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change may become nearer than the candidate by which the search found it."""
     names, refined = ["a", "b", "c", "d"], [3.0, 1.0, 4.0, 2.0]
@@ -127,3 +158,10 @@ def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float],
     low, high = point.region
     assert low == least
     assert high == pytest.approx(2.0)
+
+
+def test_a_flip_behind_many_ties_is_tried_too() -> None:
+    near = np.array([True] * 7 + [False, True, False])
+    assert _tries(np.arange(10), near) == [0, 1, 2, 3, 7]
+    assert _tries(np.arange(7, 10), near) == [7]
+    assert _tries(np.arange(2), near) == [0, 1]

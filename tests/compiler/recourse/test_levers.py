@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rationale.recourse.levers import Lever, changed, round_up, within
+from rationale.recourse.levers import Lever, changed, fewest_digits, within
 from rationale.schema.profile import Action, KnockOut
 
 INF = math.inf
@@ -126,4 +126,4 @@ def test_features_move_by_the_sum_of_all_changes(
     ],
 )
 def test_the_number_of_the_fewest_digits(low: float, high: float, number: float) -> None:
-    assert round_up(np.array([low]), np.array([high]))[0] == pytest.approx(number)
+    assert fewest_digits(low, high) == pytest.approx(number)

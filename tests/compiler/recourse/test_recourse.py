@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,45 +59,6 @@ def whole() -> tuple[onnx.ModelProto, Compiled]:
     return model, compiled(model, EVERY)
 
 
-def cheapest(entry: Compiled, model: onnx.ModelProto, row: np.ndarray) -> float:
-    """Return the least cost of all changes of up to four features, one number for each cell."""
-    spreads = {s.feature: s for s in entry.manifest.references.spreads}
-    options = list[list[tuple[float, float]]]()
-    for i, name in enumerate(NAMES):
-        starts = np.asarray(entry.manifest.splits.get(name, ()), np.float32)
-        low, high = spreads[name].quantiles[0], spreads[name].quantiles[-1]
-        numbers = [*starts, *np.nextafter(starts, np.float32(-np.inf))]
-        numbers = [n for n in numbers if low <= n <= high]
-        cells: dict[int, tuple[float, float]] = {}
-        own = int(np.searchsorted(starts, row[i], "right"))
-        for number in numbers:
-            cost = abs(float(number) - float(row[i])) / (spreads[name].scale or 1.0)
-            cell = int(np.searchsorted(starts, number, "right"))
-            if cell != own and (cell not in cells or cost < cells[cell][0]):
-                cells[cell] = (cost, float(number))
-        options.append([(0.0, float(row[i])), *cells.values()])
-    every = list(product(*options))
-    costs = np.array([sum(cost for cost, _ in choice) for choice in every])
-    changed = np.array([[number for _, number in choice] for choice in every], np.float32)
-    few = np.array([sum(cost > 0 for cost, _ in choice) <= 4 for choice in every])
-    passes = few & (scores(model, changed) <= -1e-5)
-    return float(costs[passes].min()) if passes.any() else np.inf
-
-
-def test_the_cheapest_plan_is_as_cheap_as_brute_force_finds() -> None:
-    model, entry = whole()
-    ratios = []
-    for row in declined(entry, 12):
-        (found,) = entry.recourse(row[None])
-        due = cheapest(entry, model, row)
-        assert bool(found.plans) == np.isfinite(due)
-        if found.plans:
-            ratios.append(found.plans[0].cost / due)
-    assert len(ratios) > 5
-    assert np.median(ratios) < 1.02  # numbers with fewer digits cost at most 1% of a scale more
-    assert max(ratios) < 1.15
-
-
 def check_plans(entry: Compiled, row: np.ndarray, found: Recourse) -> None:
     """Each plan flips the decision, needs all its changes, and holds within its regions."""
     random = np.random.default_rng(0)
@@ -147,7 +107,7 @@ def test_flip_points_equal_an_exhaustive_scan() -> None:
             if name in points:
                 nearest = flips[np.abs(flips - row[i]).argmin()]
                 off = abs(points[name].value - row[i]) - abs(float(nearest) - row[i])
-                assert -1e-6 <= off <= 0.01 * (spreads[name].scale or 1.0) + 1e-6
+                assert abs(off) <= 1e-6
                 assert points[name].exact
 
 
@@ -199,7 +159,7 @@ def test_a_value_whose_score_is_the_threshold_flips() -> None:
         flips = [d.decision == "approve" for d in exact.decide(changed)]
         distances = np.abs(starts - row[0])[flips]
         found = {point.feature: point for point in exact.recourse(row[None])[0].flip_points}
-        assert abs(found["x0"].value - row[0]) <= distances.min() + 1e-2
+        assert abs(found["x0"].value - row[0]) <= distances.min() + 1e-6
 
 
 def test_the_order_of_the_features_does_not_matter() -> None:

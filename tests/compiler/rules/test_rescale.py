@@ -200,3 +200,21 @@ def test_a_factor_of_channels_goes_into_the_layers_behind(name: str) -> None:
     operators = planned(name)
     assert operators.count("absorbed") == 1
     assert not {"BatchNormalization", "Mul"} & set(operators)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["t = Less (a, limit) s = Where (t, b, masked)", "t = Greater (a, limit) s = Where (t, masked, b)"],
+)
+def test_a_choice_that_stays_is_explained_beside_an_infinite_branch(choice: str) -> None:
+    """A mask of attention chooses between a score and −∞, and takes the score whatever x."""
+    model = parsed(
+        f"""g (double[N, 2] x) => (double[N, 1] y) <int64[2] parts = {{1, 1}}> {{
+            a, b = Split <axis = 1> (x, parts) {choice} e = Exp (s) y = Add (e, a)
+        }}""",
+        {"limit": np.array([1e3]), "masked": np.array([-np.inf])},
+    )
+    references, x = np.array([[0.5, 0.1], [0.2, -0.3]]), np.array([[1.0, 0.7]])
+    got = run64(compile_model(model, DeepShap(references), targets=[0]).model, {"x": x})
+    gain = np.exp(0.7) - np.exp(references[:, 1]).mean()
+    np.testing.assert_allclose(got["x_attributions"][0, 0], [0.65, gain], atol=FUSED_64)

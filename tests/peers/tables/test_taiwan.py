@@ -134,7 +134,7 @@ def test_command_line(credit: Credit, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_deepshap_beside_shapley_values(credit: Credit) -> None:
-    """The figures of docs/methods.md."""
+    """The figures of docs/methods/deepshap.md."""
     case = credit.case
     compiled = compile_model(export(case, "torchscript"), DeepShap(case.references))
     subject = ExplainedModel(compiled, compiled.fit(case.x[:30]))

@@ -66,6 +66,22 @@ async def test_concurrent_rows_share_runs_and_stay_apart(
     assert not await backend.ready()
 
 
+async def test_the_runtime_is_recorded_when_an_entry_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sessions keep the kernels that they took."""
+    handmade.write_score(tmp_path)
+    entry = read_repository(tmp_path).entry("score")
+    backend = create_backend(Settings(repository=tmp_path, device="cpu"))
+    monkeypatch.setattr(embedded, "kernels_version", lambda: "9")
+    await backend.start([entry])
+    monkeypatch.setattr(embedded, "kernels_version", lambda: None)
+    assert backend.runtime(entry)["kernels"] == "9"
+    await backend.unload(entry)
+    assert "kernels" not in backend.runtime(entry)
+    await backend.stop()
+
+
 def test_cores_are_divided_by_instances(tmp_path: Path) -> None:
     for count, threads in ((1, 8), (3, 2), (20, 1)):
         folder = tmp_path / str(count)

@@ -16,6 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from rationale.errors import RepositoryError
 from rationale_service.engine.backends.triton import TritonBackend
 from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import ModelFailedError, NotReadyError
@@ -286,6 +287,58 @@ async def test_a_start_that_lacks_a_model_says_which(repository: Path) -> None:
         assert {entry.name for entry in missing} == {"pair", "typed"}
         assert all("did not load it within 0.1 s" in reason for reason in missing.values())
         await backend.stop()
+
+
+class Controlled:
+    """A Triton's client by which models are loaded and unloaded."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    async def load_model(self, name: str, **_: Any) -> None:
+        self.calls.append(("load", name))
+
+    async def unload_model(self, name: str, **_: Any) -> None:
+        self.calls.append(("unload", name))
+
+    async def is_model_ready(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
+def controlled(**options: Any) -> tuple[TritonBackend, Controlled]:
+    backend, client = TritonBackend("unused:1", 1, **options), Controlled()
+    vars(backend)["_connected"] = client
+    return backend, client
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_gateway_unloads_only_what_no_other_one_uses(typed: Entry, is_shared: bool) -> None:
+    backend, client = controlled(is_shared=is_shared)
+    await backend.load(typed)
+    await backend.unload(typed)
+    assert client.calls == [("load", typed.model), *([] if is_shared else [("unload", typed.model)])]
+
+
+async def test_a_model_answers_as_long_as_it_is_what_was_compiled(
+    typed: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that fails its proof is refused; once a repaired one proves itself, it answers again."""
+    backend, client = controlled()
+    fault: RepositoryError | None = None
+
+    async def prove(_: Entry) -> None:
+        if fault is not None:
+            raise fault
+
+    monkeypatch.setattr(backend, "_prove", prove)
+    for is_sound in (True, False, True, False, False, True):
+        fault = None if is_sound else RepositoryError("its answers differ")
+        with contextlib.nullcontext() if is_sound else pytest.raises(RepositoryError):
+            await backend.load(typed)
+        assert await backend.ready(typed) is is_sound
+        with contextlib.nullcontext() if is_sound else pytest.raises(NotReadyError):
+            backend.admit(typed)
+    assert client.calls.count(("unload", typed.model)) == 3
 
 
 async def test_before_the_start_nothing_is_ready() -> None:

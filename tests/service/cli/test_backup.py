@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rationale_service.cli.main import app
+from rationale_service.decisions.audit import ledger
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.state.state import State
 from tests.service import handmade, patient
 from tests.service.child import ready_line, serve
+from tests.service.decisions.audit.memory import MemoryStore
 
 INSTANCES = [dict(zip(handmade.FEATURES, row, strict=True)) for row in handmade.X.tolist()]
 
@@ -114,6 +116,13 @@ def test_a_trail_in_a_file_of_its_own(models: Path, tmp_path: Path, monkeypatch:
     assert "state/audit.sqlite3: the audit trail" in backup(models, tmp_path / "copy").stdout
     monkeypatch.setenv("RATIONALE_AUDIT", "off")
     assert "audit.sqlite3" not in backup(models, tmp_path / "without").stdout
+
+
+def test_a_trail_in_a_store_that_is_no_database(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "open_store", lambda _: MemoryStore())
+    assert "not copied: the audit trail" in backup(models, tmp_path / "copy").stdout
 
 
 def test_a_gateway_that_never_wrote_anything(repository: Path, tmp_path: Path) -> None:

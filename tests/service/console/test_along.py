@@ -104,6 +104,7 @@ def test_without_splits_quantiles_and_even_steps_are_looked_at() -> None:
         ([29250.002, 35800.004], False, 30_000, [-3, 30_000, 35800.004]),
         ([0.5, 50_000.0], False, 0.6, [-3, 0.6]),
         ([1.0000001, 1.0000002], False, 9, [-3, 1.0000001, 9]),
+        ([-3.0, 40_000.0], False, 5, [5, 40_000]),  # splits at the ends of the range
         ([0.0], False, None, [-3, 0]),
     ],
 )

@@ -190,6 +190,7 @@ def test_a_number_alone(demand: Demand) -> None:
             ("format.formatted(null)", "missing"),
             ("format.formatted(undefined)", "not given"),
             ("format.percent(0.97331)", "97.33%"),
+            ("[0.05, 0.97331, NaN].map((one) => format.percentInTable(one))", ["5.0%", "97.3%", "–"]),
             ("format.rest(-1.5e-8)", "−1.5e−8"),
         ]
     )

@@ -865,3 +865,32 @@ def test_reasons_of_a_person_may_have_codes(call: Call) -> None:
     lines = "R05: Late: twice\n\n It stays "
     found = call("console/reviews.js", "({reasonsOf}, lines) => reasonsOf(lines)", lines)
     assert found == [{"code": "R05", "text": "Late: twice"}, {"code": None, "text": "It stays"}]
+
+
+@pytest.mark.parametrize(
+    ("faults", "times", "expected"),
+    [
+        ([], 2, ["answer", []]),
+        ([[503, 3]], 2, ["answer", [3000]]),
+        ([[429, 1], [503, 2]], 2, ["answer", [1000, 2000]]),
+        ([[429, 1], [429, 1], [429, 1]], 2, [429, [1000, 1000]]),  # one try more than allowed
+        ([[429, None]], 2, [429, []]),  # the gateway does not say when
+        ([[503, None]], 2, [503, []]),
+        ([[500, 1]], 2, [500, []]),
+        ([[422, 1]], 2, [422, []]),
+    ],
+)
+def test_what_is_asked_again_when_the_gateway_says(
+    faults: list[list[int | None]], times: int, expected: list[Any]
+) -> None:
+    body = """
+    const waits = [];
+    globalThis.setTimeout = (go, milliseconds) => { waits.push(milliseconds); queueMicrotask(go); };
+    const ask = async () => {
+      const fault = given.faults.shift();
+      if (fault) throw new own.Problem(fault[0], "", "", { retryAfter: fault[1] });
+      return "answer";
+    };
+    return [await own.patiently(ask, { times: given.times }).catch((error) => error.status), waits];
+    """
+    assert in_node(["api.js"], body, {"faults": faults, "times": times}) == expected

@@ -20,7 +20,7 @@ from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.references import trees as of
 from tests.service import patient
-from tests.service.conftest import serving
+from tests.service.conftest import serving, with_hidden_trail
 from tests.service.decisions.decided import BANKRUPT, NETWORK, TABLE, WORDS
 from tests.service.decisions.test_grpc import decisions, request
 from tests.service.grpc_end import grpc_end, refused
@@ -196,15 +196,7 @@ def test_flip_points_alone_need_a_scope(folder: Path, tmp_path: Path) -> None:
 def test_inputs_that_are_not_shown_are_not_in_recourse_either(
     folder: Path, tmp_path: Path, kept: Any
 ) -> None:
-    key = tmp_path / "key"
-    key.write_text("k" * 44)
-    settings = Settings(
-        repository=folder,
-        state=tmp_path / "state",
-        audit_inputs=kept,
-        audit_key_file=key,
-        request_timeout_s=60,
-    )
+    settings = with_hidden_trail(folder, tmp_path, kept)
     with serving(create_app(settings, create_backend(settings))) as address:
         found = decide(f"http://{address}", "trees", recourse=True)
     ledger = open_ledger(settings)

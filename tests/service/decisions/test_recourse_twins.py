@@ -21,7 +21,7 @@ from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, rows
 from tests.service import patient
 from tests.service.child import ready_line, serve
-from tests.service.conftest import serving
+from tests.service.conftest import serving, with_hidden_trail
 from tests.service.decisions.audit.conftest import key_pair
 from tests.service.decisions.test_grpc import decisions, request
 from tests.service.decisions.test_recourse import ROWS, write_all
@@ -238,15 +238,7 @@ def id_in(text: str) -> str:
 def test_hidden_inputs_are_replayed_with_their_plans(
     folder: Path, tmp_path: Path, kept: Any, name: str
 ) -> None:
-    key = tmp_path / "key"
-    key.write_text("k" * 44)
-    settings = Settings(
-        repository=folder,
-        state=tmp_path / "state",
-        audit_inputs=kept,
-        audit_key_file=key,
-        request_timeout_s=60,
-    )
+    settings = with_hidden_trail(folder, tmp_path, kept)
     with serving(create_app(settings, create_backend(settings))) as address:
         found = decide(f"http://{address}", name)
     ledger, replayer, plans = open_ledger(settings), Replayer(settings), 0

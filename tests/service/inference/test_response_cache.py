@@ -118,6 +118,7 @@ def test_nothing_of_before_a_clear_comes_back(entry: Entry) -> None:
     assert answers.size == 0
     answers.keep(key, ANSWER)  # it was being computed meanwhile
     assert answers.find(place(answers, entry)) is None
+    assert answers.size == 0
 
 
 def test_what_is_kept_is_nobody_elses(entry: Entry) -> None:

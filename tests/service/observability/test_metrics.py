@@ -49,7 +49,7 @@ def test_labels_are_the_plain_model_and_the_verb(repository: Path) -> None:
 def test_each_app_has_its_own_numbers(repository: Path) -> None:
     entry = read_repository(repository).entries["score"]
     first, other = Metrics(), Metrics()
-    first.succeeded(labels_of(entry), 0.003, {})
+    first.time_answer(labels_of(entry), 0.003, {})
     name = "rationale_request_duration_seconds_count{model=score,verb=infer}"
     assert samples(first.exposition()[0].decode())[name] == 1
     assert name not in samples(other.exposition()[0].decode())
@@ -68,13 +68,13 @@ metrics = Metrics()
 of = metrics.of(entry)
 for observe in (of.batch_rows, of.gap):
     observe(0.5)
-metrics.succeeded(labels_of(entry), 0.5, {})
-metrics.succeeded(labels_of(entry, decides=True), 0.25, {})
-metrics.answered(labels_of(entry), "http", 200)
+metrics.time_answer(labels_of(entry), 0.5, {})
+metrics.time_answer(labels_of(entry, decides=True), 0.25, {})
+metrics.count_answer(labels_of(entry), "http", 200)
 metrics.in_flight.inc()
 metrics.ready.set(int(sys.argv[2]))
 metrics.cold_start_s.set(int(sys.argv[2]))
-metrics.drifted("score", 300, {"": 0.2, "debt": float(sys.argv[2])})
+metrics.set_drift("score", 300, {"": 0.2, "debt": float(sys.argv[2])})
 print(metrics.exposition()[0].decode())
 print("#", statistics_of(metrics, [entry])[0]["inference_stats"]["success"])
 """
@@ -117,14 +117,14 @@ def test_everything_that_can_be_counted(repository: Path) -> None:
     ):
         observe(value)
     explained = labels_of(entries["score_explain"])
-    metrics.succeeded(explained, 0.004, {})
-    metrics.answered(explained, "grpc", 200)
-    metrics.answered(labels_of(None), "http", 404)
-    metrics.rejected(labels_of(None), "unknown-model")
+    metrics.time_answer(explained, 0.004, {})
+    metrics.count_answer(explained, "grpc", 200)
+    metrics.count_answer(labels_of(None), "http", 404)
+    metrics.count_rejection(labels_of(None), "unknown-model")
     metrics.cache("answers").hit()
     metrics.cache("answers").miss()
-    metrics.compiled(12, "failed")
-    metrics.loaded(entries["score"], 0.2)
+    metrics.time_compile(12, "failed")
+    metrics.time_load(entries["score"], 0.2)
     metrics.in_flight.inc()
     metrics.loaded_explainers.set(2)
     page = samples(metrics.exposition()[0].decode())

@@ -113,6 +113,18 @@ async def test_where_requests_come_in_company_one_waits_for_the_delay() -> None:
     await queue.close()
 
 
+@pytest.mark.parametrize(("count", "waits_s"), [(2, 60), (3, 60), (4, 0), (8, 0)])
+async def test_a_batch_that_is_full_waits_for_no_more(count: int, waits_s: float) -> None:
+    """Of at most four rows, among requests that come in company."""
+    queue = queue_of(Doubler(), max_queue_delay_s=60)
+    for _ in range(3):
+        await asyncio.gather(*(queue.submit(rows(i), ["y"]) for i in range(4)))
+    start = asyncio.get_running_loop().time()
+    await asyncio.gather(*(queue.submit(rows(i), ["y"]) for i in range(count)))
+    assert asyncio.get_running_loop().time() - start == pytest.approx(waits_s, abs=0.5)
+    await queue.close()
+
+
 async def test_batches_never_exceed_the_limit_and_keep_order() -> None:
     run = Doubler()
     queue = queue_of(run)

@@ -69,12 +69,12 @@ def test_after_a_pause_one_call_is_the_test(monkeypatch: pytest.MonkeyPatch) -> 
     )
     circuit = Circuit(5, lambda: counted.append(1))
     assert [circuit.lets_through() for _ in range(3)] == [True] * 3
-    circuit.failed()
+    circuit.report_failure()
     for clock[0] in (0.0, 4.9):
         assert not circuit.lets_through()
     for clock[0] in (5.0, 10.0):  # nothing was reported of the first test
         assert [circuit.lets_through() for _ in range(3)] == [True, False, False]
-    circuit.answered()
+    circuit.report_answer()
     assert [circuit.lets_through() for _ in range(3)] == [True] * 3
     assert len(counted) == 1
 

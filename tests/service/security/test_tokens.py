@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hmac
+import itertools
 import json
 import math
 import socket
@@ -45,7 +46,9 @@ class Provider:
     published: list[str] = field(default_factory=list)
     fetches: int = 0
     answers: bool = True
-    uses: dict[str, str] = field(default_factory=dict)  # of a key, where that is not to sign
+    uses: dict[str, str | None] = field(
+        default_factory=dict
+    )  # of a key, where that is not to sign; None: not told
 
     def add(self, kid: str, key: Any) -> None:
         self.signing[kid] = key
@@ -57,9 +60,9 @@ class Provider:
             public = self.signing[kid].public_key()
             is_rsa = isinstance(public, rsa.RSAPublicKey)
             kind = jwt.algorithms.RSAAlgorithm if is_rsa else jwt.algorithms.ECAlgorithm
-            collected.append(
-                {**json.loads(kind.to_jwk(public)), "kid": kid, "use": self.uses.get(kid, "sig")}
-            )
+            use = self.uses.get(kid, "sig")
+            told = {} if use is None else {"use": use}
+            collected.append({**json.loads(kind.to_jwk(public)), "kid": kid, **told})
         return json.dumps({"keys": collected}).encode()
 
     def token(self, kid: str = "a", headers: dict[str, Any] | None = None, **claims: Any) -> str:
@@ -215,15 +218,27 @@ async def test_no_two_subjects_are_called_alike(provider: Provider) -> None:
 async def test_a_key_that_is_not_for_signing_signs_nothing(provider: Provider) -> None:
     """Whether the provider is asked for it or its keys are known."""
     provider.add("e", rsa.generate_private_key(65537, 2048))
-    provider.uses["e"] = "enc"
-    for order in (["e", "a"], ["a", "e"]):
+    provider.add("any", rsa.generate_private_key(65537, 2048))
+    provider.uses |= {"e": "enc", "any": None}  # a provider need not say what a key is for
+    for order in itertools.permutations(["e", "a", "any"]):
         issuer = TokenIssuer(settings(provider))
         for kid in order:
-            if kid == "a":
-                assert (await issuer.identify(provider.token("a"))).name == "jwt:scoring"
+            if kid != "e":
+                assert (await issuer.identify(provider.token(kid))).name == "jwt:scoring"
             else:
                 with pytest.raises(UnauthenticatedError, match="identity provider"):
                     await issuer.identify(provider.token("e"))
+
+
+@SESSION
+@pytest.mark.parametrize("use", ["sig", None])
+async def test_a_known_key_is_not_fetched_again(provider: Provider, use: str | None) -> None:
+    provider.uses["a"] = use
+    issuer = TokenIssuer(settings(provider))
+    before = provider.fetches
+    for _ in range(3):
+        assert (await issuer.identify(provider.token("a"))).name == "jwt:scoring"
+    assert provider.fetches == before + 1
 
 
 @SESSION

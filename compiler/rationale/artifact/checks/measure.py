@@ -19,6 +19,7 @@ from rationale.graph.runtime.session import (
     count_nodes,
     model_bytes,
     outline,
+    threads_of_few_runs,
     with_open_gate,
 )
 from rationale.lowering.precision import on_cpu
@@ -77,11 +78,12 @@ def measure(
         UnsupportedModelError: if the original model itself mixes the rows of a batch.
         CheckFailedError: if it has no finite answer on any probe row, or the combined graph does not run.
     """
-    comparable, halves = on_cpu(ir.from_proto(source))
+    model = ir.from_proto(source)
+    comparable, halves = on_cpu(model)
     graph = outline(combined)
     rows = max(len(p) for p in probes.values() if p.ndim)
     inputs = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
-    original, outputs = _run_original(comparable, inputs)
+    original, outputs = _run_original(source if comparable is model else comparable, inputs)
     runner = with_open_gate(run or Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
     answers = runner(probes) if most >= rows else _join_rows(singles)
@@ -117,14 +119,14 @@ def measure(
     return Measurement(measured, answers, runner, original)
 
 
-def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:
+def _run_original(model: onnx.ModelProto | ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:
     """Run the model as ONNX Runtime optimises it; return it with its answers.
 
     Raises:
         InvalidModelError: if it does not run; the text says whether the optimisation is at fault.
     """
     try:
-        original = Runner(model, users_model=True)
+        original = Runner(model, threads=threads_of_few_runs(model), users_model=True)
         return original, original(probes)
     except InvalidModelError as error:
         Runner(model, optimise=False, users_model=True)(probes)

@@ -22,8 +22,8 @@ from rationale.graph.nodes import graphs_of
 
 DOMAIN, NAME, PROGRAM = "rationale", "Fused", "program"
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-_REDUCTIONS = frozenset({"ReduceSum", "ReduceMean", "ReduceMax"})
-_OPERANDS = {
+_REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
+_OPERANDS = {  # kernels/src/operators.h computes the same
     op_type: count
     for count, op_types in {
         1: "Abs Cast Erf Exp Identity Log Neg Not Reciprocal Relu Sigmoid Sign Sqrt Tanh",
@@ -43,16 +43,21 @@ class _Chain:
 
     Attributes:
         nodes: the operators, the last one first.
+        read: the values that they read from outside.
         rows: the number of last axes of which a row consists; None if no operator works along rows.
     """
 
     dtype: ir.DataType
     dims: _Dims
     nodes: list[ir.Node] = field(default_factory=list)
+    read: set[ir.Value] = field(default_factory=set)
     rows: int | None = None
 
     def takes(self, node: ir.Node) -> bool:
         """Add an operator if its values fit the chain's; return whether they do."""
+        read = self.read - {node.outputs[0]} | set(_operands(node))
+        if len(self.nodes) == _MOST_INSTRUCTIONS or len(read) > _MOST_INPUTS:
+            return False
         dims = _dims(node.outputs[0])
         rows = None if dims == self.dims else self._row_axes(dims)
         if node.op_type in _REDUCTIONS:
@@ -63,6 +68,7 @@ class _Chain:
         if node.outputs[0].dtype not in (self.dtype, ir.DataType.BOOL):
             return False
         self.rows = self.rows if rows is None else rows
+        self.read = read
         self.nodes.append(node)
         return True
 
@@ -89,7 +95,7 @@ def fuse_chains(model: ir.Model, outputs: Collection[str]) -> None:
     for graph in _graphs(model.graph, forward):
         for chain in _chains(graph, forward):
             _replace(model, graph, chain)
-    if model.functions:
+    if any(domain == DOMAIN for domain, *_ in model.functions):
         model.graph.opset_imports[DOMAIN] = 1
 
 
@@ -116,11 +122,24 @@ def _graphs(graph: ir.Graph, forward: Collection[ir.Node]) -> Iterator[ir.Graph]
 
 
 def _chains(graph: ir.Graph, forward: Collection[ir.Node]) -> list[_Chain]:
-    """Return the chains of two or more operators. An operator joins the chain that alone reads its output."""
+    """Return the chains of two or more operators that read numbers of one type."""
+    apart = set(forward)
+    while True:
+        chains = _grown(graph, apart)
+        mixed = {
+            n for c in chains for n in c.nodes for v in _operands(n) if v in c.read and v.dtype != c.dtype
+        }
+        if not mixed:
+            return [chain for chain in chains if len(chain.nodes) > 1]
+        apart |= mixed
+
+
+def _grown(graph: ir.Graph, apart: Collection[ir.Node]) -> list[_Chain]:
+    """Return chains, of one operator or more. An operator joins the chain that alone reads its output."""
     chain_of: dict[ir.Node, _Chain] = {}
     chains: list[_Chain] = []
     for node in reversed(graph):
-        if node in forward or not _is_fusible(node):
+        if node in apart or not _is_fusible(node):
             continue
         output = node.outputs[0]
         readers = {id(chain_of.get(use.node)): chain_of.get(use.node) for use in output.uses()}
@@ -129,10 +148,10 @@ def _chains(graph: ir.Graph, forward: Collection[ir.Node]) -> list[_Chain]:
             dims = _dims(output)
             if output.dtype not in _FLOATS or dims is None or node.op_type in _REDUCTIONS:
                 continue
-            chain = _Chain(output.dtype, dims, [node])
+            chain = _Chain(output.dtype, dims, [node], set(_operands(node)))
             chains.append(chain)
         chain_of[node] = chain
-    return [chain for chain in chains if _is_worth_a_kernel(chain)]
+    return chains
 
 
 def _is_fusible(node: ir.Node) -> bool:
@@ -155,16 +174,6 @@ def _reduced_axes(node: ir.Node) -> int:
     rank = len(x.shape)
     numbers = sorted(int(a) % rank for a in constant.numpy())
     return len(numbers) if numbers == list(range(rank - len(numbers), rank)) else 0
-
-
-def _is_worth_a_kernel(chain: _Chain) -> bool:
-    inside = {node.outputs[0] for node in chain.nodes}
-    read = [v for node in chain.nodes for v in _operands(node) if v not in inside]
-    return (
-        1 < len(chain.nodes) <= _MOST_INSTRUCTIONS
-        and len(set(read)) <= _MOST_INPUTS
-        and all(v.dtype == chain.dtype for v in read)
-    )
 
 
 def _operands(node: ir.Node) -> Sequence[ir.Value]:

@@ -304,12 +304,12 @@ def _label(column: str, file: DecidedFile) -> LabelRates:
             "every row."
         )
     positive = max(values)
-    feared = [cell == positive for cell in cells]
+    is_positive = [cell == positive for cell in cells]
+    labels = list(zip(map(float, is_positive), file.rows, strict=True))
     by_outcome: dict[str, float | None] = {
-        outcome: _mean([float(f) for f, row in zip(feared, file.rows, strict=True) if row.outcome == outcome])
-        for outcome in OUTCOMES
+        outcome: _mean([label for label, row in labels if row.outcome == outcome]) for outcome in OUTCOMES
     }
-    return LabelRates(column, positive, mean(map(float, feared)), by_outcome)
+    return LabelRates(column, positive, mean(map(float, is_positive)), by_outcome)
 
 
 def _gaps(file: DecidedFile) -> Gaps:

@@ -16,7 +16,7 @@ from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.report import csv_of, json_of
 from rationale.pictures.figures import levels
 from rationale.pictures.markup import element, number_table, page
-from rationale.pictures.numbers import number
+from rationale.pictures.numbers import score_text
 
 DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
 PAGE = "report.html"
@@ -47,9 +47,8 @@ def _table(title: str, *columns: str) -> Table:
 
 def _outcomes(report: DecisionReport) -> Table:
     count = len(report.file.rows)
-    table = _table(
-        f"Decisions: {count:,} rows, threshold {number(profile_of(report.manifest).profile.threshold)}"
-    )
+    threshold = score_text(profile_of(report.manifest).profile.threshold, report.manifest.decides_share)
+    table = _table(f"Decisions: {count:,} rows, threshold {threshold}")
     table.add_column("")
     table.add_column("rows", justify="right")
     table.add_column("share", justify="right")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST_SIZES = 8192  # elements of a constant that may determine a shape, such as the parts of a Split
 SIZES_BYTES = 8 * MOST_SIZES  # constants up to this stay in the file: shape inference reads no others
 EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they take memory thrice
+SMALL_BYTES = 1 << 20  # weights up to this: for a few runs, threads take longer to start than they save
 MAPPED_BYTES = 50_000_000  # above this, a file beside the model that is mapped into memory avoids copies
 
 LOAD_ERRORS = (
@@ -241,6 +242,11 @@ def model_bytes(model: onnx.ModelProto | ir.Model) -> int:
     return _graph_bytes(model.graph)
 
 
+def threads_of_few_runs(model: onnx.ModelProto | ir.Model) -> int | None:
+    """Return the threads for a model that runs a few times: 1 for a small model, else None, all cores."""
+    return 1 if model_bytes(model) <= SMALL_BYTES else None
+
+
 def _graph_bytes(graph: onnx.GraphProto) -> int:
     inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
     return sum(_tensor_bytes(t) for t in graph.initializer) + sum(map(_graph_bytes, inner))
@@ -324,7 +330,9 @@ def with_open_gate(run: Run, model: onnx.ModelProto) -> Run:
 
 def count_nodes(model: onnx.ModelProto) -> int:
     """Return the number of nodes, also in subgraphs; a call counts as the nodes of its function."""
-    sizes = {(f.domain, f.name, f.overload): len(f.node) for f in model.functions}
+    sizes = {
+        (f.domain, f.name, f.overload): sum(n.op_type != "Constant" for n in f.node) for f in model.functions
+    }
 
     def count(graph: onnx.GraphProto) -> int:
         inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))

@@ -271,7 +271,7 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
     An unknown operator is accepted: the compiler lists it with all others without a rule. So is an operator
     that has only GPU kernels and that the compiler rewrites.
     """
-    run = partial(Runner, optimise=False, users_model=True)
+    run = partial(Runner, optimise=False, threads=1, users_model=True)
     try:
         run(proto)
     except InvalidModelError as error:

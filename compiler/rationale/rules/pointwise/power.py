@@ -101,11 +101,14 @@ def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
 @rule("Pow", kind=POINTWISE)
 def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
     """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹, for a root finite at 0: a power before it has the derivative 0."""
-    root = all(0 < exponent < 1 for exponent in exponents(n))
+    distinct = exponents(n)
     power = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype))
 
     def pow_pullback(m: Tensor) -> Tensor:
-        base = op.Max(x, tiny(x)) if root else x
+        base = x
+        if any(0 < exponent < 1 for exponent in distinct):
+            is_root = op.And(op.Greater(power, 0.0), op.Less(power, 1.0))
+            base = op.Max(x, tiny(x)) if len(distinct) == 1 else op.Where(is_root, op.Max(x, tiny(x)), x)
         return op.Mul(m, op.Mul(op.Pow(base, op.Sub(power, 1.0)), power))
 
     return op.Pow(x, n), (pow_pullback, None)

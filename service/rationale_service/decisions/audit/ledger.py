@@ -55,11 +55,16 @@ def open_ledger(settings: Settings, *, is_made: bool = False) -> "Ledger":
         UnknownResourceError: if the trail is off.
         InvalidOptionError: if its URL or key file is invalid, or a library for them is missing.
     """
-    place = place_of(settings)
-    if place is None:
+    store = open_store(settings, is_made=is_made)
+    if store is None:
         raise UnknownResourceError("there is no audit trail: RATIONALE_AUDIT is off")
-    inputs = InputCodec(settings.audit_inputs, settings.audit_key_file)
-    return Ledger(SqlStore(place, is_made=is_made), inputs)
+    return Ledger(store, InputCodec(settings.audit_inputs, settings.audit_key_file))
+
+
+def open_store(settings: Settings, *, is_made: bool = False) -> AuditStore | None:
+    """Return the store of the trail of these settings; None without a trail. Arguments as `open_ledger`."""
+    place = place_of(settings)
+    return None if place is None else SqlStore(place, is_made=is_made)
 
 
 class Ledger:

@@ -150,15 +150,15 @@ class DatabaseTrail:
     def _watch(self) -> None:
         while not self._stopping.wait(_WATCH_S):
             if self._stuck_s:
-                self._outage.begin(self._hangs(), 0)
+                self._outage.begin(self._hang_message(), 0)
 
-    def _hangs(self) -> str:
+    def _hang_message(self) -> str:
         return f"the audit trail has not answered for {self._stuck_s:.0f} s"
 
     def _check_not_stuck(self) -> None:
         if self._stuck_s:
             with self._refusing(1):
-                raise StateUnavailableError(self._hangs())
+                raise StateUnavailableError(self._hang_message())
 
     @contextlib.contextmanager
     def _busy(self) -> Iterator[None]:
@@ -286,7 +286,7 @@ class DatabaseTrail:
             return
         self._models |= waiting.keys()
         for model in self._models:
-            self._metrics.waiting_reviews(model, *waiting.get(model, (0, 0)))
+            self._metrics.set_waiting_reviews(model, *waiting.get(model, (0, 0)))
 
     def _prune(self) -> float:
         """Prune old rows; return the seconds until the next pruning.

@@ -100,7 +100,7 @@ class OnnxRuntimeBackend:
         warmed = await asyncio.to_thread(load_warmed, entry, self._sessions_of(entry), self._devices)
         size = entry.max_queue_size or self._max_queue_size
         self._loaded[entry] = _RunningEntry(entry, warmed, self._metrics.of(entry), size, self._budget)
-        self._metrics.loaded(entry, time.monotonic() - began_s)
+        self._metrics.time_load(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
         loaded = self._loaded.pop(entry, None)
@@ -118,7 +118,8 @@ class OnnxRuntimeBackend:
         return tuple(sorted(devices))
 
     def runtime(self, entry: Entry) -> dict[str, Any]:
-        return runtime(entry, self._devices.cores, self.devices(entry))
+        loaded = self._loaded.get(entry)
+        return runtime(entry, self._devices.cores, ()) if loaded is None else loaded.runtime
 
     def drift(self, entry: Entry) -> float | None:
         loaded = self._loaded.get(entry)
@@ -179,6 +180,7 @@ class _RunningEntry:
         sessions = warmed.sessions
         self.sessions = sessions
         self.drift = warmed.drift
+        self.runtime = runtime(entry, budget.cores, sorted(set(sessions.devices)))
         self._entry = entry
         self._metrics = metrics
         # Times are the calling thread's CPU seconds, which a busy machine does not prolong. On a GPU: the

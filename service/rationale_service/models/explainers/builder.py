@@ -230,7 +230,7 @@ class ArtifactBuilder:
             await to_its_end(asyncio.to_thread(self._artifacts.publish, folder / name))
             outcome = "ready"
         finally:
-            self._metrics.compiled(time.monotonic() - started_s, outcome)
+            self._metrics.time_compile(time.monotonic() - started_s, outcome)
             await to_its_end(asyncio.to_thread(self._artifacts.discard, folder))
         return artifact
 

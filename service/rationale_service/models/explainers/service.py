@@ -118,7 +118,7 @@ class Explainers:
     # --- the repository -----------------------------------------------------------------------------------
 
     async def take_up(self, repository: ModelRegistry) -> None:
-        """Adopt the repository's entries; make explainers of changed models anew."""
+        """Adopt the repository's entries; compile explainers of changed models again."""
         before = self.store.base.entries
         models = {record.model for record in self.store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
@@ -140,7 +140,7 @@ class Explainers:
     async def _rebase(
         self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]
     ) -> list[ExplainerRecord]:
-        """Adopt the repository; return the former records of explainers that are made anew."""
+        """Adopt the repository; return the former records of explainers that are compiled again."""
         renewed = {}
         for record in [record for record in self.store.records.values() if record.model in changed]:
             retried = replace(record, stage=Stage.QUEUED) if record.stage is Stage.FAILED else record
@@ -151,7 +151,7 @@ class Explainers:
         try:
             if renewed:
                 await self.store.write([*renewed.values()])
-        except ServiceError as error:  # the next start makes them anew again
+        except ServiceError as error:  # the next start compiles them again
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
@@ -569,7 +569,7 @@ class Explainers:
                 if self.store.in_use(digest) or digest not in self.store.artifacts:
                     return
                 if await to_its_end(asyncio.to_thread(self._state.take, lease_of(digest))) is None:
-                    return  # another process makes it anew, or deletes it
+                    return  # another process compiles it again, or deletes it
                 try:
                     await self.sync.adopt_changes()
                     if not self.store.in_use(digest) and digest in self.store.artifacts:

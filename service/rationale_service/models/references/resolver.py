@@ -327,7 +327,7 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
     if space := manifest.method.options.get("space"):  # chosen by a decision profile if not by the request
         options["space"] = space
     if not options.keys() <= MethodOptions.model_fields.keys():
-        raise InvalidInputError(f"{manifest.method.name} cannot be made anew with other references")
+        raise InvalidInputError(f"{manifest.method.name} cannot be compiled again with other references")
     names = request.features
     alone = next(iter(names.values())) if isinstance(names, dict) and len(manifest.explained) == 1 else names
     return ExplainerSpec(

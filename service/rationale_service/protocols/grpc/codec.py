@@ -19,7 +19,7 @@ from rationale_service.engine.request import (
     check_parameters,
     ids_of,
     name_of,
-    note_twice,
+    note_duplicate,
     timeout_of,
 )
 from rationale_service.errors import InvalidInputError, MalformedError
@@ -114,7 +114,7 @@ def inputs_of(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
     for i, tensor in enumerate(message.inputs):
         name = tensor.name
         if name in arrays:
-            note_twice(name, faults)
+            note_duplicate(name, faults)
         try:
             arrays[name] = _decode(name, tensor, raw[i] if raw else None)
         except (InvalidInputError, MalformedError) as fault:

@@ -23,7 +23,7 @@ from rationale_service.engine.request import (
     check_parameters,
     ids_of,
     name_of,
-    note_twice,
+    note_duplicate,
     timeout_of,
 )
 from rationale_service.errors import InvalidInputError, MalformedError, NotOfferedError
@@ -324,7 +324,7 @@ def _decode_inputs(tensors: Sequence[InputTensor], raw: memoryview, faults: Faul
     for tensor in tensors:
         name = tensor.name
         if name in arrays:
-            note_twice(name, faults)
+            note_duplicate(name, faults)
         size = _binary_size(tensor, raw[offset:], faults)
         bytes_of_tensor = None if size is None else raw[offset : offset + size]
         offset += size or 0

@@ -24,6 +24,7 @@ BEFORE = "2024-06"
 def pruned(database: SqlStore, before: str = BEFORE) -> int:
     count = 0
     while actual := database.prune(before):
+        assert actual <= sql._PRUNED_AT_ONCE, "decisions wait for as many rows"
         count += actual
     return count
 

@@ -14,12 +14,13 @@ from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
 from rationale_service.decisions.audit.rows import ChainHead, InputCodec, Row, checkpoint_of
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.store import AuditStore, DuplicateError
+from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.memory import MemoryStore
 from tests.service.decisions.audit.postgres import Postgres
+from tests.service.decisions.test_cases import case_of
 
 OLD, BEFORE = "2024-01-01T00:00:00.000000+00:00", "2024-06"
 Make = Callable[[pytest.FixtureRequest, Path], AuditStore]
@@ -186,6 +187,29 @@ def test_pruning_stops_at_the_first_that_is_not_older(store: AuditStore) -> None
     assert checkpoint is not None
     assert checkpoint_of(rows[1]).items() <= checkpoint.items()
     assert not store.erase(rows[0]["id"], OLD, "signature")  # its key went along
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["refer"],
+        ["decline"],
+        ["decline", "contest"],
+        ["refer", "contest", "judged"],
+        ["decline", "contest", "corrected to refer"],  # a review that waits for another one
+        ["refer", "corrected to refer", "corrected"],
+        ["decline", "judged", "contest"],
+    ],
+    ids="-".join,
+)
+def test_what_waits_for_a_review_is_what_its_case_says(store: AuditStore, names: list[str]) -> None:
+    case, now = case_of(*names), "2026-12-02T12"
+    store.append(rows_of(*case.events), {})
+    due = [event.review_by or "" for event in case.waiting]
+    late = sum(review_by < now for review_by in due)
+    assert store.waiting(now) == ({"credit": (len(due), late)} if due else {})
+    waiting = store.latest(DecisionQuery(is_open=True))
+    assert ids(waiting)[::-1] == [event.id for event in case.waiting]
 
 
 def test_an_erasure_is_recorded_once(store: AuditStore) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from rationale.errors import ExtensionError, InvalidOptionError
-from rationale.extensions import LRP_RULES, InstalledExtension, installed
+from rationale.extensions import LRP_RULES, InstalledExtension, extensions_of
 from rationale.methods.propagation.lrp.rules import NAME, RULES, Group, RelevanceRule, is_built_in
 from rationale.schema.manifest import Extension
 
@@ -19,7 +19,7 @@ def find_rule_class(name: str) -> type[RelevanceRule]:
         InvalidOptionError: if there is no such name; the message lists all names.
         ExtensionError: if a package's class is no rule, has the name of another, or fails to import.
     """
-    extensions = installed(LRP_RULES)
+    extensions = extensions_of(LRP_RULES)
     matches = [extension for extension in extensions if extension.point.name == name]
     declared = RULES.get(name)
     if not matches:
@@ -79,7 +79,7 @@ def origins(rules: Iterable[RelevanceRule]) -> tuple[Extension, ...]:
 
 
 def _origin(cls: type[RelevanceRule]) -> Extension:
-    for extension in installed(LRP_RULES):
+    for extension in extensions_of(LRP_RULES):
         if extension.point.name == cls.name and extension.load() is cls:
             return extension.recorded
     value = f"{cls.__module__}:{cls.__qualname__}"

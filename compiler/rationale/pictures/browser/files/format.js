@@ -67,3 +67,6 @@ const exponent = (value, places = 1) => (Number.isFinite(value) ? value.toExpone
 function grouped(value, places) {
   return value.toLocaleString("en", { ...places, signDisplay: "negative" }).replace("-", MINUS);
 }
+
+/** A share in a column of a table: one decimal, so that figures stand below each other. */
+export const percentInTable = writers([0.1], [], true).value;

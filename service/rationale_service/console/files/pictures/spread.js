@@ -1,7 +1,7 @@
 // How a feature is spread over references, with the row in it: numbers as a histogram, words as shares.
 
 import { h, svg } from "../dom.js";
-import { formatted, writers } from "../format.js";
+import { formatted, percentInTable } from "../format.js";
 
 const WIDTH = 280;
 const HEIGHT = 96;
@@ -9,7 +9,6 @@ const BASE = 76;
 const EDGE = 8;
 const BINS = 28;
 const MOST_WORDS = 8;
-const percent = writers([0.1], [], true).value;
 
 /** spreads: one or two of the same feature ({quantiles} or {categories}); value: the row's, or undefined. */
 export function drawSpread(name, spreads, value, write = formatted) {
@@ -90,7 +89,7 @@ function drawWords(spreads, value) {
         { class: word === value ? "now" : null },
         h("span", { class: "name" }, formatted(word), word === value && h("span", { class: "unseen" }, " (the row's)")),
         h("span", { class: "track" }, shares.map((each, i) => spreads[i] && h("span", { class: i ? "bar second" : "bar", style: { width: `${(each.get(word) ?? 0) * 100}%` } }))),
-        h("span", { class: "number" }, shares.filter((_, i) => spreads[i]).map((each) => percent(each.get(word) ?? 0)).join(" / ")),
+        h("span", { class: "number" }, shares.filter((_, i) => spreads[i]).map((each) => percentInTable(each.get(word) ?? 0)).join(" / ")),
       ),
     ),
   );

@@ -2,7 +2,7 @@
 
 import { fill, h } from "../../dom.js";
 import { numberEntry } from "../../entry.js";
-import { number, percent, writers } from "../../format.js";
+import { number, percentInTable, writers } from "../../format.js";
 import { outcomeOf } from "../../outcome.js";
 import { redrawn } from "../../pictures/canvas.js";
 import { drawRates } from "../../pictures/rates.js";
@@ -112,7 +112,7 @@ export function makeOutcomes(portfolio, { signal }) {
     shown.textContent = score(threshold);
     slider.setAttribute("aria-valuetext", score(threshold));
     const costs = { bad: costBad.read() ?? NaN, good: costGood.read() ?? NaN };
-    const interval = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
+    const interval = (each) => [percentInTable(each.share), h("small", {}, ` ${percentInTable(each.low)} to ${percentInTable(each.high)}`)];
     fill(
       table,
       h(
@@ -178,8 +178,8 @@ export function makeOutcomes(portfolio, { signal }) {
               h("th", { scope: "row" }, portfolio.titleOf(each.column)),
               h("td", {}, portfolio.valueOf(each.column, each.label)),
               h("td", { class: "number" }, each.n.toLocaleString("en")),
-              h("td", { class: "number" }, percent(each.score)),
-              h("td", { class: "number" }, percent(each.outcome)),
+              h("td", { class: "number" }, percentInTable(each.score)),
+              h("td", { class: "number" }, percentInTable(each.outcome)),
               h("td", { class: "number" }, points(each.mean), h("small", {}, ` ${points(each.low)} to ${points(each.high)}`)),
             ),
           ),

@@ -1,7 +1,7 @@
 // How good the scores are, where outcomes are known: ROC, calibration, and what the threshold makes of them.
 
 import { fill, h } from "../../dom.js";
-import { number, percent } from "../../format.js";
+import { number, percent, percentInTable } from "../../format.js";
 import { drawSquare } from "../../pictures/square.js";
 import { calibration, rate, roc } from "../outcomes.js";
 
@@ -31,7 +31,7 @@ export function makeQuality() {
           h("p", { class: "quiet" }, "Tenths of the rows by their scores, with Wilson’s intervals of 95%. On the diagonal scores are what happens.")),
     ); // prettier-ignore
     const kinds = Object.keys(OUTCOMES).filter((kind) => kind !== "refer" || rule.refer);
-    const cell = (count, of) => h("td", { class: "number" }, count.toLocaleString("en"), h("small", {}, of ? ` ${percent(count / of)}` : ""));
+    const cell = (count, of) => h("td", { class: "number" }, count.toLocaleString("en"), h("small", {}, of ? ` ${percentInTable(count / of)}` : ""));
     const line = (name, of, own) => h("tr", {}, h("th", { scope: "row" }, name), kinds.map((kind) => cell(own(kind), of)), h("td", { class: "number" }, of.toLocaleString("en")));
     fill(
       table,
