@@ -1,4 +1,4 @@
-"""skorch: the torch module of a fitted net, with the nonlinearity that its predictions pass through."""
+"""skorch and Keras on torch: the torch module that answers as a model predicts."""
 
 from typing import Any
 
@@ -31,3 +31,21 @@ class NeuralNet(torch.nn.Module):
         answer = self.module(x)
         first = answer[0] if isinstance(answer, tuple) else answer  # as skorch's predict_proba takes it
         return self.nonlinearity(first)
+
+
+class KerasModel(torch.nn.Module):
+    """A Keras model on the torch backend, as it predicts; its one input is `x`."""
+
+    __module__ = "keras"  # the name in its parity
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        if len(model.inputs) != 1:
+            raise InvalidModelError(
+                f"the Keras model has {len(model.inputs)} inputs: write it by model.export('model.onnx', "
+                "format='onnx'), and compile that file."
+            )
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.model(x, training=False)

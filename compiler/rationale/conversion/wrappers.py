@@ -10,6 +10,8 @@ _HOLDS = {  # the attribute that holds the fitted model, by a class or its base
     "sklearn.semi_supervised._self_training.SelfTrainingClassifier": "estimator_",
 }
 _NETWORK = "skorch.net.NeuralNet"
+_KERAS_ON_TORCH = "keras.src.backend.torch.layer.TorchLayer"  # such models are modules of torch
+_KERAS_MODEL = "keras.src.models.model.Model"
 _KERAS = "Write it as ONNX by Keras 3, model.export('model.onnx', format='onnx'), and compile that file"
 _PMML = (
     "There is no exporter of PMML to ONNX: give the fitted model that the PMML was written from, or write "
@@ -44,11 +46,16 @@ def unwrapped(model: Any) -> Any:
                 f"{_name(model)} holds no fitted model ({attribute}): fit it, a search with refit=True."
             )
         model = getattr(model, attribute)
-    if _NETWORK not in _kinds(model):
-        return model
-    from rationale.conversion.networks import network_of
+    kinds = _kinds(model)
+    if _NETWORK in kinds:
+        from rationale.conversion.networks import network_of
 
-    return network_of(model)
+        return network_of(model)
+    if _KERAS_MODEL in kinds and _KERAS_ON_TORCH in kinds:
+        from rationale.conversion.networks import KerasModel
+
+        return KerasModel(model)
+    return model
 
 
 def exporter(model: object) -> str | None:
