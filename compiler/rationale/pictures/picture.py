@@ -144,7 +144,7 @@ def _starts(manifest: Manifest) -> Iterator[Element]:
     """Draw the base values, or with a decision profile its thresholds."""
     bases = manifest.references.base_value if manifest.references else None
     if manifest.decision is not None:
-        explains_score = manifest.explained_output == manifest.decision.profile.output
+        explains_score = manifest.explained_output == manifest.decision.profile.tensor
         base = bases[0] if bases and explains_score else None
         yield thresholds(manifest.decision, base, is_share=manifest.decides_share)
     elif bases and len(bases) > 1 and manifest.targets != "predicted":

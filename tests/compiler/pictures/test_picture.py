@@ -197,6 +197,21 @@ def test_a_decision_has_its_thresholds() -> None:
     }
 
 
+def test_the_base_value_stands_among_the_thresholds_of_an_element() -> None:
+    """A classifier's score is one element of its probabilities."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    x = rows(60, 3)
+    model = HistGradientBoostingClassifier(max_iter=3).fit(x.astype(np.float64), x[:, 0] > 0)
+    names = list("abc")
+    profile = {"output": "probabilities[1]", "threshold": 0.5, "adverse": "above", "max_reasons": 2}
+    profile |= {"features": {n: {"reason": n} for n in names}, "reasons": {n: f"reason {n}" for n in names}}
+    compiled = compile_model(model, TreeShap(x[:10]), decision=profile, feature_names=names)
+    assert compiled.manifest.references is not None
+    (base,) = compiled.manifest.references.base_value
+    assert dict(Page(compiled._repr_html_()).rows())["base value"] == f"{base:.2%}"
+
+
 def test_a_fitted_model_says_how_far_it_is_from_its_own(table: Compiled) -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
