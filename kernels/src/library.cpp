@@ -1,4 +1,5 @@
-// The operator rationale:Fused: a chain of elementwise operators, computed in one pass over memory.
+// The operator rationale:Fused0, which is also Fused1 and so on: a chain of elementwise operators, computed in one pass
+// over memory. A file has a function of its own for each chain, and functions need different names.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int64_t BLOCK_BYTES = 4096;        // of each value that a thread works on: they stay in its cache
 constexpr double TASK_NANOSECONDS = 20'000;  // work that is worth a thread
+constexpr int MOST_CHAINS = 64;              // different ones of a file; fused.py makes no more
 
 // An error that ONNX Runtime returned.
 struct Failure {
@@ -35,6 +37,7 @@ Compute<T> fastest() {
 
 struct Operator : OrtCustomOp {
   ElementType type;
+  std::string name;
 };
 
 struct Kernel {
@@ -189,11 +192,12 @@ std::string program_of(const OrtApi& api, const OrtKernelInfo* info) {
   return program.c_str();  // without the zero at its end
 }
 
-Operator make_operator(ElementType type) {
+Operator make_operator(ElementType type, int number) {
   Operator op{};
   op.version = CUSTOM_OP_VERSION;
   op.type = type;
-  op.GetName = [](const OrtCustomOp*) { return "Fused"; };
+  op.name = "Fused" + std::to_string(number);
+  op.GetName = [](const OrtCustomOp* self) { return static_cast<const Operator*>(self)->name.c_str(); };
   op.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
   op.GetInputTypeCount = [](const OrtCustomOp*) { return size_t{1}; };
   op.GetOutputTypeCount = op.GetInputTypeCount;
@@ -225,9 +229,17 @@ Operator make_operator(ElementType type) {
   return op;
 }
 
-// Returns the domain with the operator, one for each ONNX Runtime in this process: sessions share it.
+std::vector<Operator> make_operators() {
+  std::vector<Operator> operators;
+  for (int number = 0; number < MOST_CHAINS; ++number) {
+    for (ElementType type : {FLOAT, DOUBLE}) operators.push_back(make_operator(type, number));
+  }
+  return operators;
+}
+
+// Returns the domain with the operators, one for each ONNX Runtime in this process: sessions share it.
 OrtCustomOpDomain* domain_of(const OrtApi& api) {
-  static const Operator of_float = make_operator(FLOAT), of_double = make_operator(DOUBLE);
+  static const std::vector<Operator> operators = make_operators();
   static std::mutex mutex;
   static std::map<const OrtApi*, OrtCustomOpDomain*> domains;
   std::lock_guard<std::mutex> lock(mutex);
@@ -235,8 +247,7 @@ OrtCustomOpDomain* domain_of(const OrtApi& api) {
   if (!domain) {
     OrtCustomOpDomain* made;
     demand(api.create_domain("rationale", &made));
-    demand(api.add_operator(made, &of_float));
-    demand(api.add_operator(made, &of_double));
+    for (const Operator& each : operators) demand(api.add_operator(made, &each));
     domain = made;
   }
   return domain;

@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artifact.finishing.fused import NAME
+from rationale.artifact.finishing.fused import DOMAIN
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.fused_library import library
@@ -88,7 +88,7 @@ def _make_unreadable(entry: Path) -> None:
     """Change the programs of an entry's chains, and leave out its warm-up, which would fail."""
     path = entry / "1" / "model.onnx"
     model = onnx.load(path)
-    chains = [node for node in model.graph.node if node.op_type == NAME]
+    chains = [node for node in model.graph.node if node.domain == DOMAIN]
     assert chains
     for node in chains:
         node.attribute[0].s = b"Nonsense 0"

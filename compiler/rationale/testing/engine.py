@@ -10,11 +10,9 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from rationale.artifact.finishing.fused import DOMAIN
 from rationale.errors import InvalidModelError
 from rationale.graph.runtime.session import ModelFile
 
@@ -45,9 +43,7 @@ def by_onnx(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None, /
 ) -> Rows:
     """Run a model in ONNX's reference evaluator, in the model's own number types."""
-    is_fused = any(f.domain == DOMAIN for f in model.functions)
-    plain = inline_local_functions(model) if is_fused else model  # the evaluator knows no overloads
-    evaluator = ReferenceEvaluator(_with_defaults(plain), new_ops=[Erf])
+    evaluator = ReferenceEvaluator(_with_defaults(model), new_ops=[Erf])
     names = list(outputs or evaluator.output_names)
     with np.errstate(all="ignore"):  # infinities are part of a graph's arithmetic
         return dict(zip(names, evaluator.run(names, dict(inputs)), strict=True))

@@ -68,10 +68,9 @@ def model(program: str, inputs: int, dtype: Any) -> onnx.ModelProto:
         nodes.append(helper.make_node(op_type, names, [values[-1]], **attributes))
     opset = helper.make_opsetid("", 18)
     function = helper.make_function(
-        DOMAIN, NAME, values[:inputs], [values[-1]], nodes, [opset], attributes=[PROGRAM]
+        DOMAIN, f"{NAME}0", values[:inputs], [values[-1]], nodes, [opset], attributes=[PROGRAM]
     )
-    call = helper.make_node(NAME, values[:inputs], ["y"], domain=DOMAIN, **{PROGRAM: program})
-    function.overload = call.overload = "one"
+    call = helper.make_node(f"{NAME}0", values[:inputs], ["y"], domain=DOMAIN, **{PROGRAM: program})
     edges = [helper.make_tensor_value_info(name, kind, None) for name in (*values[:inputs], "y")]
     graph = helper.make_graph([call], "chain", edges[:-1], edges[-1:])
     imports = [opset, helper.make_opsetid(DOMAIN, 1)]

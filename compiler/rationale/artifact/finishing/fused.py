@@ -1,9 +1,10 @@
 """Chains of elementwise operators as functions of the file, which one kernel computes in one pass.
 
 ONNX Runtime fuses no such chains on a CPU: each operator is a trip through memory. Each chain becomes a call
-of `rationale:Fused`, with its operators as the body of a function of the file. A runtime inlines functions,
-and then runs the graph as it was. The optional library `rationale-kernels` registers an operator of that
-name, which ONNX Runtime takes instead: it reads the chain from the call's attribute `program`.
+of `rationale:Fused0`, `Fused1` and so on, a function of the file whose body has the chain's operators. A
+runtime inlines functions, and then runs the graph as it was. The optional library `rationale-kernels`
+registers one operator under all of these names, which ONNX Runtime takes instead: it reads the chain from
+the call's attribute `program`.
 
 A program is a text of instructions, separated by ";". Values have numbers: first the call's inputs, then one
 for each instruction, and the last is the output. "Mul 0 3" multiplies two of them. A chain may work along
@@ -11,7 +12,6 @@ rows, the last axes of its output: "rows 2;" says how many, "r.Mul 1 4" computes
 "ReduceSum 5" adds up a row. Everything else broadcasts. See docs/adr/0053-fused-chains.md.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +34,7 @@ _OPERANDS = {  # kernels/src/operators.h computes the same
 }
 _MOST_INPUTS = 24
 _MOST_INSTRUCTIONS = 96
+_MOST_CHAINS = 64  # different ones; kernels/src/library.cpp has as many names
 _Dims = tuple[object, ...]
 
 
@@ -92,10 +93,11 @@ def fuse_chains(model: ir.Model, outputs: Collection[str]) -> None:
         outputs: the model's own outputs. ONNX Runtime fuses what they need by itself, so it stays.
     """
     forward = _needed_by(model.graph, outputs)
+    names: dict[str, str] = {}
     for graph in _graphs(model.graph, forward):
         for chain in _chains(graph, forward):
-            _replace(model, graph, chain)
-    if any(domain == DOMAIN for domain, *_ in model.functions):
+            _replace(model, graph, chain, names)
+    if names:
         model.graph.opset_imports[DOMAIN] = 1
 
 
@@ -182,17 +184,24 @@ def _operands(node: ir.Node) -> Sequence[ir.Value]:
     return inputs[:1] if node.op_type in _REDUCTIONS else inputs
 
 
-def _replace(model: ir.Model, graph: ir.Graph, chain: _Chain) -> None:
-    """Put a call in the place of a chain."""
+def _replace(model: ir.Model, graph: ir.Graph, chain: _Chain, names: dict[str, str]) -> None:
+    """Put a call in the place of a chain, unless all names are taken.
+
+    Args:
+        names: names of the functions, by dtype and program; a new one is added.
+    """
     nodes, last = chain.nodes[::-1], chain.nodes[0]
     inside = {node.outputs[0] for node in nodes}
     inputs = list(dict.fromkeys(v for node in nodes for v in _operands(node) if v not in inside))
     program = _program(chain, nodes, inputs)
-    key = hashlib.sha256(f"{chain.dtype.name};{program}".encode()).hexdigest()[:12]
-    if (DOMAIN, NAME, key) not in model.functions:
-        model.functions[DOMAIN, NAME, key] = _function(model, nodes, inputs, key)
+    key = f"{chain.dtype.name};{program}"
+    if key not in names:
+        if len(names) == _MOST_CHAINS:
+            return
+        names[key] = f"{NAME}{len(names)}"
+        model.functions[DOMAIN, names[key], ""] = _function(model, nodes, inputs, names[key])
     call = ir.Node(
-        DOMAIN, NAME, inputs, [ir.AttrString(PROGRAM, program)], overload=key, num_outputs=1, name=last.name
+        DOMAIN, names[key], inputs, [ir.AttrString(PROGRAM, program)], num_outputs=1, name=last.name
     )
     old, new = last.outputs[0], call.outputs[0]
     graph.insert_before(last, call)
@@ -214,7 +223,9 @@ def _program(chain: _Chain, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]
     return ";".join(steps)
 
 
-def _function(model: ir.Model, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], key: str) -> ir.Function:
+def _function(
+    model: ir.Model, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], name: str
+) -> ir.Function:
     """Return the function of a chain: copies of its operators, which read nothing from outside."""
     opsets = {"": model.graph.opset_imports[""]}
     values = {v: ir.Value(name=f"x{i}") for i, v in enumerate(inputs)}
@@ -231,10 +242,10 @@ def _function(model: ir.Model, nodes: Sequence[ir.Node], inputs: Sequence[ir.Val
         values[node.outputs[0]] = copies[-1].outputs[0]
         copies[-1].outputs[0].name = f"y{len(copies)}"
     graph = ir.Graph(
-        [values[v] for v in inputs], [copies[-1].outputs[0]], nodes=copies, opset_imports=opsets, name=key
+        [values[v] for v in inputs], [copies[-1].outputs[0]], nodes=copies, opset_imports=opsets, name=name
     )
     attributes = [ir.Attr(PROGRAM, ir.AttributeType.UNDEFINED, None)]
-    return ir.Function(DOMAIN, NAME, key, graph=graph, attributes=attributes)
+    return ir.Function(DOMAIN, name, graph=graph, attributes=attributes)
 
 
 def _dims(value: ir.Value | None) -> _Dims | None:

@@ -105,13 +105,10 @@ class Runner:
             raise self._fault("run", error) from error
 
     def _evaluator(self, proto: onnx.ModelProto, unknown: Exception) -> "ReferenceEvaluator":
-        from onnx.inliner import (
-            inline_local_functions,
-        )  # here, since they are rarely needed and slow to import
-        from onnx.reference import ReferenceEvaluator
+        from onnx.reference import ReferenceEvaluator  # here, since it is rarely needed and slow to import
 
         try:
-            return ReferenceEvaluator(inline_local_functions(proto))  # it knows no overloads
+            return ReferenceEvaluator(proto)
         except _EVALUATOR_ERRORS:
             raise self._fault("run", unknown) from unknown
 
