@@ -24,7 +24,6 @@ from rationale import (
 )
 from rationale.artifact.entry import open_entry
 from rationale.artifact.finishing import fused
-from rationale.artifact.finishing import fused
 from rationale.artifact.finishing.fused import DOMAIN, fuse_chains
 from rationale.graph.shapes import set_symbolic_shapes
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
@@ -240,5 +239,5 @@ def test_the_kernels_have_every_operator() -> None:
 
 def test_a_file_has_as_many_chains_as_there_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_MOST_CHAINS", 1)
-    text = "network (float[N] x) => (float[N] a, float[N] b) { c = Exp(x) a = Mul(c, x) d = Abs(x) b = Add(d, x) }"
-    assert len(programs(text)) == 1
+    nodes = "{ c = Exp(x) a = Mul(c, x) d = Abs(x) b = Add(d, x) }"
+    assert len(programs(f"network (float[N] x) => (float[N] a, float[N] b) {nodes}")) == 1
