@@ -335,7 +335,7 @@ def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path, suffix: str) -> No
         read_rows(tmp_path / f"folder{suffix}")
 
 
-@pytest.mark.parametrize("name", ["r.xlsx", "r", "r.csv.gz"])
+@pytest.mark.parametrize("name", ["r.xls", "r", "r.csv.gz"])
 def test_an_unknown_suffix(name: str) -> None:
     with pytest.raises(InvalidReferencesError, match=r"\.npz, \.npy, \.csv, \.parquet"):
         read_rows(Path(name))

@@ -232,7 +232,7 @@ def test_every_reason_has_columns(tmp_path: Path) -> None:
         save = tmp_path / f"decisions.{kind}"
         status, _, err = decide("net", "--input", file, "--save", save, "--repository", tmp_path / "m")
         assert (status, err) == (0, "")
-    (row,) = parquet.read_table(save).to_pylist()
+    (row,) = parquet.read_table(tmp_path / "decisions.parquet").to_pylist()
     with (tmp_path / "decisions.csv").open() as opened:
         (line,) = csv.DictReader(opened)
     (cells,) = pd.read_excel(tmp_path / "decisions.xlsx").to_dict("records")
