@@ -389,7 +389,7 @@ def ocean(subject: Subject, finder: "RecourseFinder", seconds: int) -> Peer:
     mapper = library.abc.Mapper(described, columns=subject.rows.columns)
     base: Any = library.ConstraintProgrammingExplainer
 
-    class Explainer(base):  # type: ignore[misc]
+    class Explainer(base):  # type: ignore[misc]  # OCEAN is untyped
         def set_majority_class(self, **_: Any) -> None:
             """Ask for a score up to the threshold, and not for the larger of two."""
             margin = np.log(subject.threshold / (1 - subject.threshold))

@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     ([operations](../operations.md)). Otherwise the gateway lists such an entry as broken. `rationale
     explain` and `rationale.load` read it too."""
     state: SecretStr | None = None
-    """Where the gateway keeps what it makes over the API (explainers, reference sets). Either a folder,
+    """Place for explainers and reference sets that are made over the API. Either a folder,
     which the gateways of one machine share, or a database `postgresql://USER:PASSWORD@HOST/DATABASE`, which
     those of many machines share (`pip install '.[postgres]'`, [replicas](../replicas.md)). Without it: a
     folder beside the repository, named as it is with `.state` at the end; of a repository at a URL, in the
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     """Time after SIGTERM in which the gateway still answers but is not ready, until load balancers know."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where models run in this process. `auto` follows the `instance_group` of each model."""
+    """Device on which this process runs models. `auto` follows the `instance_group` of each model."""
     cpu_fallback: bool = False
     """Run a model that asks for an unusable GPU on the CPU, with a warning. Otherwise the gateway does not
     serve it."""
@@ -185,7 +185,7 @@ class Settings(BaseSettings):
     jwt_scope_claim: str = "scope"
     """Claim with the scopes: words in a text, or a list; `explain` or `rationale:explain`."""
     jwt_leeway_s: float = Field(default=30.0, ge=0, le=600)
-    """How much the clocks may differ."""
+    """Largest difference between two clocks that is still accepted."""
     rate_limit_per_s: float | None = Field(default=None, ge=LEAST_RATE, le=MOST_RATE)
     """Rate of each key, above which the gateway answers 429 with `Retry-After`. A key may have its own
     `requests_per_s`. Callers without a key share one limit."""
@@ -193,9 +193,9 @@ class Settings(BaseSettings):
     """Requests of a key at once: its window has as many whole seconds as its rate takes for them. Without
     it, or if it is smaller: as many as the key may send in a second."""
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
-    """Where requests are counted: in each process, or with `redis://HOST:6379` (`rediss://` over TLS) in a
-    Redis that all gateways share; needs `pip install '.[redis]'`. While Redis does not answer, each process
-    counts by itself, tries Redis again every five seconds, and logs it."""
+    """URL of a Redis that counts requests for all gateways, `redis://HOST:6379` (`rediss://` over TLS); needs
+    `pip install '.[redis]'`. Without it each process counts by itself. So it does while Redis does not
+    answer; it tries Redis again every five seconds, and logs it."""
 
     console: bool = True
     """Serve the [console](../console.md), a page to look at explanations, at `/console`."""
@@ -226,13 +226,13 @@ class Settings(BaseSettings):
     """Share of the traces that begin here and are kept. A caller's own decision comes first."""
 
     audit: SecretStr | None = None
-    """Where the gateway records decisions before it answers them:
+    """Database in which the gateway records each decision before it answers:
     `postgresql://USER:PASSWORD@HOST/DATABASE` or `sqlite:////FILE`; `off`: nowhere. Without it: the
     database of `RATIONALE_STATE`, or `audit.sqlite3` in the state folder, made at the start if a model
     decides ([audit](../audit.md))."""
     audit_inputs: Literal["plain", "hashed", "sealed"] = "plain"
-    """How the trail keeps what callers send. `hashed`: as a keyed digest. `sealed`: encrypted, with a key
-    for each decision that can be deleted."""
+    """Form in which the trail keeps callers' inputs. `hashed`: as a keyed digest. `sealed`: encrypted, with
+    a key for each decision that can be deleted."""
     audit_key_file: Path | None = None
     """File with the key of hashed and sealed inputs, at least 32 bytes."""
     audit_retention_months: int = Field(default=25, ge=0, le=1200)

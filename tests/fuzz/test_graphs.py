@@ -63,9 +63,9 @@ def jumps(graph: Fuzzed) -> bool:
 
 
 def straddles_a_step(graph: Fuzzed) -> bool:
-    """Whether a step of the model parts two rows whose values before it differ by less than STRADDLE.
+    """Tell whether two rows lie on both sides of a step of the model, and less than STRADDLE apart before it.
 
-    Their secant is larger than 1 / STRADDLE then, and loses as many digits of what stands before the step.
+    Their secant is larger than 1 / STRADDLE, and multiplies the rounding of the values before the step.
     """
     rows = every_row(graph)
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.model.graph.initializer}

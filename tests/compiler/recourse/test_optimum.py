@@ -39,7 +39,7 @@ class Case:
     """A forest with its rules.
 
     Attributes:
-        digits: of the splits' numbers: with one they are multiples of the steps.
+        digits: decimals of the splits; with 1, each split is a multiple of the steps.
         lacks: whether every other applicant has no x0.
     """
 
