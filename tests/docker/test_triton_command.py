@@ -57,7 +57,8 @@ def started(start: list[str], engine: docker.DockerClient) -> Iterator[str]:
 
 
 def named(engine: docker.DockerClient) -> docker.models.containers.Container | None:
-    return next(iter(engine.containers.list(all=True, filters={"name": NAME})), None)
+    found = engine.containers.list(all=True, filters={"name": NAME}, ignore_removed=True)
+    return next(iter(found), None)
 
 
 def rationale_triton(*arguments: str) -> tuple[int, str, str]:

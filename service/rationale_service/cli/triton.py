@@ -86,7 +86,7 @@ def containers() -> Iterator[Any]:
 
 def find(engine: Any) -> Any:
     """Return Triton's container, or None."""
-    matches = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
+    matches = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"}, ignore_removed=True)
     return matches[0] if matches else None
 
 

@@ -364,7 +364,8 @@ def test_a_notice_in_another_language_with_plans(watch: Callable[[str], Watched]
         expect(letter).to_contain_text("no promise")
         expect(letter).to_contain_text(decision["reasons"][0]["text"])
 
-        opened(page, gateway, "credit", row)  # made now: its languages are asked for
+        panel = opened(page, gateway, "credit", row)  # decided now: the page asks for its languages
+        expect(panel.get_by_role("heading", name="What would be decided")).to_be_visible()
         page.get_by_role("button", name="Decide and record …").click()
         page.keyboard.press("Enter")
         expect(page.get_by_label("Language")).to_have_value("en")
