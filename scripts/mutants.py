@@ -54,7 +54,7 @@ def tests_beside(paths: Iterable[str]) -> list[str]:
 
 
 def changed_lines(patch: str) -> tuple[Path, list[int]]:
-    """Return the file that a patch changes, and its lines: those it replaces, or those about what it adds."""
+    """Return the file and the lines that a patch changes; for added lines, the lines around them."""
     (path,) = re.findall(r"^--- a/(.+)$", patch, re.MULTILINE)
     lines, number = set[int](), 0
     for line in patch.splitlines():
