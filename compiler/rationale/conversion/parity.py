@@ -11,11 +11,10 @@ from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair
 from rationale.conversion.rows import Rows
 from rationale.conversion.texts import looked_up_texts
 from rationale.decisions.rows import ENDS
-from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
+from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError, quoted
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
 from rationale.schema.manifest import Parity, RowErrors, RowKind, Texts, in_digits, is_float
-from rationale.tables.frames import quoted
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one

@@ -10,8 +10,8 @@ import torch
 
 from rationale.conversion.graphs import ConversionResult, tidied
 from rationale.conversion.rows import Features
-from rationale.errors import InvalidOptionError
-from rationale.tables.frames import columns_in_order, frame_of, quoted
+from rationale.errors import InvalidOptionError, quoted
+from rationale.tables.frames import columns_in_order, frame_of
 
 # Without torchvision, each export says four times that its operators are skipped. Who uses them has it.
 logging.getLogger("torch.onnx._internal.exporter._registration").addFilter(

@@ -329,7 +329,10 @@ def test_the_manifest_and_its_digest(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "no mapping": (["debt"], "give a mapping from each group's name"),
-    "an unknown feature": ({"a": ["dept"]}, "no explained feature is called 'dept'. Do you mean 'debt'"),
+    "an unknown feature": (
+        {"a": ["dept"]},
+        r"no explained feature is called 'dept' \(do you mean 'debt'\?\)",
+    ),
     "nothing near": ({"a": ["qqqq"]}, "There are 'age', 'income', 'debt', 'years', 'cards'."),
     "no beginning": ({"a": ["q*"]}, r"is called 'q\*'"),
     "no name": ({"a": [3]}, "no explained feature is called 3"),

@@ -138,7 +138,7 @@ def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, settings: Setti
     array = tmp_path / "rows.npy"
     np.save(array, np.zeros((2, 5), np.float32))
     for columns, keep, message in (
-        (file, "absent", "no column ['absent']"),
+        (file, "absent", "no column 'absent'"),
         (file, "score", "['score'] to keep are named as the answer's own"),
         (array, "branch", "columns of a table"),
     ):

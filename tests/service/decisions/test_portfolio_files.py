@@ -261,13 +261,13 @@ def test_an_object_store(decided: Decided, settings: Settings, loans: Path, s3: 
     ("words", "message"),
     [
         (("--input", "loans", "--save", "loans"), "holds the rows to answer"),
-        (("--input", "loans", "--save", "to", "--keep", "loan"), "no column ['loan'] to keep"),
-        (("--input", "loans", "--save", "to", "--keep", "id"), "no column ['id'] to keep"),
+        (("--input", "loans", "--save", "to", "--keep", "loan"), "no column 'loan' to keep"),
+        (("--input", "loans", "--save", "to", "--keep", "id"), "no column 'id' to keep"),
         (("--input", "own", "--save", "to", "--keep", "score"), "columns ['score'] to keep are named as"),
         (("--input", "nowhere/*.parquet", "--save", "to"), "no such file or folder"),
         (
             ("--input", "bare", "--save", "to"),
-            "a.parquet: rows 0 to 2: the rows: columns ['bankruptcies'] are missing",
+            "a.parquet: rows 0 to 2: the rows: columns 'bankruptcies' are missing",
         ),
         (("--input", "holes", "--save", "to"), "a.parquet: rows 0 to 2: "),
         (("--input", "words", "--save", "to"), "'bankruptcies' holds 'none'"),
