@@ -447,7 +447,7 @@ def write_rows(path: Path, rows: RowForms) -> str:
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A format: how to read and write its files, if either is possible; the package and extra that it needs."""
+    """A format: how to read and write its files, if that is possible, and the package and extra for it."""
 
     read: Callable[[TableFile], Table] | None = None
     write: Callable[[Path, RowForms], str] | None = None

@@ -14,8 +14,8 @@ from rationale.portfolios.decisions import RECOURSE_COLUMNS
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.replay import Replayer
 from rationale_service.settings import Settings
-from tests.service.decisions.test_portfolio import decide, lines
-from tests.service.decisions.test_recourse import ROWS, opened, write_all
+from tests.service.decisions.portfolio.test_portfolio import decide, lines
+from tests.service.decisions.recourse.test_recourse import ROWS, opened, write_all
 
 NAMES = ("recourse_changes", "recourse_cost")
 MODELS = ["net", "once", "trees", "words"]

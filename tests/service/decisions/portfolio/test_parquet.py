@@ -20,7 +20,12 @@ from rationale_service.settings import Settings
 from tests.compiler.explanations.test_portfolio import s3
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 from tests.service.decisions.decided import INSTANCES, NETWORK, Decided
-from tests.service.decisions.test_portfolio import FailingTrail, InterruptedRunError, decide, rounded
+from tests.service.decisions.portfolio.test_portfolio import (
+    FailingTrail,
+    InterruptedRunError,
+    decide,
+    rounded,
+)
 
 __all__ = ["s3"]  # a fixture
 ITEM = mlp((FEATURES, 16, 1), last="Sigmoid")

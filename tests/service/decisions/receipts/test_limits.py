@@ -18,7 +18,7 @@ from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
 from tests.compiler.models import parsed
 from tests.service.decisions.decided import decide_all
-from tests.service.decisions.test_receipt import check
+from tests.service.decisions.receipts.test_receipt import check
 
 
 def profile_of(**members: Any) -> tuple[DecisionProfile, dict[str, Any]]:

@@ -13,7 +13,7 @@ from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import serving
 from tests.service.decisions.decided import Decided
-from tests.service.decisions.test_reviews import BETTER, DECLINE, VARIABLES, answered, ask, decide
+from tests.service.decisions.reviews.test_reviews import BETTER, DECLINE, VARIABLES, answered, ask, decide
 
 REVIEWS: dict[str, dict[str, Any]] = {
     "judgment": DECLINE,

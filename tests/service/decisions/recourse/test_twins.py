@@ -23,8 +23,8 @@ from tests.service import patient
 from tests.service.child import ready_line, serve
 from tests.service.conftest import serving, with_hidden_trail
 from tests.service.decisions.audit.conftest import key_pair
+from tests.service.decisions.recourse.test_recourse import ROWS, write_all
 from tests.service.decisions.test_grpc import decisions, request
-from tests.service.decisions.test_recourse import ROWS, write_all
 from tests.service.grpc_end import grpc_end, refused
 from tests.service.security.test_keys import key_file
 from tests.triton.conftest import StartTriton, start_triton

@@ -13,10 +13,10 @@ from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
 from rationale_service.settings import Settings
 from tests.service.conftest import serving
-from tests.service.decisions.test_languages import ROWS as MORE_ROWS
-from tests.service.decisions.test_languages import decline, write_languages
-from tests.service.decisions.test_receipt import check
-from tests.service.decisions.test_recourse import ROWS, decide, write_all
+from tests.service.decisions.notices.test_languages import ROWS as MORE_ROWS
+from tests.service.decisions.notices.test_languages import decline, write_languages
+from tests.service.decisions.receipts.test_receipt import check
+from tests.service.decisions.recourse.test_recourse import ROWS, decide, write_all
 
 PLANS = ["net", "once", "trees", "words"]
 OTHERS = ["home", "group", "double"]  # with groups, in float64, and of two languages
