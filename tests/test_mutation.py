@@ -60,7 +60,7 @@ def test_tests_are_looked_for_beside_the_code(
             "tests/service/decisions/replays/test_replay.py",
             2,
         ),
-        ("compiler/rationale/profiles/fitting.py", "tests/compiler/artifact/test_decision.py", 1),
+        ("compiler/rationale/profiles/fitting.py", "tests/compiler/artifact/decision/test_decision.py", 1),
         ("compiler/rationale/lowering/rewrites/moving.py", "tests/compiler/lowering/test_rewrites.py", 3),
     ],
 )

@@ -14,7 +14,15 @@ from rationale.errors import RepositoryError
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.graph.runtime import session
 from rationale.graph.runtime.session import Runner, with_gate
-from tests.compiler.artifact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
+from tests.compiler.artifact.one_shot.test_one_shot import (
+    AGREE,
+    ONE_SHOT,
+    R,
+    X,
+    assert_equal,
+    compiled,
+    weights_of,
+)
 from tests.compiler.models import FEATURES, contents, mlp, rows
 
 __all__ = ["compiled"]  # a fixture, found by its name

@@ -14,7 +14,7 @@ from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
 from rationale.tables.files import read_rows
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 REPOSITORY = ROOT / "model_repository"
 STALE = "model_repository/ is stale: run the command of model_repository/README.md, and commit what it writes"
 OF_THE_MACHINE = {
