@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.preprocessing import QuantileTransformer
 
-from rationale.conversion.vectorisers import vectoriser_refusal
+from rationale.conversion.sklearn.vectorisers import vectoriser_refusal
 
 
 def refusal(estimator: Any) -> str | None:

@@ -19,7 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.svm import LinearSVC
 
 from rationale.conversion.boosters.trees import labels_of
-from rationale.conversion.operators import Convert, Ops
+from rationale.conversion.sklearn.operators import Convert, Ops
 
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
 

@@ -8,7 +8,7 @@ from skl2onnx.common._registration import get_converter, get_shape_calculator
 from skl2onnx.common.data_types import FloatTensorType
 from skl2onnx.operator_converters.common import concatenate_variables
 
-from rationale.conversion.operators import Ops
+from rationale.conversion.sklearn.operators import Ops
 
 _with_texts = get_converter("SklearnOrdinalEncoder")
 _shapes = get_shape_calculator("SklearnOrdinalEncoder")

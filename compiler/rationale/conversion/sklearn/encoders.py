@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from skl2onnx.common.data_types import Int64TensorType, StringTensorType
 
-from rationale.conversion.operators import Convert, add_node
+from rationale.conversion.sklearn.operators import Convert, add_node
 from rationale.errors import UnsupportedModelError
 from rationale.tables.frames import as_text
 

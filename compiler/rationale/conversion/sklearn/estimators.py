@@ -24,10 +24,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from rationale.conversion.boosters.trees import DOUBLE, SINGLE, Nodes, with_margins
 from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair, tidied
-from rationale.conversion.plain import holds_estimators, without_wrappers
 from rationale.conversion.rows import Features, Rows, rows_of
-from rationale.conversion.steps import check_estimator, converters, unconverted
-from rationale.conversion.vectorisers import as_column, reads_text
+from rationale.conversion.sklearn.plain import holds_estimators, without_wrappers
+from rationale.conversion.sklearn.steps import check_estimator, converters, unconverted
+from rationale.conversion.sklearn.vectorisers import as_column, reads_text
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering.loading.load import without_zip_maps
 from rationale.tables.frames import is_missing

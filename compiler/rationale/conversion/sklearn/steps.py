@@ -67,12 +67,12 @@ from sklearn.tree import (
     ExtraTreeRegressor,
 )
 
-from rationale.conversion import encoders
-from rationale.conversion.classifiers import CLASSIFIERS, NEW
-from rationale.conversion.operators import Convert, Ops
-from rationale.conversion.ordinals import ordinal_shapes, ordinals
-from rationale.conversion.refusals import has_categories, refusal
-from rationale.conversion.vectorisers import counts, weights
+from rationale.conversion.sklearn import encoders
+from rationale.conversion.sklearn.classifiers import CLASSIFIERS, NEW
+from rationale.conversion.sklearn.operators import Convert, Ops
+from rationale.conversion.sklearn.ordinals import ordinal_shapes, ordinals
+from rationale.conversion.sklearn.refusals import has_categories, refusal
+from rationale.conversion.sklearn.vectorisers import counts, weights
 from rationale.errors import UnsupportedModelError
 
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT

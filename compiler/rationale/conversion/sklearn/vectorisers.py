@@ -12,7 +12,7 @@ from skl2onnx.common._registration import get_converter
 from skl2onnx.common.data_types import DoubleTensorType, guess_numpy_type
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
-from rationale.conversion.operators import Ops
+from rationale.conversion.sklearn.operators import Ops
 from rationale.errors import InvalidReferencesError
 from rationale.schema.locales import EVERYWHERE
 from rationale.tables.frames import frame_of
