@@ -14,14 +14,14 @@ TESTS = {
     "compiler/rationale/conversion": ("tests/compiler/conversion",),
     "compiler/rationale/decisions": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/decision/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/evaluate/decisions",
     ),
     "compiler/rationale/methods/coalitions": ("tests/compiler/methods/test_coalitions.py",),
     "compiler/rationale/methods/trees": ("tests/compiler/trees",),
     "compiler/rationale/profiles": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/decision/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/references/test_policies.py",
     ),
     "compiler/rationale/trees": ("tests/compiler/trees",),

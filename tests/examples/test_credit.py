@@ -14,7 +14,7 @@ import pytest
 
 from rationale.schema.profile import as_profile
 
-FOLDER = Path(__file__).parent.parent / "examples" / "credit"
+FOLDER = Path(__file__).parents[2] / "examples" / "credit"
 PROFILE = as_profile(FOLDER / "decision.yaml")
 CUT_OFF = PROFILE.threshold
 

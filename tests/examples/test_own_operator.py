@@ -16,7 +16,7 @@ from rationale import Manifest
 from tests.service import patient
 from tests.service.child import ready_line, serve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_operator"
 W = np.array([[0.4, -0.7], [1.1, 0.3], [-0.2, 0.9]])
 V, ALPHA = np.array([1.5, -0.8]), 0.7

@@ -12,7 +12,7 @@ from scripts.system import NEEDS, TARGETS, Tool
 from tests import needs
 from tests.needs import GERMAN, need, need_data
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TOOL = Tool("Tool", ("tool", "other-tool"), ("tool-package", "tool-data"), "the tests of tools")
 UNKNOWN = Tool("Rarity", ("rarity",), ("rarity-package",), "the tests of rarities")
 # It installs by a file on the PATH, and knows no rarity.

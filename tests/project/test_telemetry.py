@@ -16,7 +16,7 @@ import pytest
 from tests.service.child import ready_line, serve
 from tests.service.patient import post
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _IMPORT = re.compile(r"^(import|from) onnxruntime", re.MULTILINE)
 _SWITCHES = ("ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "CI", "XDG_CACHE_HOME")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "files_passed.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "files_passed.py"
 # A compile also makes probe rows (two chapters), looks for sparse tensors, and finds chains and kernels; a
 # decision shares its path with `Compiled.decide`, files and gRPC (decided.py, instances.py), and records
 # which output is explained.

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rationale.cli.compile import app
 from rationale.cli.operator_table import operator_table
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def script_of(name: str) -> Any:

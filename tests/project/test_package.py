@@ -19,7 +19,7 @@ from rationale.distribution import NAME, install, version
 from rationale.methods.propagation.lrp.rules import RULES
 from rationale_service.cli.main import app
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

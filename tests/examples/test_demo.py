@@ -14,7 +14,7 @@ import pytest
 
 from rationale_service.cli import demo
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "rationale_service.cli", "demo")
 ASTRAY = {"RATIONALE_TRITON": "localhost:1", "HTTP_PROXY": "http://localhost:1"}  # no business of the demo's
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("release_script", ROOT / "scripts/release.py")
 release: Any = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(release)
