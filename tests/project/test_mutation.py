@@ -93,13 +93,41 @@ def test_what_is_kept_is_of_the_code_and_the_tests_as_they_are(
     assert state("tests/a.py::test_one") != first
 
 
+PATCH = """diff --git a/one.py b/one.py
+--- a/one.py
++++ b/one.py
+@@ -10,4 +10,4 @@ def f():
+ a
+-b
++c
+ d
+@@ -30,3 +30,4 @@
+ e
+{more} f
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [("+added\n", [11]), ("-gone\n-too\n", [11, 31, 32]), ("", [11])],
+    ids=["adds", "removes", "no"],
+)
+def test_a_patch_changes_the_lines_that_it_replaces(mutants: ModuleType, more: str, lines: list[int]) -> None:
+    assert mutants.changed_lines(PATCH.format(more=more)) == (Path("one.py"), lines)
+
+
+def test_a_patch_that_only_adds_changes_the_lines_about_it(mutants: ModuleType) -> None:
+    patch = "--- a/one.py\n+++ b/one.py\n@@ -5,2 +5,3 @@\n a\n+b\n c\n"
+    assert mutants.changed_lines(patch) == (Path("one.py"), [5, 6])
+
+
 def test_the_table(mutants: ModuleType) -> None:
-    outcomes = ["killed", "killed", "survived", "timeout", "untested", "invalid"]
+    outcomes = ["killed", "killed", "survived", "timeout", "untested", "invalid", "full"]
     results = [{"mutant": f"a/{i % 2}/f.py:{i}:0 Operator", "outcome": o} for i, o in enumerate(outcomes)]
     lines = [line.split() for line in mutants.table(results).splitlines()]
     assert lines == [
         [*mutants.KINDS],
-        ["a/0", "1", "1", "1", "0", "0"],
-        ["a/1", "1", "0", "0", "1", "1"],
-        ["all", "2", "1", "1", "1", "1"],
+        ["a/0", "1", "1", "1", "1", "0", "0"],
+        ["a/1", "1", "0", "0", "0", "1", "1"],
+        ["all", "2", "1", "1", "1", "1", "1"],
     ]

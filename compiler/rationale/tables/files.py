@@ -447,7 +447,7 @@ def write_rows(path: Path, rows: RowForms) -> str:
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A format: how to read and write its files, if that is possible, and the package and extra for it."""
+    """A format: how to read and write its files, if possible, and the package and extra that it needs."""
 
     read: Callable[[TableFile], Table] | None = None
     write: Callable[[Path, RowForms], str] | None = None

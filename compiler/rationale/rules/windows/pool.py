@@ -133,9 +133,8 @@ def average_pool(
         weight = 1 / np.maximum(_counts(attributes, size, y.shape[2:]), 1)
         kernel = np.ones((channels, 1, *kernel_shape), dtype)
         spread = op.Mul(m, op.constant(weight.astype(dtype)))
-        if list(kernel_shape) == strides and size == tuple(
-            k * o for k, o in zip(strides, m.shape[2:], strict=True)
-        ):
+        covered = tuple(k * o for k, o in zip(strides, m.shape[2:], strict=True))
+        if list(kernel_shape) == strides and covered == size and not any(pads):
             return repeated(op, spread, strides)
         geometry = Geometry(
             size=tuple(size),

@@ -177,6 +177,12 @@ def test_chains(name: str) -> None:
     assert programs(f"{X} {{ {graph} }}") == expected
 
 
+def test_rows_of_a_chain_have_one_length() -> None:
+    text = """network (float[N, 2, 3] x) => (float[N, 2, 3] y) <int64[1] one = {2}, int64[2] two = {1, 2}> {
+        a = Exp (x) s = ReduceSum (a, one) b = Div (a, s) t = ReduceSum (b, two) y = Div (b, t) }"""
+    assert programs(text) == ["rows 2;Div 0 1;ReduceSum 2;Div 2 3"]
+
+
 def test_an_output_in_the_middle_ends_a_chain() -> None:
     nodes = "a = Neg (x) y = Exp (a) b = Abs (y) z = Neg (b)"
     text = f"network (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) {{ {nodes} }}"
