@@ -404,7 +404,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
     "open references": (
         lambda: compile_model(forest.regressor(FOREST), ExactShap(OpenReferences(3))),
         InvalidOptionError,
-        "cannot come with a request",
+        "requests cannot bring",
     ),
     "no references": (
         lambda: compile_model(forest.regressor(FOREST), ExactShap(None)),

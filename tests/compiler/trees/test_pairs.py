@@ -229,4 +229,4 @@ def test_the_command(tmp_path: Path) -> None:
         assert message is None or message in answer.stderr.replace("\n", " ")
     drawn = run(*pair, "--compare-with", tmp_path / "r.csv", "--html", tmp_path / "out.html")
     assert drawn.exit_code == 2
-    assert "--compare-with is for the rows of one file" in drawn.stderr.replace("\n", " ")
+    assert "--compare-with works for the rows of one file" in drawn.stderr.replace("\n", " ")

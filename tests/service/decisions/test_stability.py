@@ -179,7 +179,7 @@ async def test_a_new_compile_takes_the_place_of_all(tmp_path: Path, app: FastAPI
         await app.state.gateway.live.scan()
         broken = await client.post("/v1/models/m:decide", json=body)
         assert broken.status_code == 503
-        words = f"the comparison 'everybody' of model 'm', entry '{new}', is not served"
+        words = f"the comparison 'everybody' of model 'm', entry '{new}', is not loaded"
         assert words in broken.json()["detail"]
         plain = await client.post("/v1/models/m:decide", json={"instances": INSTANCES})
         assert plain.status_code == 200

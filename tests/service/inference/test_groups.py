@@ -99,9 +99,9 @@ DAMAGED = {
     "no output": (lambda m: m.update(group_attributions="lost"), "promises output 'lost'"),
     "another kind": (
         lambda m: m["players"][0].update(kind="mean"),
-        "not a manifest this version understands",
+        "not a manifest",
     ),
-    "no members": (lambda m: m["players"][0].update(features=[]), "not a manifest this version understands"),
+    "no members": (lambda m: m["players"][0].update(features=[]), "not a manifest"),
 }
 
 

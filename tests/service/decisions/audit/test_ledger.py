@@ -219,7 +219,7 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(
     assert list(verify(database)) == [2]
     with pytest.raises(ConflictError, match="be shown"):
         ledger.find("credit", "shop", "key", [first.instance or {}])
-    with pytest.raises(ConflictError, match="erased before"):
+    with pytest.raises(ConflictError, match="erased already"):
         erase(database, first.id, auditor.private)
     with pytest.raises(UnknownResourceError):
         erase(database, "none", auditor.private)
@@ -273,7 +273,7 @@ def test_a_key_that_was_tampered_with_is_not_erased(
     execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=first)
     execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=third)
     execute(database, "UPDATE audit_input_keys SET id = :to WHERE id = :id", id=second, to=third)
-    with pytest.raises(ConflictError, match="nobody recorded"):
+    with pytest.raises(ConflictError, match="records no erasure"):
         erase(database, first, auditor.private)
     with pytest.raises(ConflictError, match="its own"):
         erase(database, third, auditor.private)

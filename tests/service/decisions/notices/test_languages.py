@@ -345,4 +345,4 @@ def test_a_decision_of_another_profile_is_in_its_own_language(folder: Path, tmp_
         path = f"http://{address}/v1/models/group:decide"
         assert patient.post(path, json=body, headers=key).json() == first
         answer = patient.post(path, json=body | {"language": "de"}, headers=key)
-        assert (answer.status_code, "is another one since" in answer.json()["detail"]) == (409, True)
+        assert (answer.status_code, "has changed since" in answer.json()["detail"]) == (409, True)
