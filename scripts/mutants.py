@@ -14,7 +14,7 @@ TESTS = {
     "compiler/rationale/conversion": ("tests/compiler/conversion",),
     "compiler/rationale/decisions": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/evaluate/decisions",
     ),
     "compiler/rationale/methods/coalitions": ("tests/compiler/methods/test_coalitions.py",),
@@ -23,7 +23,7 @@ TESTS = {
     "compiler/rationale/pictures/browser": ("tests/service/console", "tests/compiler/export"),
     "compiler/rationale/profiles": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/references/test_policies.py",
     ),
     "compiler/rationale/trees": ("tests/compiler/trees",),

@@ -30,10 +30,10 @@ LONG = (
     "tests/service/console",
     "tests/service/server",
     "tests/service/state",
-    "tests/test_demo",
-    "tests/test_notebooks",
-    "tests/test_own_operator",
-    "tests/test_wheel",
+    "tests/examples/test_demo",
+    "tests/examples/test_notebooks",
+    "tests/examples/test_own_operator",
+    "tests/project/test_wheel",
     "tests/triton/test_serving",
 )
 # Of a test with several marks, the first decides which command runs it.

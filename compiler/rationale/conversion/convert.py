@@ -57,7 +57,7 @@ _LIBRARIES = {  # by the module of a class or its base; the first that fits
     "catboost": Library("rationale.conversion.boosters.catboost", NAME),
     "optbinning": Library("rationale.conversion.boosters.scorecards", NAME),
     "torch": Library("rationale.conversion.torch", "torch"),
-    "sklearn": Library("rationale.conversion.sklearn", "skl2onnx"),
+    "sklearn": Library("rationale.conversion.sklearn.estimators", "skl2onnx"),
 }
 
 

@@ -22,7 +22,7 @@ from rationale import (
 )
 from tests.compiler.models import NAMES, mlp, rows
 from tests.service.decisions.decided import INSTANCES, NETWORK, Decided
-from tests.service.decisions.test_portfolio import with_rounded_values
+from tests.service.decisions.portfolio.test_portfolio import with_rounded_values
 
 TABLES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     "pandas": pd.DataFrame,
