@@ -117,7 +117,7 @@ def find_python() -> tuple[str, str]:
 
 
 def inputs() -> dict[str, str]:
-    """Return digests of what the environment and the backend folder are made from, whichever the Python."""
+    """Return digests of the inputs of the environment and of the backend folder, without the Python."""
     environment = f"{LAYOUT} {platform.machine()} {WHEELS} {LIBRARIES}"
     return {
         "environment": hashlib.sha256(environment.encode()).hexdigest(),
