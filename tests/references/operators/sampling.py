@@ -39,7 +39,9 @@ def deform_conv(
         column = across + q * dilations[1] + apart[:, :, t, 1]
         pixels = open_[:, :, None, t] * _pixels(planes, row, column)
         weights = w[:, :, k, q].reshape(group, -1, w.shape[1])
-        y += torch.einsum("gmc,ngchw->ngmhw", weights, pixels.reshape(len(x), group, w.shape[1], *y.shape[3:]))
+        y += torch.einsum(
+            "gmc,ngchw->ngmhw", weights, pixels.reshape(len(x), group, w.shape[1], *y.shape[3:])
+        )
     y = y.flatten(1, 2)
     return y if b is None else y + b.reshape(-1, 1, 1)
 
