@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from benchmarks.console import move
+from benchmarks.console.sliders import move
 from tests.service import patient
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
