@@ -59,6 +59,7 @@ TREES, DEPTH, REFERENCES, TRAINED = 300, 6, 200, 20_000
 NEAR = 1.15  # of a proved optimum
 DENSE = 401  # numbers of a scan of a model that is no tree
 TRIED = 3  # plans that DiCE is asked for
+_DIGITS = 6  # behind the point: else DiCE rounds features that it must not change
 NUMBERS_OF_GERMAN = (1, 4, 7, 10, 12, 15, 17)
 
 
@@ -325,6 +326,7 @@ def dice(subject: Subject, finder: "RecourseFinder", seconds: int) -> Peer:
         dataframe=rows.assign(declined=model.predict(rows)),
         continuous_features=[name for name in rows if name not in texts],
         outcome_name="declined",
+        continuous_features_precision={name: _DIGITS for name in rows if name not in texts},
     )
     wrapped = dice_ml.Model(model=model, backend="sklearn")
     ranges = {

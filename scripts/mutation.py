@@ -162,14 +162,14 @@ def drawn(folders: list[str], count: int) -> list[MutationSpec]:
     return [random.choice(mutants) for mutants in chosen]  # noqa: S311  # no secrets
 
 
-def tests_of(data: CoverageData, mutant: Mutant | Patch, most: int) -> list[str]:
+def tests_of(data: CoverageData, mutant: Mutant | Patch, most: int, places: Sequence[str]) -> list[str]:
     """Return ids of tests that run a mutant's line, from many functions; those of its file, if at import.
 
     Every other function is the next of those whose file's name is most like the mutant's. Lines of JavaScript
-    are not measured: return the places of its tests.
+    are not measured: return `places`, or the tests beside it.
     """
     if mutant.path.suffix != ".py":
-        return tests_beside([str(mutant.path)])
+        return [*places] or tests_beside([str(mutant.path)])
     file = next((f for f in data.measured_files() if f.endswith(str(mutant.path))), "")
     contexts = {n: set(names) - {""} for n, names in data.contexts_by_lineno(file).items()}
     of_lines = set().union(*(contexts.get(line, ()) for line in mutant.lines))
@@ -226,30 +226,35 @@ def failed() -> list[str]:
     return [line.removeprefix("FAILED ").split(" - ")[0] for line in lines if line.startswith("FAILED ")]
 
 
-def judged(mutant: Mutant | Patch, tests: list[str], sound: set[str], seconds: float) -> Result:
+def judged(
+    mutant: Mutant | Patch, tests: list[str], sound: set[str], seconds: float, *, full: bool
+) -> Result:
     """Return a mutant's result, and its description.
 
     Args:
         sound: tests that are known to pass without any change; those that notice one are added.
+        full: whether tests marked full are run if no other notices it.
     """
-    result = tried(mutant, tests, seconds)
+    result = tried(mutant, tests, seconds, full=full)
     while new := set(result["by"]) - sound:
         if verdict(sorted(new), seconds, *result["options"]) == "survived":
             sound |= new
         else:
             tests = [test for test in tests if test not in new]
-            result = tried(mutant, tests, seconds, [f"--deselect={test}" for test in new])
+            result = tried(mutant, tests, seconds, [f"--deselect={test}" for test in new], full=full)
     return result
 
 
-def tried(mutant: Mutant | Patch, tests: list[str], seconds: float, more: Sequence[str] = ()) -> Result:
+def tried(
+    mutant: Mutant | Patch, tests: list[str], seconds: float, more: Sequence[str] = (), *, full: bool
+) -> Result:
     options: list[str] = []
     with mutant.made() as (before, after):
         try:
             if mutant.path.suffix == ".py":
                 compile(after, str(mutant.path), "exec")
             outcome = verdict(tests, seconds, "-x", *more) if tests else "untested"
-            if outcome == "survived" and isinstance(mutant, Patch):
+            if outcome == "survived" and full:
                 options, files = ["-m", FULL], list(dict.fromkeys(test.partition("::")[0] for test in tests))
                 outcome = verdict(files[:MOST_FULL], seconds, "-x", *more, *options)
                 outcome = {"killed": "full", "untested": "survived"}.get(outcome, outcome)
@@ -295,6 +300,7 @@ def main() -> None:
     parser.add_argument(
         "--patches", type=Path, help="a folder of changes made by hand, each a patch of one file (*.patch)"
     )
+    parser.add_argument("--full", action="store_true", help="tests marked full if no other notices a mutant")
     parser.add_argument("--coverage", type=Path, help="coverage by test that is measured already")
     parser.add_argument("--seed", type=int, default=0, help="draws the mutants and their tests (0)")
     parser.add_argument("--mutants", type=int, default=200, help="how many are drawn (200)")
@@ -322,12 +328,14 @@ def main() -> None:
     names_done = {r["mutant"] for r in results}
     with tempfile.TemporaryDirectory() as copy:
         prepare(copy, tests_there)
-        chosen = [(mutant, tests_of(data, mutant, options.most)) for mutant in mutants]
+        chosen = [(mutant, tests_of(data, mutant, options.most, options.tests or ())) for mutant in mutants]
         sound: set[str] = set()
         for mutant, tests in chosen:
             if mutant.name in names_done or not mutant.name.startswith(tuple(options.only)):
                 continue
-            results.append({**judged(mutant, tests, sound, options.seconds), "state": state})
+            results.append(
+                {**judged(mutant, tests, sound, options.seconds, full=options.full), "state": state}
+            )
             print(f"{results[-1]['outcome']}: {mutant.name}, {len(tests)} tests", flush=True)
             if results[-1]["outcome"] not in ("killed", "full"):
                 print(results[-1]["change"], flush=True)

@@ -67,7 +67,7 @@ def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
 
 @fused("QLinearConcat")
 def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
-    """Compute Concat of dequantised numbers, quantised; the scale of the result stands in front."""
+    """Compute Concat of dequantised numbers, quantised; the first inputs are the result's scale and zero."""
     return op.QuantizeLinear(op.Concat(*_dequantise(op, operands[2:]), axis=axis), *operands[:2])
 
 
@@ -89,7 +89,7 @@ def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float =
 def qlinear_softmax(
     op: Rewriting, x: ir.Value, *operands: ir.Value | None, opset: int, axis: int = -1
 ) -> Any:
-    """Compute quantised Softmax of dequantised numbers: one axis; before opset 13 all from `axis` on."""
+    """Compute Softmax of dequantised numbers, quantised: one axis, before opset 13 the last."""
     rank = rank_of(x)
     if opset < 13 and axis % rank != rank - 1:
         raise rewrite_error(

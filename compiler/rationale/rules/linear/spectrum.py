@@ -22,7 +22,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Evaluation:
-    """Compute y = F·x, or F⁻¹·x = F̄ᵀ·x/n;  the adjoint of the one is the other times n, or 1/n."""
+    """Compute y = F·x, or F⁻¹·x = F̄ᵀ·x/n;  the adjoint of F is n·F⁻¹, that of F⁻¹ is F/n."""
     along = (ints(axis, "DFT axes")[0] if axis is not None else -2) % x.rank
     y = op.DFT(x, length, axis, inverse=inverse, onesided=onesided)
     n = x.shape[along] if length is None else ints(length, "DFT lengths")[0]

@@ -61,7 +61,7 @@ def reduce_mean(
 def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """Compute y = the largest over the axes, which are moved last and flattened: one winner for each y."""
+    """Compute y = the largest of x over the axes; each element of y has one winner."""
     reduced = reduced_axes(x, axes, noop_with_empty_axes)
     outer_axes = [i for i in range(x.rank) if i not in reduced]
     order, outer = [*outer_axes, *reduced], [x.shape[i] for i in outer_axes]

@@ -187,7 +187,7 @@ def max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Compute y = x at the indices of MaxPool's winners, counted through the whole row, among zeros."""
+    """Compute y = zeros with x at the indices of MaxPool's winners, which count through the whole row."""
     n = len(kernel_shape)
     strides, pads = list(strides or [1] * n), list(pads or [0] * 2 * n)
     size = [

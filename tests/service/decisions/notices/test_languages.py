@@ -175,6 +175,25 @@ def test_a_notice_is_in_the_language_that_was_asked_for(url: str, name: str) -> 
     assert refused == "language 'fr': the decision profile has 'en', 'de'"
 
 
+def test_a_form_has_the_texts_of_a_language(url: str) -> None:
+    def form(name: str, query: str = "", status: int = 200) -> dict[str, Any]:
+        answer = patient.get(f"{url}/v1/models/{name}/features{query}")
+        assert answer.status_code == status, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    assert form("home") == form("home", "?language=en")
+    german = {name: form(name, "?language=de") for name in ("home", "group")}
+    titles = {field["name"]: (field.get("title"), field.get("unit")) for field in german["home"]["features"]}
+    assert (titles["housing"], titles["age"]) == (("Wohnung", None), ("Alter", "Jahre"))
+    assert german["home"]["features"][1]["value_labels"] == {"own": "Eigentum", "rent": "Miete"}
+    assert [group["title"] for group in german["group"]["groups"]] == ["Mittel"]
+    assert german["home"]["decision"] == form("home")["decision"]  # languages, threshold and knock-outs
+    assert german["home"]["decision"]["languages"] == ["en", "de"]
+    refused = form("home", "?language=fr", 422)["detail"]
+    assert refused == "language 'fr': the decision profile has 'en', 'de'"
+
+
 def test_without_recourse_it_says_nothing_of_plans(url: str) -> None:
     told, asked = (letter(url, decline(url, "home", **more))["text"] for more in ({}, {"recourse": True}))
     assert "promise" in asked
