@@ -2,9 +2,9 @@
 
     python -m benchmarks.decisions [credit trees] [--audit off,sqlite,postgresql://…] [--instances 200]
 
-`credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees.model; the gateway is
-a process of its own, with a trail of its own. Each route gets each instance once: caches hold earlier instances.
-It prints medians, and the median of the differences with its quartiles, in milliseconds; and the disk's time to
+`credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees.model; the gateway is a
+process of its own, with its own trail. Each route gets each instance once: caches hold earlier instances. It
+prints medians, and the median of the differences with its quartiles, in milliseconds; and the disk's time to
 keep 4 KiB (fsync), in the same turns: a decision waits for that once.
 """
 
