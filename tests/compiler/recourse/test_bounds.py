@@ -138,19 +138,7 @@ def test_plans_are_in_the_order_of_their_refined_costs(monkeypatch: pytest.Monke
 )
 def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float], least: float) -> None:
     """A person decides from 1 up to 2, whatever the trees, which tell nothing of the knock-out's bound."""
-    above = trees.Split(0, "LT", (2.0,), False, trees.Leaf((1.5,)), trees.Leaf((3.0,)))
-    model = trees.regressor([trees.Split(0, "LT", (1.0,), False, trees.Leaf((0.0,)), above)])
-    profile = {
-        "output": model.graph.output[0].name,
-        "threshold": 2.0,
-        "adverse": "above",
-        "refer": [1.0, 2.0],
-        "reasons": {"R": "text"},
-        "knock_outs": [{"feature": "x0", "reason": "R", **rule}] if rule else [],
-    }
-    references = np.tile(np.linspace(0, 4, 9, dtype=np.float32)[:, None], (1, 5))
-    names = [f"x{i}" for i in range(5)]
-    entry = compile_model(model, TreeShap(references), decision=profile, feature_names=names)
+    entry = stepped([1.0, 2.0], rule)
     decides = np.full((1, 5), 2.25, np.float32)
     (point,) = entry.recourse(decides)[0].flip_points
     assert (point.feature, point.to) == ("x0", "refer")
@@ -158,6 +146,29 @@ def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float],
     low, high = point.region
     assert low == least
     assert high == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("rule", [{}, {"above": 3.0}, {"above": 2.5, "below": 3.0}], ids=str)
+def test_a_region_of_declines_goes_on_where_a_knock_out_declines_too(rule: dict[str, float]) -> None:
+    (point,) = stepped(None, rule).recourse(np.full((1, 5), 1.25, np.float32))[0].flip_points
+    assert (point.to, point.value, point.region) == ("decline", 2.0, (2.0, None))
+
+
+def stepped(refer: list[float] | None, rule: dict[str, float]) -> Compiled:
+    """Trees that answer 0 below 1 of the first feature, 1.5 below 2, and 3 from there on."""
+    above = trees.Split(0, "LT", (2.0,), False, trees.Leaf((1.5,)), trees.Leaf((3.0,)))
+    model = trees.regressor([trees.Split(0, "LT", (1.0,), False, trees.Leaf((0.0,)), above)])
+    profile = {
+        "output": model.graph.output[0].name,
+        "threshold": 2.0,
+        "adverse": "above",
+        "refer": refer,
+        "reasons": {"R": "text"},
+        "knock_outs": [{"feature": "x0", "reason": "R", **rule}] if rule else [],
+    }
+    references = np.tile(np.linspace(0, 4, 9, dtype=np.float32)[:, None], (1, 5))
+    names = [f"x{i}" for i in range(5)]
+    return compile_model(model, TreeShap(references), decision=profile, feature_names=names)
 
 
 def test_a_flip_behind_many_ties_is_tried_too() -> None:
