@@ -1,5 +1,6 @@
 """Bounds of regions and of certainty, changes that a knock-out asks of a group, and the order of plans."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from rationale import Compiled, DeepShap, TreeShap, compile_model
 from rationale.decisions.decide import Decision, outcome_of
 from rationale.recourse import plans as plans_module
-from rationale.recourse.applicant import Applicant
+from rationale.recourse.applicant import SAFE, Applicant
+from rationale.recourse.candidates import Candidates
 from rationale.recourse.cells import CellSpace
 from rationale.recourse.flip_points import _tries
 from rationale.recourse.levers import Lever
+from rationale.recourse.points import PointSpace
 from rationale.recourse.search import FoundPlan
 from rationale.schema.profile import Action, DecisionProfile
 from tests.compiler.models import parsed
@@ -80,6 +83,46 @@ def test_what_is_not_known_of_a_margin_lowers_the_cut(error: float, cut: float) 
     space = CellSpace(nothing, applicant, nothing, nothing, nothing, nothing)
     space.__dict__["constant"] = 1.0
     assert space.cut == cut
+
+
+@pytest.mark.parametrize(
+    ("adverse", "refer", "cut"),
+    [
+        ("above", None, 2.0),
+        ("below", None, -2.0),
+        ("above", (1.0, 2.0), 1.0),  # approved below the band
+        ("below", (2.0, 3.0), -3.0),  # above it: a risk is the score times -1
+        ("below", (1.5, 2.5), -2.5),
+    ],
+)
+def test_approvals_begin_at_the_band_s_end(
+    adverse: Any, refer: tuple[float, float] | None, cut: float
+) -> None:
+    nothing: Any = None
+    manifest: Any = SimpleNamespace(explained_value="y", decision=SimpleNamespace(margin=None))
+    applicant = Applicant(nothing, manifest, {}, {}, {}, nothing)
+    profile = DecisionProfile(output="y", threshold=2.0, adverse=adverse, refer=refer)
+    applicant.__dict__["profile"] = manifest.decision.profile = profile
+    distance = SAFE * abs(cut)
+    assert applicant.cut(of_margin=False) == pytest.approx(cut - distance, rel=1e-12)
+    assert applicant.cut(of_margin=False, is_certain=False) == pytest.approx(cut + distance, rel=1e-12)
+
+
+@pytest.mark.parametrize("start", [-7.0, 12.0, 3.5])
+@pytest.mark.parametrize("end", [3.0, 4.0, -20.0, 30.0])
+def test_the_nearest_number_is_found_on_either_side(start: float, end: float) -> None:
+    """The bound lies between: the number just beyond it is the nearest that passes."""
+    bound = start + 0.37 * (end - start)
+
+    def passes(numbers: Sequence[float]) -> np.ndarray:
+        return np.array([(number - bound) * (end - start) >= 0 for number in numbers])
+
+    lever = Lever("x", ("x",), Action(), -50, 50, None, None, 1.0)
+    nothing: Any = None
+    space = PointSpace(nothing, Candidates((lever,), {"x": start}, *[np.zeros(0)] * 3))
+    found = space._nearer(lever, end, passes)
+    assert passes([found]).all()
+    assert abs(found - start) == pytest.approx(abs(bound - start), rel=0.011)  # fewer digits cost 1%
 
 
 NEAR = 1 + 5e-6
