@@ -42,7 +42,7 @@ def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:
         raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def split_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield items in lists of `size`."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):
