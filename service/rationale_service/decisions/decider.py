@@ -59,7 +59,7 @@ class Drift:
         self._windows: dict[str, _DecisionWindow] = {}
 
     def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
-        """Count members of `decisions`; if another entry decides now, the model's window begins anew."""
+        """Count members of `decisions`; if another entry decides now, the model's window starts again."""
         decided, model = profile_of(manifest), manifest.model
         made_by = (manifest.digests.explanation, decided.digest)
         window = self._windows.get(model)
@@ -354,7 +354,7 @@ def _rows_of(request: InferenceRequest) -> list[Any]:
 def _check_repeated(
     recorded: Sequence[RecordedDecision], request: InferenceRequest, reviews: str | None
 ) -> None:
-    """Raise ConflictError if decisions under a repeated idempotency key were asked for otherwise."""
+    """Raise ConflictError if a request repeats an idempotency key with other content."""
     check_repeated(recorded, request.application_ids, reviews)
     for option in OPTIONS:
         is_asked = option.name in request.options

@@ -105,7 +105,7 @@ def record(store: AuditStore, act: AdminAct) -> None:
     store.add_act(add_to_chain)
 
 
-def shown(row: Row) -> dict[str, Any]:
+def open_act(row: Row) -> dict[str, Any]:
     """Return an act with its detail. Raises StateUnavailableError if its row was altered."""
     try:
         if not unreadable(row):

@@ -74,7 +74,7 @@ def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
         return TypeAdapter(list[SignedHead]).validate_python(document["heads"])
     except ValidationError as error:
         raise InvalidOptionError(
-            f"{file} holds no signed heads of this version: write them anew by `rationale audit heads`"
+            f"{file} holds no signed heads of this version: write them again by `rationale audit heads`"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidOptionError(f"{file} holds no signed heads: {error}") from error

@@ -73,13 +73,13 @@ class SqlStore(Database):
     def in_order(
         self, since: str | None, until: str | None, model: str | None, application: str | None = None
     ) -> Iterator[Row]:
-        chosen = _chosen(DecisionQuery(application, None if model is None else [model], since, until))
+        chosen = _conditions(DecisionQuery(application, None if model is None else [model], since, until))
         query = _rows().where(*chosen).order_by(*_PLACE)
         with self.reading(SCAN_S) as connection:
             yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
 
     def latest(self, query: DecisionQuery) -> list[Row]:
-        newest = _rows().where(*_chosen(query)).order_by(*(column.desc() for column in _PLACE))
+        newest = _rows().where(*_conditions(query)).order_by(*(column.desc() for column in _PLACE))
         with self.reading() as connection:
             return list(_read(connection, newest.limit(query.most)))
 
@@ -212,7 +212,7 @@ _IS_OPEN = decisions.c.review_by.is_not(None) & ~exists().where(
 )
 
 
-def _chosen(query: DecisionQuery) -> Iterator[ColumnElement[bool]]:
+def _conditions(query: DecisionQuery) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions of a query."""
     table = decisions.c
     if query.application is not None:

@@ -290,7 +290,7 @@ class View {
   }
 
   where(answer, record, isOther) {
-    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant is told it.");
+    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant sees it.");
     const facts = [
       ["Id", h("span", { class: "mono" }, answer.id)],
       ["Application", answer.application_id],
@@ -516,7 +516,7 @@ class View {
       "section",
       { class: "panel", "aria-label": "Notice" },
       h("h2", {}, "Notice"),
-      h("p", { class: "quiet" }, "What the applicant is told: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
+      h("p", { class: "quiet" }, "What the notice says: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
       isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
       h("label", { class: "entry" }, h("span", {}, "Template"), choice),
       chooser,
