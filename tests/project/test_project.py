@@ -147,7 +147,7 @@ def test_the_readme_names_commands_that_exist():
 
 def test_ci_calls_what_the_readme_calls():
     text = (ROOT / ".ci" / "run").read_text()
-    assert re.findall(r"^ *make ([a-z-]+)$", text, re.MULTILINE) == [
+    assert re.findall(r"^ *make ([a-z-]+)(?: \| tee .*)?$", text, re.MULTILINE) == [
         "check",
         "docs",
         "demo",
@@ -159,6 +159,31 @@ def test_ci_calls_what_the_readme_calls():
     assert "apt" not in text
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
     subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("used", "second", "runs", "reason"),
+    [
+        (3000, {}, True, ""),
+        (4000, {}, False, "40.. s are used"),
+        (4000, {"CI_SECOND": "1"}, True, ""),
+        (0, {"CI_SECOND": "0"}, False, "CI_SECOND=0"),
+    ],
+    ids=["in time", "too late", "demanded", "unwanted"],
+)
+def test_ci_tests_on_a_second_python_or_says_why_not(tmp_path, used, second, runs, reason):
+    for name, text in {"make": 'echo "make $*"; echo "7 passed in 1 s"', "python3.13": "exit 0"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    place = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYENV_ROOT": "/nowhere", "PYTHON": "/usr/bin/false"}
+    command = [ROOT / ".ci" / "run"]
+    done = subprocess.run(
+        command, env={**place, **second, "SECONDS": str(used)}, capture_output=True, text=True, check=True
+    )
+    assert ("make test PYTHON=python3.13" in done.stdout.splitlines()) is runs
+    left_out = re.search(rf"== left out: make test on a second Python .*: {reason}", done.stdout)
+    assert (left_out is None) is runs
+    assert done.stdout.splitlines()[-1] == "7 passed in 1 s"
 
 
 # --- what no file may hold ---

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ def answering(stdout: str, stderr: str = "", status: int = 0) -> Any:
 def test_every_file_has_the_version_of_pyproject() -> None:
     chart = yaml.safe_load((ROOT / "deploy/helm/rationale/Chart.yaml").read_text())
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    kernels = tomllib.loads((ROOT / "kernels/pyproject.toml").read_text())["project"]["version"]
     kserve = "".join(path.read_text() for path in (ROOT / "deploy/kserve").glob("*.yaml"))
-    versions = {chart["version"], chart["appVersion"], citation["version"]}
+    versions = {chart["version"], chart["appVersion"], citation["version"], kernels}
     assert versions | set(re.findall(r"image: rationale:(\S+)", kserve)) == {release.version()}
 
 

@@ -58,6 +58,8 @@ def test_the_sdist_builds_the_same_wheel(built: Path, wheel: Path, tmp_path: Pat
     (sdist,) = built.glob("*.tar.gz")
     subprocess.run(["tar", "--extract", "--file", sdist, "--directory", tmp_path], check=True)
     (source,) = tmp_path.iterdir()
+    assert {"Makefile", "kernels", "requirements.lock"} <= {path.name for path in source.iterdir()}
+    assert (source / "kernels/src/library.cpp").is_file()
     build(source, tmp_path / "again", "wheel")
     assert contents(tmp_path / "again" / wheel.name) == contents(wheel)
 

@@ -89,7 +89,7 @@ def _row(key: tuple[str, str], kind: str, methods: str, function: Callable[..., 
 
 def _operator_row(key: tuple[str, str], kind: str, methods: str, how: str) -> OperatorRow:
     name = full_name(*key)
-    return OperatorRow(name, _opsets(*key), kind, methods, _tested(name), how)
+    return OperatorRow(name, _opsets(*key), kind, methods, _test_counts(name), how)
 
 
 def full_name(domain: str, op_type: str) -> str:
@@ -127,7 +127,7 @@ def _methods(rule: Rule) -> str:
     return ALL if all(served.values()) else ", ".join(name for name, yes in served.items() if yes)
 
 
-def _tested(name: str) -> str:
+def _test_counts(name: str) -> str:
     """Return the numbers that scripts/operators.py counted."""
     samples, cases = _counts().get(name, (0, 0))
     parts = ((samples, "sample"), (cases, "node test"))

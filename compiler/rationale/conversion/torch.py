@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rationale.conversion.graphs import ConversionResult, tidied
+from rationale.conversion.graphs import ConversionResult, tidy_graph
 from rationale.conversion.rows import Features
 from rationale.errors import InvalidOptionError, quoted
 from rationale.tables.frames import columns_in_order, frame_of
@@ -50,7 +50,7 @@ def as_onnx(model: torch.nn.Module, example: Any) -> ConversionResult:
     finally:
         model.train(trained).to(device)
     assert program is not None
-    proto = tidied(program.model_proto, list(tensors))
+    proto = tidy_graph(program.model_proto, list(tensors))
     return ConversionResult(proto, feeds, tuple(answer.numpy() for answer in answers), names)
 
 

@@ -30,7 +30,7 @@ from rationale.portfolios.arrow import (
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale.tables.files import check_format, write_rows
-from rationale.tables.written import ROW_GROUP, KeptColumns, RowForms, batched
+from rationale.tables.written import ROW_GROUP, KeptColumns, RowForms, split_batches
 
 REASON_COLUMNS = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
 _TYPED_COLUMNS = (
@@ -307,7 +307,7 @@ def write_decisions(
             rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
             return with_kept(decision_batch(manifest, group, further), rows, list(kept_columns))
 
-        return table_of([]).schema, map(table_of, batched(lines, ROW_GROUP))
+        return table_of([]).schema, map(table_of, split_batches(lines, ROW_GROUP))
 
     write_rows(path, RowForms(cells, records, arrow))
 

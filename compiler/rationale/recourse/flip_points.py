@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import OUTCOMES, Outcome, outcomes_of, triggered
+from rationale.decisions.decide import OUTCOMES, Outcome, find_knock_outs, outcomes_of
 from rationale.recourse.applicant import Applicant
 from rationale.recourse.candidates import Candidates
 from rationale.recourse.cells import CellSpace
@@ -39,7 +39,7 @@ class FlipPoint:
 
 def flip_points(applicant: Applicant, spaces: Iterable[CellSpace | PointSpace]) -> list[FlipPoint]:
     """Return the flip point of each lever that has one; none if a knock-out declines, whatever the score."""
-    if triggered(applicant.profile, applicant.values):
+    if find_knock_outs(applicant.profile, applicant.values):
         return []
     return [point for space in spaces for point in _of_space(applicant, space)]
 

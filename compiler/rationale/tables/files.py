@@ -230,10 +230,12 @@ def read_stream(
             f"{name}: damaged, or its content does not match its name: {reason_of(error)}. Write or copy "
             "it again."
         ) from error
-    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
+    return _divide_columns(name, table, columns, texts) if isinstance(columns, Mapping) else table
 
 
-def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]) -> Table:
+def _divide_columns(
+    file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]
+) -> Table:
     """Return a table's columns as the rows of several inputs; arrays that have names stay as they are."""
     rows = table.arrays.get(None)
     if rows is None:

@@ -44,7 +44,7 @@ def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:
         )
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def split_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield items in lists of `size`."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):

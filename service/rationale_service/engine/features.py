@@ -130,7 +130,7 @@ def to_tensors(
     """
     if not instances:
         faults.note(f"{called} is empty: send at least one")
-    rows = [_split(form, instance, f"{called}[{i}]", faults) for i, instance in enumerate(instances)]
+    rows = [_split_instance(form, instance, f"{called}[{i}]", faults) for i, instance in enumerate(instances)]
     tensors: Tensors = {}
     if faults:
         return tensors
@@ -142,7 +142,7 @@ def to_tensors(
     return tensors
 
 
-def _split(form: InstanceForm, instance: Any, where: str, faults: Faults) -> dict[str, _InputValues]:
+def _split_instance(form: InstanceForm, instance: Any, where: str, faults: Faults) -> dict[str, _InputValues]:
     """Split one instance → a row per input."""
     if isinstance(instance, dict):
         return _split_object(form, instance, where, faults)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from rationale import DeepShap, Manifest, compile_model
 from rationale.schema.methods import METHODS
 from rationale.tables.files import read_rows
-from rationale.terminal import _grouped
+from rationale.terminal import _format_number
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -507,4 +507,4 @@ def test_a_decision_profile_is_told_and_its_faults_are_one_line(place: Path) -> 
     [(2488872.0, "2,488,872"), (999_999.7, "1,000,000"), (-999_999.4, "-999,999"), (0.5, "0.5")],
 )
 def test_a_base_value_of_about_a_million_has_no_exponent(value: float, due: str) -> None:
-    assert _grouped(value) == due
+    assert _format_number(value) == due

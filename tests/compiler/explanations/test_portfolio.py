@@ -382,7 +382,8 @@ def test_what_was_killed_goes_on(repository: Path, loans: Path) -> None:
 
 
 def test_answers_and_what_engines_leave_behind_are_no_rows(repository: Path, loans: Path) -> None:
-    for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet"):
+    nested = ("2026/_temporary/part-9.parquet", "2026/.hidden.parquet")
+    for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet", *nested):
         (loans / name).parent.mkdir(exist_ok=True)
         (loans / name).write_bytes(b"no parquet")
     for line in ("wrote 3 files", "wrote 0 files with 0 rows"):

@@ -262,7 +262,7 @@ def test_players_of_any_model_against_every_coalition(method: Any, targets: Any)
 def test_the_standard_error_of_a_player() -> None:
     """Over seeds, the spread of what is found is what each answer says of itself."""
     values, errors = [], []
-    for seed in range(30):
+    for seed in range(12):
         method = PermutationShap(REFERENCES, 8, seed, standard_error=True)
         answer = compile_model(network(), method, targets=[1], groups=GROUPS).explain(X)
         values.append(answer["group_attributions"])

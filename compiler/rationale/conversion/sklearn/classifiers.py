@@ -71,7 +71,7 @@ def _stack(scope: Any, operator: Any, container: Any) -> None:
         joined.input[i] = column
 
 
-def _calibrated(scope: Any, operator: Any, container: Any) -> None:
+def _convert_calibrated(scope: Any, operator: Any, container: Any) -> None:
     """Convert as skl2onnx does, but isotonic calibration of two classes by scikit-learn's interpolation."""
     model, ops = operator.raw_operator, Ops(container)
     for fold in model.calibrated_classifiers_:
@@ -137,7 +137,7 @@ def _temperature_scaled(scope: Any, operator: Any, container: Any, calibrated: A
     return ops.Softmax(ops.Mul(scores, beta), axis=1)
 
 
-def _interpolated(scope: Any, operator: Any, container: Any, calibrated: Any) -> Any:
+def _interpolate(scope: Any, operator: Any, container: Any, calibrated: Any) -> Any:
     """Return [N, 1] for class 1: a sum of ramps, each from one threshold of the scores to the next."""
     (calibrator,), ops = calibrated.calibrators, Ops(container)
     _, scores = _add_estimator(scope, operator, calibrated.estimator)
@@ -151,10 +151,10 @@ def _interpolated(scope: Any, operator: Any, container: Any, calibrated: Any) ->
     return ops.Add(ops.MatMul(ramps, np.diff(y)[:, None]), y[:1])
 
 
-_CALIBRATIONS = {"isotonic": _interpolated, "temperature": _temperature_scaled}
+_CALIBRATIONS = {"isotonic": _interpolate, "temperature": _temperature_scaled}
 
 
-def _thresholded(scope: Any, operator: Any, container: Any) -> None:
+def _convert_thresholded(scope: Any, operator: Any, container: Any) -> None:
     """Convert the estimator, and label rows by the threshold."""
     model, ops = operator.raw_operator, Ops(container)
     _, scores = _add_estimator(scope, operator, model.estimator_)
@@ -194,7 +194,7 @@ def _positive_label(model: Any) -> Any:
     return model.pos_label if scorer is None else scorer._get_pos_label()
 
 
-def _chained(scope: Any, operator: Any, container: Any) -> None:
+def _convert_chain(scope: Any, operator: Any, container: Any) -> None:
     """Convert an estimator for each target; it reads the row, and the answers of those before it."""
     model, ops = operator.raw_operator, Ops(container)
     rows = concatenate_variables(scope, operator.inputs, container)
@@ -226,13 +226,13 @@ def _chain_shapes(operator: Any) -> None:
 
 # estimators that skl2onnx does not convert, or not correctly
 NEW: dict[type, tuple[Convert, Callable[[Any], None]]] = {
-    ClassifierChain: (_chained, _chain_shapes),
-    RegressorChain: (_chained, _chain_shapes),
-    FixedThresholdClassifier: (_thresholded, _threshold_shapes),
-    TunedThresholdClassifierCV: (_thresholded, _threshold_shapes),
+    ClassifierChain: (_convert_chain, _chain_shapes),
+    RegressorChain: (_convert_chain, _chain_shapes),
+    FixedThresholdClassifier: (_convert_thresholded, _threshold_shapes),
+    TunedThresholdClassifierCV: (_convert_thresholded, _threshold_shapes),
 }
 CLASSIFIERS: dict[type, Convert] = {
-    CalibratedClassifierCV: _calibrated,
+    CalibratedClassifierCV: _convert_calibrated,
     LinearDiscriminantAnalysis: _discriminant,
     LinearSVC: get_converter(sklearn_operator_name_map[LinearSVC]),  # skl2onnx registers no option for it
     QuadraticDiscriminantAnalysis: _quadratic,

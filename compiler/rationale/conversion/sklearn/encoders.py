@@ -85,7 +85,7 @@ def impute_texts(convert: Convert) -> Convert:
     def convert_texts(scope: Any, operator: Any, container: Any) -> None:
         imputer, inputs = operator.raw_operator, list(operator.inputs)
         operator.raw_operator = copy.copy(imputer)
-        operator.inputs = [_joined(list(_columns(scope, operator, container)), scope, container)]
+        operator.inputs = [_join_columns(list(_columns(scope, operator, container)), scope, container)]
         if not isinstance(imputer.missing_values, str):
             operator.raw_operator.missing_values = ""
         convert(scope, operator, container)
@@ -122,7 +122,7 @@ def _grouped_texts(encoder: Any, plain: Any, scope: Any, operator: Any, containe
         groups = {"keys_strings": list(named), "values_strings": list(named.values())}
         settings = {**_ML, **groups, "default_string": default}
         columns[i] = add_node(scope, container, "LabelEncoder", [columns[i]], grouped, **settings)
-    return _joined(columns, scope, container)
+    return _join_columns(columns, scope, container)
 
 
 def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
             yield add_node(scope, container, "Gather", [value.full_name, index], column, axis=1)
 
 
-def _joined(columns: Sequence[str], scope: Any, container: Any) -> Any:
+def _join_columns(columns: Sequence[str], scope: Any, container: Any) -> Any:
     """Return a variable that joins columns of texts."""
     joined = scope.declare_local_variable("texts", StringTensorType([None, len(columns)]))
     add_node(scope, container, "Concat", columns, joined.full_name, axis=1)

@@ -23,10 +23,10 @@ from sklearn.base import is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
 from rationale.conversion.boosters.trees import DOUBLE, SINGLE, Nodes, with_margins
-from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair, tidied
+from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair, tidy_graph
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.conversion.sklearn.plain import holds_estimators, without_wrappers
-from rationale.conversion.sklearn.steps import check_estimator, converters, unconverted
+from rationale.conversion.sklearn.steps import check_estimator, conversion_error, converters
 from rationale.conversion.sklearn.vectorisers import as_column, reads_text
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering.loading.load import without_zip_maps
@@ -65,9 +65,9 @@ def as_onnx(model: Any, example: Any) -> ConversionResult:
         try:
             converted = convert_sklearn(rewritten, initial_types=types, target_opset=OPSETS, options=options)
         except (MissingConverter, MissingShapeCalculator, InvalidInputTypeException, KeyError) as error:
-            raise unconverted(error, _estimators(rewritten)) or error from error
+            raise conversion_error(error, _estimators(rewritten)) or error from error
     proto, _ = without_zip_maps(converted)
-    tidied(proto, names)
+    tidy_graph(proto, names)
     read = [value.name for value in proto.graph.input]
     columns = tuple(read) if by_column else (rows.names if rows else schema.names)
     if rows is None:

@@ -24,7 +24,7 @@ def ordinals(scope: Any, operator: Any, container: Any) -> None:
         return
     whole = concatenate_variables(scope, operator.inputs, container)
     x = ops.Cast(whole, to=_DOUBLE)
-    codes = [_coded(encoder, i, x, ops) for i in range(len(encoder.categories_))]
+    codes = [_encode_column(encoder, i, x, ops) for i in range(len(encoder.categories_))]
     joined = ops.Concat(*codes, axis=1)
     kind = result.type._get_element_onnx_type()
     ops.Cast(joined, to=kind, output_names=[result.full_name]).add_to(scope, container)
@@ -36,7 +36,7 @@ def ordinal_shapes(operator: Any) -> None:
     operator.outputs[0].type = FloatTensorType(operator.outputs[0].type.shape)
 
 
-def _coded(encoder: Any, i: int, x: Any, ops: Ops) -> Any:
+def _encode_column(encoder: Any, i: int, x: Any, ops: Ops) -> Any:
     """Return the codes [N, 1] of a column."""
     categories, codes = encoder.categories_[i].astype(np.float64), _codes(encoder, i)
     is_number, unknown = ~np.isnan(categories), _unknown(encoder)

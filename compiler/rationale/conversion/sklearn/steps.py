@@ -200,7 +200,7 @@ def _has_words(categories: np.ndarray) -> bool:
     return any(isinstance(category, str) for category in categories)
 
 
-def unconverted(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
+def conversion_error(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
     """Return our error for skl2onnx's "no converter", or for a step that takes no texts; else None."""
     if takes := re.match(r"Operator Sklearn(\w+) .* wrong type <class '.*\.StringTensorType'>", str(error)):
         return UnsupportedModelError(
@@ -231,7 +231,7 @@ _INSTEAD = {  # by step, or by package
 }
 
 
-def _joined(scope: Any, operator: Any, container: Any) -> Any:
+def _join_inputs(scope: Any, operator: Any, container: Any) -> Any:
     """Return an operator's inputs, as one tensor."""
     names = [value.full_name for value in operator.inputs]
     return concatenate_variables(scope, operator.inputs, container) if len(names) > 1 else names[0]
@@ -253,7 +253,7 @@ def _columns(operator: Any) -> int:
 def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | None = None) -> None:
     """Add a cast to double, steps (operator, numbers …) in their order, and a cast to the output's type."""
     ops = Ops(container)
-    x = ops.Cast(x or _joined(scope, operator, container), to=_DOUBLE)
+    x = ops.Cast(x or _join_inputs(scope, operator, container), to=_DOUBLE)
     for step, *numbers in steps:
         operands = [x if n is _X else np.asarray(n, np.float64) for n in numbers]
         x = getattr(ops, step)(x, *operands)
@@ -262,7 +262,7 @@ def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | N
 
 def _in_place(steps: Any, scope: Any, operator: Any, container: Any) -> None:
     """Add steps as NumPy computes them in an array of float32: each in double, and rounded."""
-    ops, x = Ops(container), _joined(scope, operator, container)
+    ops, x = Ops(container), _join_inputs(scope, operator, container)
     for step, *numbers in steps:
         x = ops.Cast(x, to=_DOUBLE)
         x = getattr(ops, step)(x, *(np.asarray(n, np.float64) for n in numbers))
@@ -272,7 +272,7 @@ def _in_place(steps: Any, scope: Any, operator: Any, container: Any) -> None:
 
 def _in_floats(steps: Any, scope: Any, operator: Any, container: Any) -> None:
     """Add steps in float32, with numbers rounded to it."""
-    ops, x = Ops(container), _joined(scope, operator, container)
+    ops, x = Ops(container), _join_inputs(scope, operator, container)
     for step, *numbers in steps:
         x = getattr(ops, step)(x, *(np.asarray(n, np.float32) for n in numbers))
     _answer(x, scope, operator, container)
@@ -397,24 +397,24 @@ _SCALERS: dict[type, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
 def _power(scope: Any, operator: Any, container: Any) -> None:
     """Convert Box-Cox or Yeo-Johnson, and the scaler behind it."""
     model, ops = operator.raw_operator, Ops(container)
-    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
+    x = ops.Cast(_join_inputs(scope, operator, container), to=_DOUBLE)
     power = np.asarray(model.lambdas_, np.float64)
     if model.method == "box-cox":
-        y = _powered(x, power, ops)
+        y = _raise_powers(x, power, ops)
     else:
         ones, zeros = np.ones(1), np.zeros(1)
         above = ops.GreaterOrEqual(x, zeros)
         over = ops.Add(ops.Where(above, x, zeros), ones)
         under = ops.Sub(ones, ops.Where(above, zeros, x))
-        below = ops.Neg(_powered(under, 2 - power, ops))
-        y = ops.Where(above, _powered(over, power, ops), below)
+        below = ops.Neg(_raise_powers(under, 2 - power, ops))
+        y = ops.Where(above, _raise_powers(over, power, ops), below)
     scaler = model._scaler if model.standardize else None
     for step, *numbers in () if scaler is None else _SCALERS[StandardScaler](scaler):
         y = getattr(ops, step)(y, *numbers)
     _answer(y, scope, operator, container)
 
 
-def _powered(x: Any, power: np.ndarray, ops: Ops) -> Any:
+def _raise_powers(x: Any, power: np.ndarray, ops: Ops) -> Any:
     """Return (x^p − 1) / p by column; ln x if p is 0."""
     flat = np.abs(power) < np.spacing(1.0)
     exponent = np.where(flat, 1.0, power)
@@ -427,7 +427,7 @@ def _polynomial(scope: Any, operator: Any, container: Any) -> None:
     """Add products of columns, the last two first, as scikit-learn multiplies them."""
     model, ops = operator.raw_operator, Ops(container)
     kind = np.float64 if isinstance(operator.outputs[0].type, DoubleTensorType) else np.float32
-    x = _joined(scope, operator, container)
+    x = _join_inputs(scope, operator, container)
     factors = [np.repeat(np.arange(len(powers)), powers) for powers in model.powers_]
     y: Any = None
     for place in range(max(1, *map(len, factors))):
@@ -446,7 +446,7 @@ def _polynomial_shapes(operator: Any) -> None:
 def _norms(scope: Any, operator: Any, container: Any) -> None:
     """Divide each row by its norm."""
     ops, norm = Ops(container), operator.raw_operator.norm
-    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
+    x = ops.Cast(_join_inputs(scope, operator, container), to=_DOUBLE)
     size = ops.Abs(x)
     if norm == "max":
         size = ops.ReduceMax(size, np.array([1]))
@@ -573,7 +573,7 @@ def _imputer(scope: Any, operator: Any, container: Any) -> None:
         encoders.impute_texts(_skl2onnx[SimpleImputer])(scope, operator, container)
         return
     ops = Ops(container)
-    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
+    x = ops.Cast(_join_inputs(scope, operator, container), to=_DOUBLE)
     fill = np.asarray(imputer.statistics_, np.float64)
     whole = ops.Where(_missing(imputer, x, ops), fill, x)
     if len(filled := _filled_columns(imputer)) < len(fill):
@@ -611,7 +611,7 @@ def _is_ours(operator: Any) -> bool:
 
 def _indicator(scope: Any, operator: Any, container: Any) -> None:
     indicator, ops = operator.raw_operator, Ops(container)
-    x = ops.Cast(_joined(scope, operator, container), to=_DOUBLE)
+    x = ops.Cast(_join_inputs(scope, operator, container), to=_DOUBLE)
     gaps = _gaps(indicator, x, indicator.features_, ops)
     _answer(gaps, scope, operator, container)
 

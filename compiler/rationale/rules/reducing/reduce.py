@@ -173,15 +173,15 @@ def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
 
 def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
     """Return Π of all elements before each one on the last axis (behind it, with `back`); 1 for none."""
-    x = _shifted(op, x, 1, back)
+    x = _shift(op, x, 1, back)
     step, count = 1, x.shape[-1]
     while step < count:
-        x = op.Mul(x, _shifted(op, x, step, back))
+        x = op.Mul(x, _shift(op, x, step, back))
         step *= 2
     return x
 
 
-def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
+def _shift(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
     """Shift x along the last axis; ones fill the gap."""
     no_pads = [0] * (x.rank - 1)
     begin, end = (-by, by) if back else (by, -by)

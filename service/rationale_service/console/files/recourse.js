@@ -215,7 +215,7 @@ export function recoursePanel(answer, row, form, { take, figure, save, languages
   return h(
     "section",
     { class: "panel recourse", "aria-label": HEADING },
-    h("div", { class: "row" }, h("h2", {}, HEADING), answer.recourse && [chooser, h("label", { class: "choice" }, h("span", {}, "Copy for"), choice)]),
+    h("div", { class: "row" }, h("h2", {}, HEADING), answer.recourse && h("div", { class: "row" }, chooser, h("label", { class: "choice" }, h("span", {}, "Copy for"), choice))),
     answer.recourse ? copy : hidden,
   );
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from rationale.artifact.folder import atomic_file
 from rationale.tables.files import check_format, write_rows
-from rationale.tables.written import RowForms, batched
+from rationale.tables.written import RowForms, split_batches
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
@@ -66,7 +66,7 @@ def _forms(rows: Rows) -> RowForms:
         kinds = dict.fromkeys(_COLUMNS, pa.string())
         kinds |= {"latency_ms": pa.float64(), "score": pa.float64(), "codes": pa.list_(pa.string())}
         schema = pa.schema(kinds)
-        groups = (list(map(_with_json, group)) for group in batched(rows, _AT_ONCE))
+        groups = (list(map(_with_json, group)) for group in split_batches(rows, _AT_ONCE))
         return schema, (pa.Table.from_pylist(group, schema) for group in groups)
 
     return RowForms(cells, lambda: rows, arrow)

@@ -135,7 +135,7 @@ class ModelFeatures(BaseModel):
     "/{model}/features",
     summary="A model's features, with what a form for them needs to know",
     description="Names, units, ranges and categories: as the decision profile has them, and as the "
-    "references are spread, feature by feature; no row of them is told. Needs the scope `explain`, for the "
+    "references are spread, feature by feature; it shows no row of them. Needs the scope `explain`, for the "
     "spreads are of people's data.",
     operation_id="v1_features",
     response_model=ModelFeatures,

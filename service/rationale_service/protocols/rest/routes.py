@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match, Mount, Route, request_response
 
-from rationale_service.security.keys import ANY_KEY, Needs, Scopes, UndeclaredScopesError, declared
+from rationale_service.security.keys import ANY_KEY, Needs, Scopes, UndeclaredScopesError, declared_scopes
 
 
 class DirectRoute(APIRoute):
@@ -52,12 +52,12 @@ def needs_of(route: BaseRoute) -> Needs:
     match route:
         case Route():
             name = f"the route {' '.join(sorted(route.methods or ()))} {route.path}"
-            needed = declared(route.endpoint, name)
+            needed = declared_scopes(route.endpoint, name)
             if not isinstance(needed, frozenset) and "model" not in route.param_convertors:
                 raise UndeclaredScopesError(f"{name} declares scopes by its model: the path needs {{model}}")
             return needed
         case Mount():
-            return declared(route.app, f"the app that is mounted at {route.path}")
+            return declared_scopes(route.app, f"the app that is mounted at {route.path}")
     raise UndeclaredScopesError(
         f"{route!r} is neither an HTTP route nor a mounted app, so the gateway could not check its "
         "callers' keys. Add the router's routes themselves (app.routes.extend(router.routes)); WebSockets "

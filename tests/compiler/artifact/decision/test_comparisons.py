@@ -29,6 +29,7 @@ from rationale import (
     TreeShap,
     compile_model,
 )
+from rationale.artifact.comparisons import entry_name, is_entry_name
 from rationale.artifact.compiled import Compiled
 from rationale.errors import RepositoryError
 from rationale.graph.runtime.session import Runner
@@ -53,6 +54,24 @@ def compiled(comparisons: Comparisons | None, model: Any = None, **options: Any)
 
 
 COMPARISONS = Comparisons({"all_applicants": DeepShap(EVERYBODY)}, DRAWS, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        (entry_name("m", "0123456789abcdef"), True),
+        ("m_explain", False),
+        ("m_explain_0123456789a", False),
+        ("m_explain_0123456789abc", False),  # others' names begin so: they stay
+        ("m_explain_0123456789ab_old", False),
+        ("m_explain_0123456789AB", False),
+        ("m2_explain_0123456789ab", False),
+        ("m_explain_m_explain_0123456789ab", False),
+        ("0123456789ab", False),
+    ],
+)
+def test_names_of_entries_beside(name: str, is_one: bool) -> None:
+    assert is_entry_name(name, "m") is is_one
 
 
 def test_an_entry_beside_answers_as_one_compiled_of_those_references(tmp_path: Path) -> None:

@@ -5,39 +5,39 @@ from pathlib import Path
 
 import pytest
 
-from rationale.artifact.folder import locked
+from rationale.artifact.folder import hold_lock
 from rationale.errors import InvalidOptionError
 
 
 def test_a_folder_and_a_file_let_one_in(tmp_path: Path) -> None:
     with (tmp_path / "part").open("ab") as file:
         for place in (tmp_path, file):
-            with locked(place) as alone:
+            with hold_lock(place) as alone:
                 assert alone
         with (
-            locked(file) as alone,
+            hold_lock(file) as alone,
             (tmp_path / "part").open("ab") as second,
             pytest.raises(InvalidOptionError, match=r"^busy$"),
-            locked(second, "busy"),
+            hold_lock(second, "busy"),
         ):
             pass
         assert alone
-    with locked(tmp_path, "left when the first has gone") as alone:
+    with hold_lock(tmp_path, "left when the first has gone") as alone:
         assert alone
 
 
 def test_an_error_of_who_is_in_stays_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(BlockingIOError), locked(tmp_path, "another run"):
+    with pytest.raises(BlockingIOError), hold_lock(tmp_path, "another run"):
         raise BlockingIOError
 
 
 @pytest.mark.usefixtures("without_locks")
 def test_a_file_system_without_locks_lets_everyone_in(tmp_path: Path) -> None:
-    with locked(tmp_path) as first, locked(tmp_path, "another run") as second:
+    with hold_lock(tmp_path) as first, hold_lock(tmp_path, "another run") as second:
         assert (first, second) == (False, False)
 
 
 def test_a_platform_without_locks_lets_everyone_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    with locked(tmp_path) as first, locked(tmp_path, "another run") as second:
+    with hold_lock(tmp_path) as first, hold_lock(tmp_path, "another run") as second:
         assert (first, second) == (False, False)

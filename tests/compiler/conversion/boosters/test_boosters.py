@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardScaler
 
 from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
+from rationale.conversion.boosters.trees import Split, _bound
 from rationale.conversion.files import read_fitted
 from rationale.from_files import compile_files
 from rationale.graph.runtime.session import Runner
@@ -308,3 +309,25 @@ def test_refused_by_name(name: str) -> None:
     text = categories().astype({"home": object}).fillna({"home": ""})
     with pytest.raises(UnsupportedModelError, match=words):
         convert(make(), text if "categories in a pipeline" in name else None)
+
+
+NEAR_BOUNDS = [0.1, 0.2, 0.3, -0.1, 1 / 3, 1e-3, 16777217.0, 1e39, 5e-324, 0.5, -np.pi, 2**-150]
+
+
+@pytest.mark.parametrize("bound", NEAR_BOUNDS, ids=str)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_bound_in_another_type_leaves_its_numbers_on_their_sides(bound: float, strict: bool) -> None:
+    """Rounded to the nearest, it could pass a number of its type that lies between."""
+    split = Split(0, 1, 2, missing=False, bound=bound, strict=strict)
+    rounded = _bound(split, np.dtype(np.float32))
+    with np.errstate(over="ignore"):
+        nearest = np.float32(bound)
+    for number in (
+        np.nextafter(nearest, np.float32(-np.inf)),
+        nearest,
+        np.nextafter(nearest, np.float32(np.inf)),
+    ):
+        wide = float(number)
+        sides = [wide < each if strict else wide <= each for each in (bound, rounded)]
+        assert sides[0] == sides[1], wide
+    assert _bound(split, np.dtype(np.float64)) == bound

@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnx
 import pyarrow as pa
 import pytest
 from onnx import numpy_helper
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from rationale import DeepShap, TreeShap, compile_model
@@ -247,6 +249,63 @@ def test_the_command_writes_the_same(url: str, folder: Path, tmp_path: Path) -> 
     assert (code, "promise" in text, "tells no plans" in message) == (0, False, True)
     code, _, message = run("--entries", str(lost), "--language", "de")
     assert (code, "is not in the repository" in message) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["home", "group"])
+@pytest.mark.parametrize("options", [{"language": "de"}, {"language": "de", "recourse": True}], ids=len)
+def test_a_file_has_each_option_as_over_http(
+    url: str, folder: Path, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    """A row that is approved has neither reasons nor plans in a file."""
+    body = {"instances": ROWS[name], "dry_run": True, **options}
+    due = patient.post(f"{url}/v1/models/{name}:decide", json=body).json()["decisions"]
+    parquet.write_table(pa.Table.from_pylist(ROWS[name]), tmp_path / "rows.parquet")
+    words = [["--" + key, *([] if value is True else [value])] for key, value in options.items()]
+    found = decide_file(folder, tmp_path, name, *chain.from_iterable(words))
+    german = [reason["text"] for each in due for reason in each["reasons"]]
+    assert german
+    assert not [text for text in german if text in ENGLISH]
+    for one, other in zip(found, due, strict=True):
+        if other["decision"] == "approve":
+            assert "recourse" not in one
+            continue
+        texts = [[reason["text"] for reason in each["reasons"]] for each in (one, other)]
+        assert (texts[0], one["score"]) == (texts[1], other["score"])
+        plans = [(each.get("recourse") or {"plans": []})["plans"] for each in (one, other)]
+        changes = [[(plan["changes"], plan["score"]) for plan in each] for each in plans]
+        assert changes[0] == changes[1]  # costs are from values as the model takes them, in float32
+        assert bool(plans[0]) == ("recourse" in options)
+
+
+def decide_file(folder: Path, tmp_path: Path, name: str, *words: str) -> list[dict[str, Any]]:
+    """Return the decisions on rows.parquet, as the command writes them with a trail of its own."""
+    places = ["--input", tmp_path / "rows.parquet", "--repository", folder, "--save", tmp_path / "d.jsonl"]
+    result = CliRunner().invoke(app, ["decide", name, *map(str, places), *words])
+    assert result.exit_code == 0, result.output
+    return [json.loads(line)["decision"] for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+
+
+def test_another_language_is_another_file(folder: Path, tmp_path: Path) -> None:
+    """The trail keeps the first language; a run in another goes on with no file of the first."""
+    (tmp_path / "in").mkdir()
+    parquet.write_table(pa.Table.from_pylist(ROWS["home"]), tmp_path / "in" / "rows.parquet")
+    texts, state = dict[str, list[str]](), {"RATIONALE_STATE": str(tmp_path / "state")}
+    for language in ("en", "de", "fr"):
+        places = ["--input", tmp_path / "in", "--save", tmp_path / "out", "--repository", folder]
+        words = ["decide", "home", *map(str, places), "--audit", "--language", language]
+        result = CliRunner().invoke(app, words, env=state)
+        if language == "fr":
+            assert (result.exit_code, "has 'en', 'de'" in result.output) == (2, True)
+            break
+        assert ("0 new" in result.output) == (language == "de"), result.output
+        texts[language] = parquet.read_table(tmp_path / "out")["reason_1_text"].to_pylist()
+    assert texts["en"] != texts["de"]
+    ledger = open_ledger(Settings(repository=folder, state=tmp_path / "state"))
+    try:
+        kept = [each.answer["reasons"] for each in ledger.in_order(None, None)]
+    finally:
+        ledger.close()
+    assert [[*texts, None][0] for texts in ([r["text"] for r in own] for own in kept)] == texts["en"]
 
 
 def test_where_the_entry_is_gone_a_notice_warns(folder: Path, tmp_path: Path) -> None:

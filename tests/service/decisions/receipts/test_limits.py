@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, compile_model
-from rationale.decisions.decide import outcome_of, triggered
+from rationale.decisions.decide import find_knock_outs, outcome_of
 from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.check import decide
@@ -60,7 +60,7 @@ def test_a_receipt_knocks_out_what_the_profile_does(condition: dict[str, Any]) -
     profile, as_json = profile_of(knock_outs=[rule])
     for value in VALUES:
         decision, reasons = decide(as_json, {"x": value}, 0.1)
-        is_hit = bool(triggered(profile, {"x": value}))
+        is_hit = bool(find_knock_outs(profile, {"x": value}))
         assert (decision, list(reasons)) == (("decline", ["R"]) if is_hit else ("approve", [])), value
 
 

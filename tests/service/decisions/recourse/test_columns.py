@@ -194,7 +194,7 @@ def test_an_interrupted_run_goes_on_with_runs_of_its_own_kind(folder: Path, tmp_
             raise KeyboardInterrupt
 
     for recourse in (False, True):
-        portfolio = read_portfolio(own, "trees", rows, recourse=recourse)
+        portfolio = read_portfolio(own, "trees", rows, options={"recourse": recourse})
         with pytest.raises(KeyboardInterrupt):
             decide_portfolio(portfolio, own, tmp_path / "a.csv", NoTrail(), interrupted)
     assert seen == [0, 1, 2, 3] * 2  # each row shows

@@ -198,6 +198,9 @@ def test_an_altered_graph_under_the_old_manifest_is_told(
         shutil.copytree(config.parent, copied / name)
         (copied / name / "config.pbtxt").write_text(config.read_text().replace("credit_explain", name))
         assert Replayer(decided.settings, copied).entry(declined).name == name
+        manifest = json.loads((copied / name / FILE_NAME).read_text())
+        (copied / name / FILE_NAME).write_text(json.dumps({**manifest, "model": "other"}))  # its files decide
+        assert Replayer(decided.settings, copied).entry(declined).name == name
         shutil.rmtree(copied / name)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rationale_service.decisions.cases import link_faults, told
+from rationale_service.decisions.cases import describe_case, link_faults
 from rationale_service.decisions.review import Reviews
 from rationale_service.decisions.trail import Case, RecordedDecision, check_repeated
 from rationale_service.errors import ConflictError
@@ -122,7 +122,7 @@ def test_an_event_is_behind_all_others_whatever_the_clocks_say(names: list[str])
 )
 def test_what_a_receipt_tells_of_a_case(names: list[str], place: int, sentences: list[str]) -> None:
     case = case_of(*names)
-    text = told(case, case.events[place])
+    text = describe_case(case, case.events[place])
     assert text.count(". ") + text.endswith(".") == len(sentences) + text.count("(M. Officer")
     places = [text.index(sentence) for sentence in sentences]
     assert places == sorted(places)

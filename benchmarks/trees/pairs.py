@@ -1,4 +1,4 @@
-"""Trees against references of each row, beside tables of known references: `python -m benchmarks.pairs`."""
+"""Trees against references of each row, beside tables of known ones: `python -m benchmarks.trees.pairs`."""
 
 import time
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.trees import data, trained
+from benchmarks.trees.model import data, trained
 from rationale import Compiled, OpenReferences, TreeShap, compile_model
 from rationale.references.request_time import repeat_references
 

@@ -1,6 +1,6 @@
 """The console's portfolio: a file dropped into a real Chromium, until all its rows are explained and drawn.
 
-    python -m benchmarks.console_portfolio [csv parquet] [--rows 100000] [--turns 3]
+    python -m benchmarks.console.portfolio [csv parquet] [--rows 100000] [--turns 3]
 
 The model is a credit network of 24 features by DeepSHAP over 100 references, served by a `rationale serve` of
 its own; the file has three columns more. Medians of the seconds from the choice of the file to the last
@@ -19,12 +19,12 @@ import pandas as pd
 from playwright.sync_api import Browser, Page
 
 from benchmarks.cases import parser_of, positive, reporting_errors
-from benchmarks.console import VIEWPORT, chromium
+from benchmarks.console.sliders import VIEWPORT, chromium
 from benchmarks.timing import quietly
 from loadtests.systems.process import gateway
 from rationale import DeepShap, compile_model
 
-CREDIT = Path(__file__).parents[1] / "examples" / "credit"
+CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 KINDS = ("csv", "parquet")
 REFERENCES = 100
 BEHAVIOUR = 14  # features beside the ten of examples/credit

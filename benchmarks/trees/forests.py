@@ -1,6 +1,6 @@
 """Boosted trees of several depths beside other explainers of trees, one thread.
 
-    python -m benchmarks.forests [--shapes 300x4,300x6,100x8,100x12,100x255] [--rows 1,64,10000]
+    python -m benchmarks.trees.forests [--shapes 300x4,300x6,100x8,100x12,100x255] [--rows 1,64,10000]
         [--references 100,1000] [--peers contributions,shap,shapiq,woodelf] [--seconds 20]
 
 A shape is TREESxDEPTH of XGBoost; from 64 on it is TREESxLEAVES of LightGBM without a depth. There are 23
@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.cases import BOOSTERS, CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF, names, numbers, positive
 from benchmarks.timing import quietly
-from benchmarks.tree_peers import TREE_EXPLAINERS
-from benchmarks.trees import data
+from benchmarks.trees.model import data
+from benchmarks.trees.peers import TREE_EXPLAINERS
 from rationale import TreeShap, compile_model
 from rationale.portfolios.arrow import run_rows
 

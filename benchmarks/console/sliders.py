@@ -1,6 +1,6 @@
 """The console's delay behind a slider: from its input event to the frame that shows the answer.
 
-    python -m benchmarks.console [--moves 100] [--pause 20] [--turns 3]
+    python -m benchmarks.console.sliders [--moves 100] [--pause 20] [--turns 3]
 
 `rationale serve` with examples/credit and a Chromium of this machine, both on all of its cores. The page asks
 for the score and the attributions of each row that it has time for; it always shows the last one.
