@@ -161,7 +161,7 @@ def check_options(method: str, options: Iterable[str]) -> None:
     if surplus:
         option = surplus[0]
         raise InvalidOptionError(
-            f"--method {method} has no {_flag(option)}: only {_join_names(takers(option), 'and')} have it."
+            f"--method {method} takes no {_flag(option)}: that is for {_join_names(takers(option), 'and')}."
         )
     for option in entry.needs:
         if option not in options:

@@ -99,7 +99,7 @@ def test_every_missing_variable_is_named_at_once(template: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "variables", "message"),
     [
-        (altered(decision="approve", reasons=[]), {}, "approves"),
+        (altered(decision="approve", reasons=[]), {}, "decision 5f is an approval"),
         (altered(reasons=[]), {}, "no principal reason"),
         (altered(decision="refer"), {}, "--person-declined"),
         (altered(reasons=[{"text": "Failed to achieve a qualifying score"}]), {}, "12 CFR 1002.9"),

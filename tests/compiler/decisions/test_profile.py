@@ -225,7 +225,7 @@ SENSE: list[tuple[dict[str, Any], str]] = [
         "the model has no features 'a', 'b': there are 'income', 'age', 'own'",
     ),
     ({"features.age": {}}, "features: no reason code for 'age': give each one, since others have one"),
-    ({"features.income.reason": "R1"}, r"reasons: there is no text of the code 'R1' \(do you mean 'R01'\?\)"),
+    ({"features.income.reason": "R1"}, r"reasons: the code 'R1' has no text \(do you mean 'R01'\?\)"),
     ({"features.own": {"reason": "R01"}}, "features.own is explained with the group 'housing'"),
     (
         {"features.age.least": 3, "features.age.most": 2},
@@ -268,7 +268,7 @@ SENSE: list[tuple[dict[str, Any], str]] = [
         {"knock_outs": [{"feature": "age", "reason": "R09", "equals": "18"}]},
         "holds numbers, so leave the quotes out",
     ),
-    ({"knock_outs": [{"feature": "b", "above": 0, "reason": "R10"}]}, "there is no text of the code 'R10'"),
+    ({"knock_outs": [{"feature": "b", "above": 0, "reason": "R10"}]}, "the code 'R10' has no text"),
     ({"reasons.R02.when": [{"text": "Young"}]}, "reasons.R02.when.0 needs one condition"),
     (
         {"never_disclose": ["rent"]},

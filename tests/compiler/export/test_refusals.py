@@ -205,8 +205,8 @@ def test_a_folder_and_node_modules_here(place: Path) -> None:
             lambda folder: (folder / web.WASM).write_bytes(b"version https://git-lfs"),
             "is not the npm package",
         ),
-        (lambda folder: (folder / web.SCRIPT).write_text("export default 1"), "ort.bundle"),
-        (lambda folder: (folder / web.SCRIPT).write_text("export{a as env}"), "ort.bundle"),
+        (lambda folder: (folder / web.SCRIPT).write_text("export default 1"), "ort.wasm.bundle"),
+        (lambda folder: (folder / web.SCRIPT).write_text("export{a as env}"), "ort.wasm.bundle"),
         (lambda folder: (folder / web.SCRIPT).write_bytes(b"\xff"), "is damaged"),
     ],
 )
@@ -250,7 +250,7 @@ def test_npm_brings_another_package(place: Path, monkeypatch: pytest.MonkeyPatch
     written(compile_model(mlp(), DeepShap(rows(4, 5))))
     archive_of(package(place / "web"))
     npm(place / "bin", f'for last; do :; done; cp {place}/web.tgz "$last"', monkeypatch)
-    assert_refused(call("m", *FLAGS), f"is not onnxruntime-web {web.VERSION}: the digest is sha512-")
+    assert_refused(call("m", *FLAGS), f"onnxruntime-web {web.VERSION}: the digest is sha512-")
 
 
 def test_npm_is_asked_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

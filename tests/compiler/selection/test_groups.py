@@ -334,7 +334,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"no explained feature has the name 'dept' \(do you mean 'debt'\?\)",
     ),
     "nothing near": ({"a": ["qqqq"]}, "There are 'age', 'income', 'debt', 'years', 'cards'."),
-    "no beginning": ({"a": ["q*"]}, r"is called 'q\*'"),
+    "no beginning": ({"a": ["q*"]}, r"has the name 'q\*'"),
     "no name": ({"a": [3]}, "no explained feature has the name 3"),
     "a feature in two groups": (
         {"a": ["age", "debt"], "b": ["debt"]},

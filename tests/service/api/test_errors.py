@@ -218,7 +218,7 @@ async def test_415(client: httpx.AsyncClient, path: str) -> None:
             [GOOD | {"data": [1, 2, 3, 1e39]}],
             "holds inf at [0, 3]: send finite numbers within the range of FP32",
         ),
-        ([GOOD | {"parameters": {"shared_memory_region": "r"}}], "shared memory is not offered"),
+        ([GOOD | {"parameters": {"shared_memory_region": "r"}}], "shared memory is not supported"),
     ],
 )
 async def test_422_of_inputs(client: httpx.AsyncClient, inputs: list[Any], message: str) -> None:

@@ -219,7 +219,7 @@ async def test_a_comparison_by_another_explanation_is_none(tmp_path: Path, app: 
     async with client_of(app) as client:
         answer = await client.post("/v1/models/m:decide", json={"instances": INSTANCES, "stability": True})
         assert answer.status_code == 503
-        assert "not served: " in answer.json()["detail"]
+        assert "not loaded: " in answer.json()["detail"]
 
 
 @pytest.mark.slow

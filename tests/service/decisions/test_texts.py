@@ -137,7 +137,7 @@ async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settin
         inputs = [InferInput("kind", [1, 1], "BYTES"), InferInput("debt", [1, 1], "FP64")]
         inputs[0].set_data_from_numpy(np.array([[b"Car"]], object))
         inputs[1].set_data_from_numpy(np.array([[2.0]]))
-        with pytest.raises(Exception, match="trained on"):
+        with pytest.raises(Exception, match="training data"):
             await client.infer("xgboost_explain", inputs)
     good, unusual = load(settings.repository, "xgboost").decide(pd.DataFrame(rows))
     assert good.decision == "decline"

@@ -71,7 +71,7 @@ INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_e
                 parameters={"shared_memory_region": pb.InferParameter(string_param="r")},
             ),
         ),
-        "shared memory is not offered",
+        "shared memory is not supported",
     ),
 ]
 
@@ -123,7 +123,7 @@ def test_a_model_that_fails(stub: Any) -> None:
             pb.SystemSharedMemoryStatusRequest(),
             "raw_input_contents",
         ),
-        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(), "shared memory is not offered"),
+        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(), "shared memory is not supported"),
         ("TraceSetting", pb.TraceSettingRequest(), "an operator's setting"),
         ("LogSettings", pb.LogSettingsRequest(), "RATIONALE_LOG_LEVEL"),
     ],

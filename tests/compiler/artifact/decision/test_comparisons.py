@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[Comparisons, dict[str, Any], str]] = {
     "other options": (
         Comparisons({"all": DeepShap(EVERYBODY, standard_error=True)}),
         {},
-        "all is explained by deepshap .* give the same method and options",
+        "all uses deepshap .* give the same method and options",
     ),
 }
 

@@ -159,7 +159,7 @@ def test_a_threshold_near_0_or_1_is_decided_in_the_margin_or_warned_of(threshold
     assert warning.endswith("choose a threshold farther away")
     assert margin is None
     (warning,), margin = warnings_of(SIGMOID, DeepShap(Baseline(0.25)))
-    assert warning.endswith("use space: margin")
+    assert warning.endswith("use space: margin, so that rows are decided by the margin")
     assert margin is None
 
 
@@ -485,7 +485,7 @@ def test_eight_faults_at_once_and_nothing_is_compiled(tmp_path: Path) -> None:
         "the model has no feature 'incom' (do you mean 'income'?)",
         "no reason code for 'income', 'debt'",
         "feature 'years' is in the groups 'one', 'two'",
-        "no text of the code 'R9'",
+        "the code 'R9' has no text",
         "the model has the input 'age'",
         "never_disclose: 'cards' is explained with the group 'one'",
     ):

@@ -339,7 +339,7 @@ def test_decisions_csv_has_the_rows_ids_groups_and_labels(tmp_path: Path) -> Non
 
 
 REFUSED = {
-    "no such entry": (("data.csv", "n"), "n_explain: no such entry"),
+    "no such entry": (("data.csv", "n"), "n_explain: there is no such entry"),
     "no such column": (("data.csv", "m", "--group", "race"), "no column 'race'"),
     "too many groups": (("data.csv", "m", "--group", "income"), "has 90 values; give a column of at most 20"),
     "no label": (("data.csv", "m", "--label", "sex"), "a label has two, in every row"),

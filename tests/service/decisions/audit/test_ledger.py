@@ -67,7 +67,7 @@ def test_what_was_recorded_is_read_again(ledger: Ledger) -> None:
 def test_decisions_are_asked_for_by_times(ledger: Ledger, end: str, given: str, is_time: bool) -> None:
     """Rows are compared by their texts: one in another form would leave rows out, or let all pass."""
     ledger.append([[decision(1)]])
-    with contextlib.nullcontext() if is_time else pytest.raises(InvalidOptionError, match="is no time"):
+    with contextlib.nullcontext() if is_time else pytest.raises(InvalidOptionError, match="is not a time"):
         is_there = (given < decision(1).time) == (end == "since")
         ends = (given, None) if end == "since" else (None, given)
         assert len(list(ledger.in_order(*ends))) == is_there
@@ -277,7 +277,7 @@ def test_a_key_that_was_tampered_with_is_not_erased(
     execute(database, "UPDATE audit_input_keys SET id = :to WHERE id = :id", id=second, to=third)
     with pytest.raises(ConflictError, match="records no erasure"):
         erase(database, first, auditor.private)
-    with pytest.raises(ConflictError, match="its own"):
+    with pytest.raises(ConflictError, match="the key of another decision"):
         erase(database, third, auditor.private)
     assert {each.sequence for each in verify(database) if not isinstance(each, int)} == {1, 2, 3}
 

@@ -313,7 +313,7 @@ def test_another_entry_corrects_nothing(url: str, settings: Settings) -> None:
     assert of["net"] is not None
     assert of["margin"] is not None
     Correction(Case([first]), "M").check(of["net"])
-    with pytest.raises(ConflictError, match="another entry"):
+    with pytest.raises(ConflictError, match="another version"):
         Correction(Case([first]), "M").check(of["margin"])
 
 
@@ -451,7 +451,7 @@ def test_a_judgment_that_approves_has_no_notice() -> None:
         "reviews": "y",
         "warnings": [],
     }
-    with pytest.raises(InvalidOptionError, match="approves"):
+    with pytest.raises(InvalidOptionError, match="is an approval"):
         notice(answer, VARIABLES)
 
 
