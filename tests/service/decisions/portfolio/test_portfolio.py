@@ -140,7 +140,7 @@ def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, settings: Setti
     for columns, keep, message in (
         (file, "absent", "no column 'absent'"),
         (file, "score", "['score'] to keep"),
-        (array, "branch", "columns of a table"),
+        (array, "branch", "columns branch need a table"),
     ):
         words = ("margin", "--input", columns, "--save", tmp_path / "d.csv", "--keep", keep)
         status, _, errors = decide(*words, *to)
