@@ -254,7 +254,7 @@ class ModelRegistry:
             explainers[COMPILED] = compiled
         if explainer not in explainers:
             raise UnknownResourceError(
-                f"model '{model}' has no explainer '{_shorten(explainer)}' ; it has: "
+                f"model '{model}' has no explainer '{_shorten(explainer)}'; it has: "
                 f"{quoted(explainers) or 'none'}"
             )
         return explainers[explainer]

@@ -240,7 +240,7 @@ async def test_422_of_outputs(client: httpx.AsyncClient) -> None:
 async def test_422_of_integers(client: httpx.AsyncClient) -> None:
     ids = {"name": "ids", "shape": [1, 1], "datatype": "INT64"}
     for value, message in [
-        (2**63, f"{2**63} is out of the range of INT64"),
+        (2**63, f"{2**63} is outside the range of INT64"),
         (1.5, "takes whole numbers, but value 0 is 1.5"),
         ("1", "takes whole numbers, but value 0 is a string"),
     ]:

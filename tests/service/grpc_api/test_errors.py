@@ -44,7 +44,7 @@ INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_e
     (request("score", tensor(shape=(-1, 4), fp32_contents=ROW)), "negative size"),
     (request("score", tensor(datatype="FP16")), "FP16 cannot have typed contents: send raw_input_contents"),
     (request("score", tensor(int_contents=[1, 2, 3, 4])), "takes fp32_contents, not int_contents"),
-    (request("score", tensor(datatype="INT8", int_contents=[1, 2, 3, 128])), "128 is out of the range"),
+    (request("score", tensor(datatype="INT8", int_contents=[1, 2, 3, 128])), "128 is outside the range"),
     (request("typed", tensor("text", "BYTES", (2, 1), bytes_contents=[b"a"])), "has 1 values"),
     (request("score", raw_input_contents=[RAW[:5]]), "has 5 bytes, but FP32 of shape [1, 4] takes 16"),
     (request("log", tensor(shape=(1, 1), fp32_contents=[-1])), "gives nan for output 'y'"),
