@@ -14,7 +14,7 @@ TESTS = {
     "compiler/rationale/conversion": ("tests/compiler/conversion",),
     "compiler/rationale/decisions": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/evaluate/decisions",
     ),
     "compiler/rationale/methods/coalitions": ("tests/compiler/methods/test_coalitions.py",),
@@ -23,7 +23,7 @@ TESTS = {
     "compiler/rationale/pictures/browser": ("tests/service/console", "tests/compiler/export"),
     "compiler/rationale/profiles": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/references/test_policies.py",
     ),
     "compiler/rationale/trees": ("tests/compiler/trees",),
@@ -54,7 +54,7 @@ def tests_beside(paths: Iterable[str]) -> list[str]:
 
 
 def changed_lines(patch: str) -> tuple[Path, list[int]]:
-    """Return the file that a patch changes, and its lines: those it replaces, or those about what it adds."""
+    """Return the file and the lines that a patch changes; for added lines, the lines around them."""
     (path,) = re.findall(r"^--- a/(.+)$", patch, re.MULTILINE)
     lines, number = set[int](), 0
     for line in patch.splitlines():

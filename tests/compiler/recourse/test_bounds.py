@@ -215,7 +215,11 @@ def stepped(refer: list[float] | None, rule: dict[str, float]) -> Compiled:
 
 
 def test_a_flip_behind_many_ties_is_tried_too() -> None:
-    near = np.array([True] * 7 + [False, True, False])
-    assert _tries(np.arange(10), near) == [0, 1, 2, 3, 7]
-    assert _tries(np.arange(7, 10), near) == [7]
-    assert _tries(np.arange(2), near) == [0, 1]
+    owner, cost = np.repeat([0, 1, 2], [10, 3, 2]), np.array([*range(10), 3, 1, 1, 4, 5], np.float64)
+    lever = Lever("f", ("f",), Action(), -9, 9, None, None, 1.0)
+    listed = Candidates((lever,) * 3, {}, owner, cost, cost)
+    near = np.array([True] * 7 + [False, True, False] + [False, True, False] + [True] * 2)
+    may_flip = np.ones(15, bool)
+    assert _tries(listed, may_flip, near) == {0: [0, 1, 2, 3, 7], 1: [11, 12], 2: [13, 14]}
+    may_flip[[0, 11, 13, 14]] = False
+    assert _tries(listed, may_flip, near) == {0: [1, 2, 3, 4, 7], 1: [12]}

@@ -23,7 +23,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.console_portfolio import drop
+from benchmarks.console.portfolio import drop
 from rationale import ExactShap, TreeShap, compile_model
 from rationale.decisions.decide import outcome_of
 from rationale.export.page import export_page
