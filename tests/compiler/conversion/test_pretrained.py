@@ -16,7 +16,7 @@ from rationale import AttnLrp, Lrp, compile_model, load
 from rationale.cli.compile import app
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
-from tests.transformers_models import _redraw
+from tests.models.transformers_models import _redraw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paid", "missed", "cured", "##ly", "late"]
 LABELS = {0: "good", 1: "bad", 2: "unsure"}
@@ -151,6 +151,14 @@ def test_what_is_missing_is_named(
     file = own / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
     with pytest.raises(error, match=told):
+        compile_model(own, AttnLrp())
+
+
+@pytest.mark.full
+def test_a_size_that_leaves_a_side_open_is_refused(folders: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(folders / "vit", tmp_path / "own")
+    (own / "preprocessor_config.json").write_text(json.dumps({**IMAGE, "size": {"longest_edge": 16}}))
+    with pytest.raises(UnsupportedModelError, match="write height and width"):
         compile_model(own, AttnLrp())
 
 
