@@ -102,6 +102,8 @@ class ImageClassifier(_Classifier):
     """A classifier of pixels from 0 to 1, [N, C, H, W], which it scales as its image processor does."""
 
     __module__ = "transformers"
+    scale: torch.Tensor
+    shift: torch.Tensor
 
     def __init__(self, network: Any, processor: Mapping[str, Any]) -> None:
         super().__init__(network)
@@ -119,7 +121,12 @@ class ImageClassifier(_Classifier):
         )
         self.register_buffer("scale", factor / deviation, persistent=False)
         self.register_buffer("shift", -mean / deviation, persistent=False)
-        shape = (2, getattr(config, "num_channels", 3), height, width)
+        if not (isinstance(height, int) and isinstance(width, int)):
+            raise UnsupportedModelError(
+                f"the image processor's size is {size}: write height and width of the images that the "
+                "network takes into preprocessor_config.json."
+            )
+        shape = (2, int(getattr(config, "num_channels", 3)), height, width)
         self.example = {"pixels": np.random.default_rng(0).random(shape, np.float32)}
 
     def forward(self, pixels: torch.Tensor) -> Any:
@@ -138,7 +145,7 @@ def as_onnx(model: torch.nn.Module, example: Any) -> ConversionResult:
     result = torch_modules.as_onnx(model, model.example if example is None else example)
     graph, names = result.proto.graph, model.class_names
     logits = graph.output[0].name
-    table = onnx.helper.make_tensor("class_names", onnx.TensorProto.STRING, [len(names)], names)
+    table = onnx.numpy_helper.from_array(np.array(names, object), "class_names")
     graph.initializer.append(table)
     graph.node.append(onnx.helper.make_node("ArgMax", [logits], ["class"], axis=1, keepdims=0))
     graph.node.append(onnx.helper.make_node("Gather", ["class_names", "class"], [LABEL]))

@@ -166,6 +166,14 @@ def test_code_in_the_folder_does_not_run(folders: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.full
+def test_a_size_that_leaves_a_side_open_is_refused(folders: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(folders / "vit", tmp_path / "own")
+    (own / "preprocessor_config.json").write_text(json.dumps({**IMAGE, "size": {"longest_edge": 16}}))
+    with pytest.raises(UnsupportedModelError, match="write height and width"):
+        compile_model(own, AttnLrp())
+
+
 @pytest.mark.parametrize("name", ["bert-base-uncased", "owner/bert-1.5"])
 def test_nothing_is_downloaded(name: str) -> None:
     assert is_fitted_file(Path(name))
