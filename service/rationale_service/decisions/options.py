@@ -83,7 +83,7 @@ class OptionModule(Protocol):
 
 
 class Plane(Protocol):
-    """What runs entries: a gateway's data plane, or that of a command."""
+    """The part of a gateway's data plane, or of a command's, that options need."""
 
     @property
     def repository(self) -> "ModelRegistry": ...
