@@ -55,6 +55,8 @@ def compile_files(
 
     read = read_model(model, request.features, allow_pickle=request.allow_pickle, missing=request.missing)
     subject, allow_parity = read.model, request.allow_parity
+    if references is None and request.method == "deepshap":  # which needs some
+        request = request.model_copy(update={"method": getattr(subject, "method", "deepshap")})
     if request.categories is not None:
         subject, allow_parity = _convert_by_rows(read, request.categories, allow_parity), None
     names = None if read.fitted else request.features

@@ -56,6 +56,7 @@ _LIBRARIES = {  # by the module of a class or its base; the first that fits
     "lightgbm": Library("rationale.conversion.boosters.lightgbm", NAME),
     "catboost": Library("rationale.conversion.boosters.catboost", NAME),
     "optbinning": Library("rationale.conversion.boosters.scorecards", NAME),
+    "transformers": Library("rationale.conversion.pretrained", "torch"),
     "torch": Library("rationale.conversion.torch", "torch"),
     "sklearn": Library("rationale.conversion.sklearn.estimators", "skl2onnx"),
 }

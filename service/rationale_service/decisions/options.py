@@ -28,7 +28,7 @@ class DecisionOption:
     Attributes:
         name: member of the request, and option of `rationale decide`.
         module: name of its `OptionModule`.
-        help: what `rationale decide --help` says of it.
+        help: text of `rationale decide --help`.
         takes: bool if the option is on or off, str if it takes a text.
         is_recorded: False if the trail keeps decisions without it: its module has `answered`, no `search`.
         member: member that it adds to each decision; None if it adds to members that are there.
@@ -83,7 +83,7 @@ class OptionModule(Protocol):
 
 
 class Plane(Protocol):
-    """The part of a gateway's data plane, or of a command's, that options need."""
+    """A runner of entries: a gateway's data plane, or that of a command."""
 
     @property
     def repository(self) -> "ModelRegistry": ...

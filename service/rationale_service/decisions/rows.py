@@ -274,7 +274,7 @@ class DecisionSession:
 
 
 def _with_additions(recorded: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded answer, completed by the options of this run if an earlier run lacked them."""
+    """Return a recorded answer with the additions of options that an earlier run did not have."""
     reasons = zip(decided["reasons"], recorded["reasons"], strict=True)
     return {**decided, **recorded, "reasons": [{**now, **then} for now, then in reasons]}
 
