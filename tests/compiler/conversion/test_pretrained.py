@@ -16,7 +16,7 @@ from rationale import AttnLrp, Lrp, compile_model, load
 from rationale.cli.compile import app
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
-from tests.transformers_models import _redraw
+from tests.models.transformers_models import _redraw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paid", "missed", "cured", "##ly", "late"]
 LABELS = {0: "good", 1: "bad", 2: "unsure"}
