@@ -112,7 +112,7 @@ def test_where_instances_run(tmp_path: Path, groups: str, expected_value: Any, e
     [
         (0, GPU, "auto", "CUDA's driver shows none"),
         (0, "", "cuda", "CUDA's driver shows none"),
-        (2, THIRD, "auto", "GPU 2 is asked for, and CUDA's driver shows 2, counted from 0"),
+        (2, THIRD, "auto", "the settings ask for GPU 2: CUDA's driver shows 2, counted from 0"),
     ],
     indirect=["gpus"],
 )
@@ -187,7 +187,9 @@ async def test_what_asks_for_a_gpu_is_not_served_without_one(tmp_path: Path) -> 
         assert (await client.get("/v2/models/fast/ready")).status_code == 503
         items = (await client.post("/v2/repository/index")).json()
         (reason,) = (item["reason"] for item in items if item["name"] == "fast")
-        assert reason.startswith("fast/1/model.onnx: a GPU is asked for, and this onnxruntime has no CUDA")
+        assert reason.startswith(
+            "fast/1/model.onnx: the settings ask for a GPU, and this onnxruntime has no CUDA"
+        )
         assert "KIND_AUTO or KIND_CPU" in reason
         assert "RATIONALE_CPU_FALLBACK=true" in reason
 

@@ -18,8 +18,8 @@ from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import serving
 from tests.service.decisions.decided import INSTANCES, Decided
+from tests.service.decisions.portfolio.test_portfolio import decide as decide_file
 from tests.service.decisions.test_grpc import decisions, recorded, request
-from tests.service.decisions.test_portfolio import decide as decide_file
 from tests.service.grpc_end import grpc_end, refused
 from tests.service.security.test_keys import key_file
 
