@@ -31,7 +31,7 @@ STUMP = {
 }
 SPLITS = {"nodes_modes": ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"]}
 BAD = {
-    "a node that is its own descendant": (
+    "a node that follows itself": (
         {"nodes_truenodeids": [0, 0, 0]},
         "node 0 .* is its own descendant",
     ),
