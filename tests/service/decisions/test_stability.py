@@ -34,9 +34,9 @@ from tests.compiler.decisions.linear import (
 from tests.compiler.models import NAMES
 from tests.service import patient
 from tests.service.conftest import serving
+from tests.service.decisions.portfolio.test_portfolio import decide as decide_file
+from tests.service.decisions.portfolio.test_portfolio import lines
 from tests.service.decisions.test_decider import MemoryTrail
-from tests.service.decisions.test_portfolio import decide as decide_file
-from tests.service.decisions.test_portfolio import lines
 from tests.service.in_process import client_of
 
 INSTANCES = [
