@@ -37,7 +37,7 @@ from benchmarks.subjects import (
     on_device,
 )
 from benchmarks.timing import BLOCK_S, REST_S, System, Times, alternate, quietly
-from benchmarks.trees.model import model as trees
+from benchmarks.trees import model as trees
 from benchmarks.trees.peers import INTERVENTIONAL, TREE_EXPLAINERS
 from rationale import DeepShap, Deployment, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled

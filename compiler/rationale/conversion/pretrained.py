@@ -19,6 +19,7 @@ LONGEST = 128  # tokens of a row; shorter ones are filled up, and masked
 LABEL = "label"
 _TEXT, _IMAGE = "ForSequenceClassification", "ForImageClassification"
 _WEIGHTS = ("*.safetensors", "*.bin")
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}  # no download, no code of the folder
 
 
 def read_folder(folder: Path) -> torch.nn.Module:
@@ -47,9 +48,9 @@ def read_folder(folder: Path) -> torch.nn.Module:
             f"{'tokenizer' if is_text else 'image processor'} there too, by save_pretrained."
         )
     kind: Any = AutoModelForSequenceClassification if is_text else AutoModelForImageClassification
-    network = kind.from_pretrained(folder, local_files_only=True).float()
+    network = kind.from_pretrained(folder, **_LOCAL).float()
     if is_text:
-        return TextClassifier(network, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return TextClassifier(network, AutoTokenizer.from_pretrained(folder, **_LOCAL))
     return ImageClassifier(network, _json(folder / beside[0]))
 
 

@@ -371,7 +371,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
         (
             "compile",
             [
-                "[OPTIONS] {MODEL}",
+                "[OPTIONS]",
                 "--allow-pickle",
                 "--references",
                 "--features",

@@ -116,3 +116,20 @@ def test_other_rows_or_weights_have_another_digest() -> None:
     assert len(set(digests)) == len(given)
     scaled = prepare(ROWS, [0.5, 0.5, 0.5, 1], {"x": ((1, 1), np.dtype(np.float32))})
     assert scaled.digest == digests[1]  # the same shares
+
+
+@pytest.mark.parametrize(
+    ("weights", "worth"),
+    [
+        (None, 4.0),
+        ([1, 1, 1, 1], 4.0),
+        ([2, 1, 1, 0], 16 / 6),
+        ([0, 0, 5, 0], 1.0),
+        ([0.5, 0.3, 0.1, 0.1], 1 / 0.36),
+    ],
+)
+def test_rows_are_worth_fewer_of_equal_weight(weights: list[float] | None, worth: float) -> None:
+    prepared = prepare(np.array([[0.0], [1.0], [1.0], [2.0]]), weights, {"x": ((1, 1), np.dtype(np.float32))})
+    assert prepared.effective == pytest.approx(worth)  # of the rows as given, though equal ones are merged
+    assert prepared.given_rows == 4
+    assert prepared.count <= 3

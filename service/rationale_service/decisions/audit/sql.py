@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
 from rationale_service.decisions.audit.store import Chain, ChainEnds, DecisionQuery, DuplicateError
 from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
+from rationale_service.decisions.trail import time_text
 from rationale_service.errors import StateUnavailableError
 from rationale_service.state.database import SCAN_S, Database, Schema
 
@@ -253,7 +253,7 @@ def _prune(connection: Connection, chain: str, first: int, before: str) -> int:
     end_of_gone = select(decisions).where(gone).order_by(table.sequence.desc()).limit(1)
     connection.execute(delete(checkpoints).where(checkpoints.c.chain == chain))
     (row,) = _read(connection, end_of_gone)
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    now = time_text()
     connection.execute(insert(checkpoints).values(**checkpoint_of(row), pruned=now))
     for by_id in (input_keys, erasures):
         connection.execute(delete(by_id).where(by_id.c.id.in_(select(table.id).where(gone))))

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from rationale import CheckFailedError, DeepShap, RepositoryError, compile_model, explain_batches
 from rationale.artifact.checks import proof
+from rationale.artifact.checks.expected import _first_finite_answers
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.errors import DriftWarning
 from rationale.schema.manifest import FILE_NAME, Manifest
@@ -142,3 +143,24 @@ def test_a_portfolio_is_not_explained_by_another_graph(repository: Path) -> None
     resigned(repository / "other_explain" / "1")
     with pytest.raises(CheckFailedError, match=r"ONNX Runtime .+ differs by \S*\d"):
         next(iter(explain_batches(repository / "other", [batch])))
+
+
+@pytest.mark.parametrize(
+    ("sets", "taken"),
+    [
+        ([[1.0, 2.0]], [1.0, 2.0]),
+        ([[1.0, -2.0, 3.0]], [1.0, 3.0]),  # the rows with finite answers
+        ([[-1.0, -2.0], [3.0, -4.0]], [3.0]),  # of the first set that has some
+        ([[-1.0]], None),
+        ([], None),
+    ],
+)
+def test_probe_rows_are_those_with_finite_answers(sets: list[list[float]], taken: list[float] | None) -> None:
+    def run(feeds: dict[str, np.ndarray], _: object = None) -> dict[str, np.ndarray]:
+        with np.errstate(invalid="ignore"):
+            return {"y": np.sqrt(feeds["x"]), "names": np.array(["a"] * len(feeds["x"]), object)}
+
+    feeds, answers = _first_finite_answers(run, [{"x": np.array(each)} for each in sets])
+    assert (feeds["x"].tolist() if feeds else None) == taken
+    assert (np.square(answers["y"]).tolist() if answers else None) == pytest.approx(taken)
+    assert not answers or len(answers["names"]) == len(answers["y"])
