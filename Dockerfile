@@ -23,7 +23,7 @@ COPY service service
 COPY examples/credit examples/credit
 RUN pip install --no-deps --no-build-isolation .
 
-# Texts are lower-cased by the locale C.UTF-8, which every Debian holds; docs/operations.md shows how to add another.
+# Texts are lower-cased by the locale C.UTF-8, which every Debian holds; docs/operations/containers.md shows how to add another.
 FROM python:${PYTHON}-slim
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin rationale \
     && install --directory --owner 10001 --group 0 --mode 0770 /var/lib/rationale

@@ -46,9 +46,12 @@ LOWEST := $(VENV)/lowest/bin/python
 LOWEST_TESTS := tests/compiler/rules tests/compiler/trees tests/compiler/methods tests/compiler/cli tests/compiler/conversion \
 	tests/compiler/integrations tests/compiler/references tests/compiler/explanations tests/service/api tests/service/cli
 
-test-lowest: env-test ## tests with the lowest versions that pyproject.toml allows; ARGS=tests/peers picks some
+test-lowest: env-test ## demo and tests with the lowest versions that pyproject.toml allows; ARGS picks tests
 	@$(TEST)/uv venv --quiet --clear --python $(PYTHON) $(VENV)/lowest
 	@$(TEST)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct --editable '.[test]'
+	@$(TEST)/uv venv --quiet --clear --python $(PYTHON) $(VENV)/least
+	@$(TEST)/uv pip install --quiet --python $(VENV)/least/bin/python --resolution lowest-direct --editable '.[serve]'
+	@$(VENV)/least/bin/rationale demo
 	@$(LOWEST) -m pytest --numprocesses auto --dist loadfile $(or $(ARGS),$(LOWEST_TESTS))
 
 test-slow: env-system env-test ## only the tests that take minutes: run them before a release
@@ -79,7 +82,7 @@ LOCK := $(TEST)/uv pip compile --quiet --universal --python-version 3.11 --gener
 
 lock: env-test ## write anew which versions the images install, with their hashes
 	@echo "hatchling" | $(LOCK) pyproject.toml - --extra serve --extra audit --extra jwt --extra postgres --extra redis --extra s3 --extra tracing --upgrade -o requirements.lock
-	@echo "onnxruntime-gpu[cuda,cudnn]>=1.20,!=1.26.0,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
+	@echo "onnxruntime-gpu[cuda,cudnn]>=1.27,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
 
 release: env-release ## build wheel, sdist and lists of components into dist, check them, and audit the locks
 	@$(VENV)/release/bin/python scripts/release.py

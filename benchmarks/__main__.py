@@ -19,7 +19,8 @@ if ONNX Runtime finds one (onnxruntime-gpu), PyTorch beside it if that finds it 
     gap           how far attributions are from adding up, over the largest sum
 
 docs/performance.md says how it is measured. The other commands are benchmarks.memory, profile, one_shot,
-decisions, recourse, portfolio, console and console_portfolio: `python -m benchmarks.memory --help`.
+decisions, recourse, portfolio, trees.forests, trees.pairs, console.sliders and console.portfolio:
+`python -m benchmarks.memory --help`.
 """
 
 import os

@@ -2,8 +2,8 @@
 
     python -m benchmarks.decisions [credit trees] [--audit off,sqlite,postgresql://…] [--instances 200]
 
-`credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees; the gateway is a process
-of its own, with a trail of its own. Each route gets each instance once: caches hold earlier instances. It
+`credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees.model; the gateway is a
+process of its own, with its own trail. Each route gets each instance once: caches hold earlier instances. It
 prints medians, and the median of the differences with its quartiles, in milliseconds; and the disk's time to
 keep 4 KiB (fsync), in the same turns: a decision waits for that once.
 """
@@ -22,7 +22,7 @@ import onnx
 
 from benchmarks.cases import parser_of, positive, reporting_errors
 from benchmarks.timing import REST_S, quartiles
-from benchmarks.trees import data, trained
+from benchmarks.trees.model import data, trained
 from loadtests.systems.process import gateway
 from rationale import DeepShap, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled

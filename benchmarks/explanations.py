@@ -14,7 +14,6 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
-from benchmarks import trees
 from benchmarks.cases import (
     BOOSTERS,
     FORWARD,
@@ -38,7 +37,8 @@ from benchmarks.subjects import (
     on_device,
 )
 from benchmarks.timing import BLOCK_S, REST_S, System, Times, alternate, quietly
-from benchmarks.tree_peers import INTERVENTIONAL, TREE_EXPLAINERS
+from benchmarks.trees import model as trees
+from benchmarks.trees.peers import INTERVENTIONAL, TREE_EXPLAINERS
 from rationale import DeepShap, Deployment, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled
 from rationale.graph.runtime.session import Runner

@@ -4,7 +4,7 @@
         [--turns 3] [--bare-rows N]
 
 Networks: `small` has 23-64-64-2 units and 50 references, `wide` 24-256-256-2 and 100, both with random
-weights, and `credit` is that of examples/credit. Trees: `trees` is the XGBoost of benchmarks.trees,
+weights, and `credit` is that of examples/credit. Trees: `trees` is the XGBoost of benchmarks.trees.model,
 `leaves` a LightGBM of 100 trees with 31 leaves each on 23 features, both with 1,000 references.
 
 The bare loop has the rows in memory, runs the same graph on as many at a time (or on --bare-rows), in a
@@ -41,7 +41,7 @@ from benchmarks.cases import parser_of, positive, reporting_errors
 from benchmarks.decisions import credit, trees
 from benchmarks.runtime import session_of
 from benchmarks.timing import REST_S, memory_watched
-from benchmarks.trees import data, trained
+from benchmarks.trees.model import data, trained
 from rationale import DeepShap, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled
 from rationale.portfolios.arrow import run_rows

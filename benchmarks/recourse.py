@@ -17,7 +17,8 @@ rows are drawn. The applicants are the first rows that the model declines. For e
                   than ours, how often they prove an optimum of at most four changes, and how often our
                   cheapest is within 15% of it
 
-and medians of milliseconds, one thread each. Peers: pip install dice-ml treecf, and with Python 3.12 oceanpy.
+and medians of milliseconds, one thread each; of flip points, the least of three times of each row. Peers:
+pip install dice-ml treecf, and with Python 3.12 oceanpy.
 A peer that is not there is left out.
 """
 
@@ -58,7 +59,9 @@ SMALL = "small"
 TREES, DEPTH, REFERENCES, TRAINED = 300, 6, 200, 20_000
 NEAR = 1.15  # of a proved optimum
 DENSE = 401  # numbers of a scan of a model that is no tree
+TIMES = 3  # that flip points are found; the least time counts, which other programs disturbed least
 TRIED = 3  # plans that DiCE is asked for
+_DIGITS = 6  # behind the point: else DiCE rounds features that it must not change
 NUMBERS_OF_GERMAN = (1, 4, 7, 10, 12, 15, 17)
 
 
@@ -227,13 +230,15 @@ def our_recourse(
         row = {name: array[i : i + 1] for name, array in inputs.items()}
         (decision,) = entry.decide(row, [values])
         assert isinstance(decision, Decision)
-        applicant = finder.applicant(entry, row, values, decision)
-        began = time.perf_counter()
-        points = finder.flip_points(applicant)
-        between = time.perf_counter()
+        flips_s = list[float]()
+        for _ in range(TIMES):
+            applicant = finder.applicant(entry, row, values, decision)
+            began = time.perf_counter()
+            points = finder.flip_points(applicant)
+            between = time.perf_counter()
+            flips_s.append(between - began)
         found = finder.plans(applicant)
-        ended = time.perf_counter()
-        times = (1e3 * (between - began), 1e3 * (ended - between))
+        times = (1e3 * min(flips_s), 1e3 * (time.perf_counter() - between))
         yield Ours(frame.iloc[i : i + 1], points, found.plans, found.search == "complete", *times)
 
 
@@ -325,6 +330,7 @@ def dice(subject: Subject, finder: "RecourseFinder", seconds: int) -> Peer:
         dataframe=rows.assign(declined=model.predict(rows)),
         continuous_features=[name for name in rows if name not in texts],
         outcome_name="declined",
+        continuous_features_precision={name: _DIGITS for name in rows if name not in texts},
     )
     wrapped = dice_ml.Model(model=model, backend="sklearn")
     ranges = {

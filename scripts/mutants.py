@@ -7,25 +7,28 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-KINDS = ("killed", "survived", "untested", "timeout", "invalid")
+KINDS = ("killed", "full", "survived", "untested", "timeout", "invalid")
 # Places of a file's tests, by the longest matching beginning of its path.
 TESTS = {
     "compiler": ("tests/compiler",),
     "compiler/rationale/conversion": ("tests/compiler/conversion",),
     "compiler/rationale/decisions": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/evaluate/decisions",
     ),
     "compiler/rationale/methods/coalitions": ("tests/compiler/methods/test_coalitions.py",),
     "compiler/rationale/methods/trees": ("tests/compiler/trees",),
+    "compiler/rationale/export/files": ("tests/compiler/export", "tests/service/console/test_modules.py"),
+    "compiler/rationale/pictures/browser": ("tests/service/console", "tests/compiler/export"),
     "compiler/rationale/profiles": (
         "tests/compiler/decisions",
-        "tests/compiler/artifact/test_decision.py",
+        "tests/compiler/artifact/decision",
         "tests/compiler/references/test_policies.py",
     ),
     "compiler/rationale/trees": ("tests/compiler/trees",),
     "service": ("tests/service",),
+    "service/rationale_service/console": ("tests/service/console",),
     "service/rationale_service/decisions": ("tests/service/decisions",),
     "service/rationale_service/decisions/audit": (
         "tests/service/decisions",
@@ -48,6 +51,21 @@ def tests_beside(paths: Iterable[str]) -> list[str]:
         beginnings = ("/".join(parts[:i]) for i in range(len(parts), 0, -1))
         places.update(next(TESTS[each] for each in beginnings if each in TESTS))
     return sorted(t for t in places if not any(str(parent) in places for parent in Path(t).parents))
+
+
+def changed_lines(patch: str) -> tuple[Path, list[int]]:
+    """Return the file and the lines that a patch changes; for added lines, the lines around them."""
+    (path,) = re.findall(r"^--- a/(.+)$", patch, re.MULTILINE)
+    lines, number = set[int](), 0
+    for line in patch.splitlines():
+        if hunk := re.match(r"@@ -(\d+)", line):
+            number = int(hunk[1])
+        elif line.startswith("-") and not line.startswith("---"):
+            lines.add(number)
+        elif line.startswith("+") and not line.startswith("+++"):
+            lines |= {number - 1, number} if not lines else set()
+        number += line.startswith((" ", "-")) and not line.startswith("---")
+    return Path(path), sorted(lines)
 
 
 def words_shared(*paths: str) -> int:

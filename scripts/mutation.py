@@ -2,9 +2,10 @@
 
     python scripts/mutation.py --seed 0 --mutants 200 compiler/rationale/trees service/rationale_service/state
 
-Mutants are Cosmic Ray's, and graphs that emit another operator; they are made in a copy of the project. At
-the end stands a table of those that were killed, survived, are run by no test (untested), took too long
-(timeout) or are no Python (invalid). It needs pip install -e '.[test,mutation]'; see docs/testing.md.
+Mutants are Cosmic Ray's, and graphs that emit another operator; or changes made by hand (--patches). They are
+made in a copy of the project. At the end stands a table of those that were killed (full: by tests marked full
+alone), survived, are run by no test (untested), took too long (timeout) or are no Python (invalid). It needs
+pip install -e '.[test,mutation]'; see docs/testing.md.
 """
 
 import argparse
@@ -19,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from mutants import Result, state_of, table, tests_beside, words_shared
+from mutants import Result, changed_lines, state_of, table, tests_beside, words_shared
 
 try:
     import cosmic_ray.plugins
@@ -44,6 +46,8 @@ FOLDER = ROOT / ".cache" / "mutation"
 RESULTS = FOLDER / "results.jsonl"
 OUTPUT = Path("output.txt")  # the last tests' output, in the copy
 SECONDS = 300  # default limit for the tests of a mutant
+FULL = "full and not slow and not gpu and not docker"
+MOST_FULL = 6  # files whose tests marked full are run
 OUTCOMES = {int(pytest.ExitCode.OK): "survived", int(pytest.ExitCode.NO_TESTS_COLLECTED): "untested"}
 LIBRARIES = "numpy onnx onnx.reference onnxruntime onnx_ir torch scipy.stats pydantic typer"
 PAIRS = [("Add", "Sub"), ("Mul", "Div"), ("Max", "Min"), ("Greater", "Less"), ("And", "Or"), ("Exp", "Log")]
@@ -67,6 +71,68 @@ class EmitsAnother(Operator):
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
         return (Example("op.Add(x, y)", "op.Sub(x, y)"),)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A drawn change of a module."""
+
+    mutation: MutationSpec
+
+    @property
+    def name(self) -> str:
+        path, (line, column) = self.path, self.mutation.start_pos
+        return f"{path}:{line}:{column} {self.mutation.operator_name}"
+
+    @property
+    def path(self) -> Path:
+        return Path(self.mutation.module_path)
+
+    @property
+    def lines(self) -> list[int]:
+        return [self.mutation.start_pos[0]]
+
+    @property
+    def function(self) -> str:
+        return self.mutation.definition_name or ""
+
+    def made(self) -> AbstractContextManager[tuple[str, str]]:
+        """Return a context with the change; it yields the code before and after."""
+        operator = cosmic_ray.plugins.get_operator(self.mutation.operator_name)
+        change: AbstractContextManager[tuple[str, str]] = use_mutation(
+            self.path, operator(**self.mutation.operator_args), self.mutation.occurrence
+        )
+        return change
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A change made by hand: a patch of one file, as `git diff` prints it."""
+
+    file: Path
+    function = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}: {self.file.name}"
+
+    @property
+    def path(self) -> Path:
+        return changed_lines(self.file.read_text(encoding="utf-8"))[0]
+
+    @property
+    def lines(self) -> list[int]:
+        return changed_lines(self.file.read_text(encoding="utf-8"))[1]
+
+    @contextmanager
+    def made(self) -> Iterator[tuple[str, str]]:
+        """Return a context with the change; it yields the code before and after."""
+        before = self.path.read_text(encoding="utf-8")
+        subprocess.run(["git", "apply", str(self.file)], check=True)
+        try:
+            yield before, self.path.read_text(encoding="utf-8")
+        finally:
+            self.path.write_text(before, encoding="utf-8")
 
 
 def possible(folders: list[str]) -> Iterator[MutationSpec]:
@@ -96,30 +162,33 @@ def drawn(folders: list[str], count: int) -> list[MutationSpec]:
     return [random.choice(mutants) for mutants in chosen]  # noqa: S311  # no secrets
 
 
-def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]:
+def tests_of(data: CoverageData, mutant: Mutant | Patch, most: int, places: Sequence[str]) -> list[str]:
     """Return ids of tests that run a mutant's line, from many functions; those of its file, if at import.
 
-    Every other function is the next of those whose file's name is most like the mutant's.
+    Every other function is the next of those whose file's name is most like the mutant's. Lines of JavaScript
+    are not measured: return `places`, or the tests beside it.
     """
-    file = next((f for f in data.measured_files() if f.endswith(str(mutation.module_path))), "")
+    if mutant.path.suffix != ".py":
+        return [*places] or tests_beside([str(mutant.path)])
+    file = next((f for f in data.measured_files() if f.endswith(str(mutant.path))), "")
     contexts = {n: set(names) - {""} for n, names in data.contexts_by_lineno(file).items()}
-    contexts_of_line = contexts.get(mutation.start_pos[0]) or set().union(*contexts.values())
-    tests = sorted({context.rpartition("|")[0] for context in contexts_of_line})
+    of_lines = set().union(*(contexts.get(line, ()) for line in mutant.lines))
+    tests = sorted({context.rpartition("|")[0] for context in of_lines or set().union(*contexts.values())})
     random.shuffle(tests)
     functions: dict[str, list[str]] = {}
     for test in tests:
         functions.setdefault(test.partition("[")[0], []).append(test)
-    like = sorted(functions, key=lambda f: -words_shared(str(mutation.module_path), f.partition("::")[0]))
+    like = sorted(functions, key=lambda f: -words_shared(str(mutant.path), f.partition("::")[0]))
     names = dict.fromkeys(name for pair in zip(like, functions, strict=True) for name in pair)
     turns = zip_longest(*(functions[name] for name in names))
     return [t for turn in turns for t in turn if t is not None][:most]
 
 
-def covered(tests: list[str]) -> CoverageData:
-    """Return coverage by test; it is measured once for these tests as they are, and kept."""
-    file = FOLDER / f"coverage-{state_of(tests)}"
+def covered(tests: list[str], file: Path | None) -> CoverageData:
+    """Return coverage by test: a file's; else measured once for these tests as they are, and kept."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    file = file or FOLDER / f"coverage-{state_of(tests)}"
     if not file.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
         how = ["--cov=compiler", "--cov=service", "--cov-context=test", "--cov-report="]
         how += ["-n", "2", "--dist", "loadfile", "-q"]
         subprocess.run(
@@ -157,43 +226,50 @@ def failed() -> list[str]:
     return [line.removeprefix("FAILED ").split(" - ")[0] for line in lines if line.startswith("FAILED ")]
 
 
-def judged(mutation: MutationSpec, tests: list[str], sound: set[str], seconds: float) -> Result:
+def judged(
+    mutant: Mutant | Patch, tests: list[str], sound: set[str], seconds: float, *, full: bool
+) -> Result:
     """Return a mutant's result, and its description.
 
     Args:
         sound: tests that are known to pass without any change; those that notice one are added.
+        full: whether tests marked full are run if no other notices it.
     """
-    result = tried(mutation, tests, seconds)
+    result = tried(mutant, tests, seconds, full=full)
     while new := set(result["by"]) - sound:
-        if verdict(sorted(new), seconds) == "survived":
+        if verdict(sorted(new), seconds, *result["options"]) == "survived":
             sound |= new
         else:
             tests = [test for test in tests if test not in new]
-            result = tried(mutation, tests, seconds)
+            result = tried(mutant, tests, seconds, [f"--deselect={test}" for test in new], full=full)
     return result
 
 
-def tried(mutation: MutationSpec, tests: list[str], seconds: float) -> Result:
-    path, operator = mutation.module_path, cosmic_ray.plugins.get_operator(mutation.operator_name)
-    with use_mutation(path, operator(**mutation.operator_args), mutation.occurrence) as (before, after):
+def tried(
+    mutant: Mutant | Patch, tests: list[str], seconds: float, more: Sequence[str] = (), *, full: bool
+) -> Result:
+    options: list[str] = []
+    with mutant.made() as (before, after):
         try:
-            compile(after, str(path), "exec")
-            outcome = verdict(tests, seconds, "-x") if tests else "untested"
+            if mutant.path.suffix == ".py":
+                compile(after, str(mutant.path), "exec")
+            outcome = verdict(tests, seconds, "-x", *more) if tests else "untested"
+            if outcome == "survived" and full:
+                options, files = ["-m", FULL], list(dict.fromkeys(test.partition("::")[0] for test in tests))
+                outcome = verdict(files[:MOST_FULL], seconds, "-x", *more, *options)
+                outcome = {"killed": "full", "untested": "survived"}.get(outcome, outcome)
         except SyntaxError:
             outcome = "invalid"
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
     return {
         "outcome": outcome,
-        "mutant": name(mutation),
-        "function": mutation.definition_name or "",
+        "mutant": mutant.name,
+        "function": mutant.function,
         "tests": len(tests),
-        "by": failed() if outcome == "killed" else [],
+        "by": failed() if outcome in ("killed", "full") else [],
+        "options": options,
         "change": "\n".join(list(lines)[2:]),
     }
-
-
-def name(mutation: MutationSpec) -> str:
-    return f"{mutation.module_path}:{mutation.start_pos[0]}:{mutation.start_pos[1]} {mutation.operator_name}"
 
 
 def prepare(copy: str, tests: Sequence[str]) -> None:
@@ -219,8 +295,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "folders", nargs="+", help="packages or modules to change, such as compiler/rationale/trees"
+        "folders", nargs="*", help="packages or modules to change, such as compiler/rationale/trees"
     )
+    parser.add_argument(
+        "--patches", type=Path, help="a folder of changes made by hand, each a patch of one file (*.patch)"
+    )
+    parser.add_argument("--full", action="store_true", help="tests marked full if no other notices a mutant")
+    parser.add_argument("--coverage", type=Path, help="coverage by test that is measured already")
     parser.add_argument("--seed", type=int, default=0, help="draws the mutants and their tests (0)")
     parser.add_argument("--mutants", type=int, default=200, help="how many are drawn (200)")
     parser.add_argument("--most", type=int, default=60, help="tests for each mutant (60)")
@@ -229,28 +310,34 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", help="where they are looked for; by default beside the folders")
     options = parser.parse_args()
     os.chdir(ROOT)
-    tests_there = options.tests or tests_beside(options.folders)
+    mutants: list[Mutant | Patch] = []
+    if options.patches is not None:
+        mutants += [Patch(file) for file in sorted(options.patches.resolve().glob("*.patch"))]
     random.seed(options.seed)
-    data, mutants = covered(tests_there), drawn(options.folders, options.mutants)
+    mutants += [Mutant(m) for m in drawn(options.folders, options.mutants)]
+    tests_there = options.tests or tests_beside([str(mutant.path) for mutant in mutants] or options.folders)
+    data = covered(tests_there, options.coverage)
     before = (
         [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
         if RESULTS.exists()
         else []
     )
     state = state_of(tests_there)
-    names = {name(m) for m in mutants}
+    names = {mutant.name for mutant in mutants}
     results = [r for r in before if r["mutant"] in names and r.get("state") == state]
     names_done = {r["mutant"] for r in results}
     with tempfile.TemporaryDirectory() as copy:
         prepare(copy, tests_there)
-        chosen = [(m, tests_of(data, m, options.most)) for m in mutants]
+        chosen = [(mutant, tests_of(data, mutant, options.most, options.tests or ())) for mutant in mutants]
         sound: set[str] = set()
-        for mutation, tests in chosen:
-            if name(mutation) in names_done or not name(mutation).startswith(tuple(options.only)):
+        for mutant, tests in chosen:
+            if mutant.name in names_done or not mutant.name.startswith(tuple(options.only)):
                 continue
-            results.append({**judged(mutation, tests, sound, options.seconds), "state": state})
-            print(f"{results[-1]['outcome']}: {name(mutation)}, {len(tests)} tests", flush=True)
-            if results[-1]["outcome"] != "killed":
+            results.append(
+                {**judged(mutant, tests, sound, options.seconds, full=options.full), "state": state}
+            )
+            print(f"{results[-1]['outcome']}: {mutant.name}, {len(tests)} tests", flush=True)
+            if results[-1]["outcome"] not in ("killed", "full"):
                 print(results[-1]["change"], flush=True)
             with RESULTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(results[-1]) + "\n")

@@ -1,4 +1,4 @@
-"""Counts of each operator's tests, and docs/operators.md, which they go into: python3 scripts/operators.py"""
+"""Write the counts of each operator's tests, and docs/operators.md with them: python3 scripts/operators.py"""
 
 import json
 from collections import Counter
@@ -13,17 +13,27 @@ ROOT = Path(__file__).parents[1]
 TESTED, PAGE = ROOT / "compiler" / "rationale" / "tested.json", ROOT / "docs" / "operators.md"
 HEAD = """# Operators
 
-Generated from the registry by `python scripts/operators.py`; a test fails when it is stale.
-`rationale operators` prints the same. [Methods](methods/deepshap.md#multipliers) explains the kinds.
-Rewritten operators and inlined ones (by ONNX's own definition) are explained through what defines them, by
-every method that serves its operators; of unrolled ones the computation is written out. Opsets are those of
-the operator's own domain.
+Look up whether Rationale explains the operators of your model, by which methods, and how.
+`rationale operators` prints the same table. If an operator is missing, [write a rule](own-operators.md).
 
-*Samples* are inputs of the operator that pass every test of one harness (`tests/compiler/rules`): complete
-in float64 for each reference, the mean over references, equal to finite differences, the gradient as x nears
-r, nothing at x = r, finite and complete at ties and zeros, right in float32. *Node tests* are the ONNX
-project's own (`python -m tests.conformance`): all compile, complete and with the slopes of finite
-differences, but for those with nothing to explain (`tests/conformance/verdicts.py` says why).
+| column | meaning |
+|---|---|
+| opsets | versions of the operator's own domain |
+| kind | the kind of its rule ([multipliers](methods/deepshap.md#multipliers)); or see below |
+| methods | methods that have a rule for it. *As its definition*: those that its definition allows |
+| tested by | the number of samples and node tests |
+| how | the formula, with its derivative or adjoint; or the definition |
+
+- **Rewritten and inlined** operators are explained through their definition: Rationale's own, or ONNX's.
+  **Unrolled** operators become the nodes that they run.
+- **Samples** are inputs that pass every test of one harness (`tests/compiler/rules`): completeness in float64
+  for each reference, the mean over references, finite differences, the gradient as x nears r, 0 at x = r,
+  finite and complete results at ties and zeros, and float32.
+- **Node tests** are the ONNX project's (`python -m tests.conformance`). All of them compile, are complete and
+  have the slopes of finite differences. Those without anything to explain are not counted
+  (`tests/conformance/verdicts.py` gives the reasons).
+
+The table comes from the registry of rules (`python scripts/operators.py`); a test fails if it is old.
 
 | operator | opsets | kind | methods | tested by | how |
 |---|---|---|---|---|---|

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 LOCKS = ("requirements.lock", "requirements-gpu.lock")
 
+PLACEHOLDER = "* @maintainers"
 _LATER = "The files in dist/ are complete: run `make release` again where it can be reached."
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -93,6 +94,8 @@ def main() -> int:
             demand(["cyclonedx_py", "requirements", lock, "--output-file", str(document)])
             components = json.loads(document.read_text(encoding="utf-8"))["components"]
             print(f"{document.name}: {len(components)} components of {lock}")
+        if PLACEHOLDER in (ROOT / "CODEOWNERS").read_text(encoding="utf-8").splitlines():
+            print("CODEOWNERS: a placeholder. Name your maintainers, or reports by SECURITY.md reach nobody.")
     except ReleaseError as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,8 +5,9 @@ import gc
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,10 +16,12 @@ from hypothesis.internal.conjecture import providers
 from rationale.schema.machine import available_cores
 
 MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
+# One worker runs all files of such a folder: they share servers and browsers that take seconds to start.
+TOGETHER = ("tests/compiler/export", "tests/service/console", "tests/service/decisions", "tests/triton")
 # Whose files take long each: begun last, one of them would keep all workers but one waiting.
 LONG = (
     "tests/conformance",
-    "tests/compiler/export/test_page",
+    *TOGETHER,
     "tests/compiler/networks",
     "tests/compiler/rules/test_rules",
     "tests/compiler/runtimes",
@@ -27,14 +30,12 @@ LONG = (
     "tests/fuzz/test_graphs",
     "tests/loadtests",
     "tests/peers/lrp",
-    "tests/service/console",
     "tests/service/server",
     "tests/service/state",
-    "tests/test_demo",
-    "tests/test_notebooks",
-    "tests/test_own_operator",
-    "tests/test_wheel",
-    "tests/triton/test_serving",
+    "tests/examples/test_demo",
+    "tests/examples/test_notebooks",
+    "tests/examples/test_own_operator",
+    "tests/project/test_wheel",
 )
 # Of a test with several marks, the first decides which command runs it.
 COMMANDS = {"docker": "make test-docker", "slow": "make test-slow", "full": "make test-full"}
@@ -68,6 +69,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(available_cores() + 1, MOST_WORKERS)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, and whole folders of TOGETHER."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((f for f in TOGETHER if nodeid.startswith(f"{f}/")), super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_setting_of_ours() -> None:
     """Take the tests' own variable away once it is read: a gateway that they start would call it unknown."""
@@ -92,10 +107,15 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
         _LEFT_OUT.update(filter(None, commands))
 
 
-def pytest_collection_finish() -> None:
-    """Libraries and tests stay until the end: the garbage collector need not look through them again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave the garbage collector out: libraries and tests are many objects, and stay until the end."""
+    gc.disable()
+    collected = yield
     gc.collect()
     gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -169,7 +169,7 @@ def compile_request(
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
     rules = None if decision is None else as_profile(decision)
-    converted = _converted(model, method, request.allow_parity, rules)
+    converted = _convert_model(model, method, request.allow_parity, rules)
     if converted is not None:
         method, names = converted.columns_of(method)
         names = names if request.features is None else request.features
@@ -188,7 +188,7 @@ def compile_request(
         compiled = _first_that_compiles(context, method, request, progress, provenance)
         if comparisons is None:
             return compiled
-        compared = _compared(context, provenance, compiled, comparisons, progress)
+        compared = _compile_comparison(context, provenance, compiled, comparisons, progress)
         return replace(compiled, comparisons=compared)
 
 
@@ -334,7 +334,7 @@ def _compile(
     return provenance.recorded_in(compiled)
 
 
-def _compared(
+def _compile_comparison(
     context: CompileContext,
     provenance: Provenance,
     original: Compiled,
@@ -362,7 +362,7 @@ def _compared(
     return tuple(compared)
 
 
-def _converted(
+def _convert_model(
     model: Any, method: Method, allow_parity: float | None, profile: DecisionProfile | None
 ) -> Converted | None:
     """Convert a fitted model, or a file with one; return None for ONNX models."""

@@ -27,7 +27,7 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
     Raises:
         InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
-    return _mapped(rows, batches_schema, explain_batches, entry, keep, threads)
+    return _map_partitions(rows, batches_schema, explain_batches, entry, keep, threads)
 
 
 def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
@@ -43,10 +43,10 @@ def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threa
     Raises:
         InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
-    return _mapped(rows, decisions_schema, decide_batches, entry, keep, threads)
+    return _map_partitions(rows, decisions_schema, decide_batches, entry, keep, threads)
 
 
-def _mapped(
+def _map_partitions(
     rows: "DataFrame",
     schema_of: Callable[..., Any],
     work: Callable[..., Any],
@@ -74,12 +74,12 @@ def _answer_partition(
     import pyarrow as pa
 
     answers = work(entry, pa.Table.from_pandas(frame, preserve_index=False), threads=threads)
-    answer = pa.Table.from_batches(answers, schema_of(entry)).to_pandas(types_mapper=_typed)
+    answer = pa.Table.from_batches(answers, schema_of(entry)).to_pandas(types_mapper=_arrow_type)
     columns = frame[[*keep]].iloc[answer.pop("row")]
     return pd.concat([answer.set_index(columns.index), columns], axis=1)
 
 
-def _typed(kind: Any) -> Any:
+def _arrow_type(kind: Any) -> Any:
     """Return the Arrow type for texts and lists: as objects, they lose it if all values are missing."""
     import pandas as pd
     import pyarrow as pa

@@ -12,12 +12,30 @@ RationaleError              carries the HTTP `status` that a server answers with
 └── RepositoryError         the model repository cannot be read or written
 """
 
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from itertools import islice
+
 _LONGEST = 300  # characters of what a library says
+_LONGEST_NAME, _MOST_NAMES = 80, 10  # characters of an untrusted name, and names of a list
 
 
 def reason_of(error: Exception) -> str:
     """Return the message of a library's error as one short line."""
     return " ".join(str(error).split()).rstrip(".")[:_LONGEST] or type(error).__name__
+
+
+def quoted(names: Collection[str]) -> str:
+    """Return names in quotes, cut short: of many, the first and the number of the others."""
+    more = f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+    return ", ".join(repr(name[:_LONGEST_NAME]) for name in islice(names, _MOST_NAMES)) + more
+
+
+def near(word: str, choices: Iterable[str]) -> str:
+    """Return a question that follows an unknown name and suggests a similar known one."""
+    folded = {name.strip().casefold(): name for name in choices}
+    matches = get_close_matches(word.strip().casefold(), folded, 1)
+    return f" (do you mean '{folded[matches[0]]}'?)" if matches else ""
 
 
 class RationaleError(Exception):

@@ -55,8 +55,10 @@ def compile_files(
 
     read = read_model(model, request.features, allow_pickle=request.allow_pickle, missing=request.missing)
     subject, allow_parity = read.model, request.allow_parity
+    if references is None and request.method == "deepshap":  # which needs some
+        request = request.model_copy(update={"method": getattr(subject, "method", "deepshap")})
     if request.categories is not None:
-        subject, allow_parity = _converted(read, request.categories, allow_parity), None
+        subject, allow_parity = _convert_by_rows(read, request.categories, allow_parity), None
     names = None if read.fitted else request.features
     method, table = _method(request, references, read)
     if table is not None and not read.labelled:
@@ -83,7 +85,7 @@ def compile_files(
     )
 
 
-def _converted(read: "ModelSource", file: Path, allow_parity: float | None) -> "Converted":
+def _convert_by_rows(read: "ModelSource", file: Path, allow_parity: float | None) -> "Converted":
     """Convert a fitted model by the rows in a file; raise InvalidOptionError if it is none."""
     from rationale.conversion.convert import convert
     from rationale.tables.files import read_rows

@@ -35,7 +35,7 @@ def explain(
     Raises:
         RepositoryError: if this machine has no such entry.
     """
-    return _mapped(rows, batches_schema, explain_batches, entry, keep, task_rows)
+    return _map_blocks(rows, batches_schema, explain_batches, entry, keep, task_rows)
 
 
 def decide(
@@ -51,10 +51,10 @@ def decide(
     Raises:
         InvalidOptionError, RepositoryError: if this machine has no such entry, or the entry does not decide.
     """
-    return _mapped(rows, decisions_schema, decide_batches, entry, keep, task_rows)
+    return _map_blocks(rows, decisions_schema, decide_batches, entry, keep, task_rows)
 
 
-def _mapped(
+def _map_blocks(
     rows: "Dataset",
     schema_of: Callable[..., Any],
     work: Callable[..., Any],

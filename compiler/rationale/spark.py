@@ -28,7 +28,7 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
     Raises:
         InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
-    return _mapped(rows, batches_schema, explain_batches, entry, keep, threads)
+    return _map_batches(rows, batches_schema, explain_batches, entry, keep, threads)
 
 
 def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
@@ -42,10 +42,10 @@ def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threa
     Raises:
         InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
-    return _mapped(rows, decisions_schema, decide_batches, entry, keep, threads)
+    return _map_batches(rows, decisions_schema, decide_batches, entry, keep, threads)
 
 
-def _mapped(
+def _map_batches(
     rows: "DataFrame",
     schema_of: Callable[..., Any],
     work: Callable[..., Any],

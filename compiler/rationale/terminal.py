@@ -108,11 +108,11 @@ def _references_line(references: "References") -> str:
     line = f"{references.count}" + f" ({merged} equal ones merged)" * bool(merged)
     if references.base_value is None:
         return line
-    shown = ", ".join(map(_grouped, references.base_value[:_SHOWN]))
+    shown = ", ".join(map(_format_number, references.base_value[:_SHOWN]))
     return f"{line}; base value {shown}" + ", …" * (len(references.base_value) > _SHOWN)
 
 
-def _grouped(value: float) -> str:
+def _format_number(value: float) -> str:
     """Write a number in six digits, of millions all digits before the point: 2,488,872, not 2.48887e+06."""
     return f"{value:,.0f}" if 999_999.5 <= abs(value) < 1e15 else f"{value:,.6g}"
 

@@ -116,9 +116,9 @@ def find_python() -> tuple[str, str]:
 # --- the parts ----------------------------------------------------------------------------------------
 
 
-def inputs(python: str, version: str) -> dict[str, str]:
-    """Return the inputs that the environment and the backend folder are made from."""
-    environment = f"{LAYOUT} {python} {version} {platform.machine()} {WHEELS} {LIBRARIES}"
+def inputs() -> dict[str, str]:
+    """Return digests of the inputs of the environment and of the backend folder, without the Python."""
+    environment = f"{LAYOUT} {platform.machine()} {WHEELS} {LIBRARIES}"
     return {
         "environment": hashlib.sha256(environment.encode()).hexdigest(),
         "backend": hashlib.sha256(BACKEND.read_bytes()).hexdigest(),
@@ -132,6 +132,16 @@ def read_stamp(folder: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return stamp if isinstance(stamp, dict) else {}
+
+
+def is_whole(folder: Path, stamp: dict[str, str]) -> bool:
+    """Tell whether the stamped server is there and the Python that it was built on still runs."""
+    interpreter = describe(str(folder / "venv/bin/python"))
+    return (
+        interpreter is not None
+        and interpreter[1] == stamp.get("python")
+        and (folder / stamp.get("server", "venv") / "bin/tritonserver").exists()
+    )
 
 
 def write_stamp(folder: Path, stamp: dict[str, str]) -> None:
@@ -230,20 +240,22 @@ def remove(folder: Path, names: tuple[str, ...]) -> None:
 def fetch(folder: Path = DEFAULT_FOLDER) -> bool:
     """Make the folder, or only its backend if the rest is up to date.
 
+    One server is enough for every Python that calls this: it keeps the Python that it was built on.
     Return True if something was made. Raise FetchError; an unfinished folder is never stamped.
     """
     check_platform()
-    python, version = find_python()
-    expected = inputs(python, version)
+    expected = inputs()
     with locked(folder):
         stamp = read_stamp(folder)
-        whole = (folder / stamp.get("server", "venv") / "bin/tritonserver").exists()
+        whole = is_whole(folder, stamp)
         if whole and all(stamp.get(key) == value for key, value in expected.items()):
             return False
         if whole and stamp.get("environment") == expected["environment"]:
+            version = stamp["python"]
             remove(folder, ("stamp.json",))
         else:
             remove(folder, PARTS)
+            python, version = find_python()
             make_environment(folder, python)
             link_libpython(folder, python)
         make_backends(folder, version)

@@ -1,16 +1,15 @@
 """Sources of settings: flags over environment variables over a TOML file over defaults."""
 
-import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from rationale.conversion.files import ALLOW_PICKLE
-from rationale.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError, near
 from rationale.schema.machine import KERNELS
 from rationale_service.settings import PREFIX, Settings
 
@@ -49,7 +48,7 @@ def unknown_variables() -> list[str]:
     """Return a warning for each variable RATIONALE_… that is no setting: probably misspelt."""
     names = [*OTHER_VARIABLES, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
-        f"{name} is not a setting{_nearest(name.upper(), names)}"
+        f"{name} is not a setting{near(name.upper(), names)}; see docs/settings.md"
         for name in _variables()
         if name.upper() not in names
     ]
@@ -69,14 +68,9 @@ def _read(config: Path) -> dict[str, Any]:
     for name in values:
         if name not in Settings.model_fields:
             raise InvalidOptionError(
-                f"{config}: {name} is not a setting{_nearest(name, Settings.model_fields)}"
+                f"{config}: {name} is not a setting{near(name, Settings.model_fields)}; see docs/settings.md"
             )
     return values
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, names, 1)
-    return f": did you mean {near[0]}?" if near else "; docs/settings.md leads to them all"
 
 
 def describe_fault(error: ValidationError, flags: Mapping[str, Any]) -> str:

@@ -53,8 +53,8 @@ class Settings(BaseSettings):
     allow_drift: bool = False
     """Serve entries whose files have changed since the compile, or whose answers to their probe rows differ
     by more than is allowed. Every answer and decision then names the difference as `drift`
-    ([operations](../operations.md)). Otherwise the gateway lists such an entry as broken. `rationale
-    explain` and `rationale.load` read it too."""
+    ([entries](../operations/entries.md#broken-entries)). Otherwise the gateway lists such an entry as
+    broken. `rationale explain` and `rationale.load` read it too."""
     state: SecretStr | None = None
     """Place for explainers and reference sets that are made over the API. Either a folder,
     which the gateways of one machine share, or a database `postgresql://USER:PASSWORD@HOST/DATABASE`, which

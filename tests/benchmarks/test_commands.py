@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as explanations
-from benchmarks import console_portfolio, memory, one_shot, portfolio, profile, recourse
+from benchmarks import memory, one_shot, portfolio, profile, recourse
 from benchmarks.cases import parser_of
+from benchmarks.console import portfolio as console_portfolio
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 CHUNKS = "efficientnetb0 --size 32 --references 4 --budget 500MB"

@@ -150,7 +150,7 @@ def test_compose_and_the_sdk_start_the_same_triton() -> None:
 
 
 def test_the_pages_name_the_same_triton() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/operations/triton.md").read_text()
     (block,) = re.findall(r"```text\n(\S*/tritonserver:.*?)```", page, re.DOTALL)
     assert block.split() == [triton_command.IMAGE, *triton_command.COMMAND]
 
@@ -164,7 +164,7 @@ def test_no_other_file_names_a_triton(of: str) -> None:
         "docker-compose.yml",
         "deploy/helm/rationale/values.yaml",
         "deploy/helm/rationale/templates/deployment.yaml",
-        "docs/operations.md",
+        "docs/operations/triton.md",
         "scripts/triton/serve.py",
         "service/rationale_service/cli/triton.py",
         "service/rationale_service/engine/backends/triton_client.py",  # in an error
@@ -229,8 +229,8 @@ def test_nothing_is_published_beyond_this_machine_by_itself(name: str) -> None:
 
 
 def test_documented_containers_are_reached_from_this_machine_alone() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
-    published = re.findall(r"docker run .*?-p (\S+)", page + DOCKERFILE + DOCKERFILE_GPU)
+    pages = "".join(page.read_text() for page in (ROOT / "docs/operations").glob("*.md"))
+    published = re.findall(r"docker run .*?-p (\S+)", pages + DOCKERFILE + DOCKERFILE_GPU)
     assert published == ["127.0.0.1:8080:8080"] * 4
 
 

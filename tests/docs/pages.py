@@ -25,6 +25,7 @@ _KINDS = (
     "examples/*/README.md",
     "docs/*.md",
     "docs/methods/*.md",
+    "docs/operations/*.md",
     "docs/tutorials/*.md",
 )
 PAGES = [path.relative_to(ROOT) for kind in _KINDS for path in sorted(ROOT.glob(kind))]

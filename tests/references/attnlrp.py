@@ -4,7 +4,7 @@ Achtibat et al., "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for 
 2402.05602). Each function takes what an operation read and the relevance R of what it computed, and returns
 the relevance of what it read. It shares nothing with the compiler: no graph, no multipliers.
 
-The two models are those of `tests.transformers`; `weights` are their parameters by PyTorch's names.
+The two models are those of `tests.models.transformers`; `weights` are their parameters by PyTorch's names.
 """
 
 import math

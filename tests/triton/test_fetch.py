@@ -121,5 +121,33 @@ def test_a_changed_backend_keeps_the_environment(
     assert fetch(tmp_path)
     assert (tmp_path / "backends/onnxruntime/model.py").read_text() == "# another backend\n"
     assert (tmp_path / "venv").is_symlink()
-    assert json.loads((tmp_path / "stamp.json").read_text())["python"] == script.find_python()[1]
+    stamp = json.loads((tmp_path / "stamp.json").read_text())
+    assert stamp["python"] == script.describe(str(DEFAULT_FOLDER / "venv/bin/python"))[1]
     assert not fetch(tmp_path)
+
+
+def test_one_server_does_for_every_python(start_triton: StartTriton, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite of another Python once built it anew, while this one's used it."""
+    assert start_triton
+    monkeypatch.setattr(script, "PYTHONS", ("3.7",))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert not fetch()
+
+
+def test_a_server_whose_python_is_gone_is_built_anew(
+    start_triton: StartTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert start_triton
+    shutil.copy(DEFAULT_FOLDER / "stamp.json", tmp_path)
+    (tmp_path / "lock").touch()
+    shutil.copytree(DEFAULT_FOLDER / "venv/bin", tmp_path / "venv/bin", symlinks=True)
+    server = Path(json.loads((tmp_path / "stamp.json").read_text())["server"])
+    (tmp_path / server).parent.mkdir(parents=True)
+    (tmp_path / server).symlink_to(DEFAULT_FOLDER / server)
+    shutil.copy(DEFAULT_FOLDER / "venv/pyvenv.cfg", tmp_path / "venv")
+    assert script.is_whole(tmp_path, script.read_stamp(tmp_path))
+    (tmp_path / "venv/bin/python").unlink()
+    (tmp_path / "venv/bin/python").symlink_to("/nowhere/python3.11")
+    monkeypatch.setattr(script, "PYTHONS", ("3.7",))
+    with pytest.raises(FetchError, match=r"Python 3\.7 is needed"):
+        fetch(tmp_path)

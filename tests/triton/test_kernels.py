@@ -1,5 +1,6 @@
 """Operators that a kernel library computes, served by Triton: the library as config.pbtxt names it."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from rationale import DeepShap, Gradient, compile_model
 from rationale.artifact.finishing.fused import DOMAIN
+from scripts.triton.fetch import DEFAULT_FOLDER, read_stamp
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.fused_library import library
@@ -35,6 +37,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(repository: Path, start_triton: StartTriton) -> Iterator[TritonAddresses]:
+    """The server, whose Python has to be this one: the library is an extension module of this Python."""
+    runs, this = read_stamp(DEFAULT_FOLDER)["python"].rpartition(".")[0], "{}.{}".format(*sys.version_info)
+    if runs != this:
+        pytest.skip(f"the library of onnxruntime-extensions is for Python {this}, and Triton runs {runs}")
     with start_triton(repository) as at:
         yield at
 

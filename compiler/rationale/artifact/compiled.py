@@ -114,7 +114,7 @@ class Explanation(dict[str, np.ndarray]):
             return nw.from_dict(answer_columns(self).columns, backend=library).to_native()
         except ModuleNotFoundError as error:
             raise InvalidOptionError(f"a frame of {library} needs it: pip install {library}.") from error
-        except ValueError as error:
+        except (AssertionError, ValueError) as error:  # narwhals before 2.28 asserts
             raise InvalidOptionError(f"to_frame({library!r}): {reason_of(error)}.") from error
 
     def plot(

@@ -22,7 +22,7 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(target: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
+def hold_lock(target: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
     """Let one process at a time into a folder or an open file, and yield whether others are kept out.
 
     The lock ends with the process, however that ends. A file system without locks (Windows, NFS for

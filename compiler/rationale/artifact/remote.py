@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rationale.artifact.digest import graph_digest
-from rationale.artifact.folder import locked
+from rationale.artifact.folder import hold_lock
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
@@ -264,7 +264,7 @@ class RemoteRepository:
         try:
             for folder in (self.folder.parent, self.folder, self.entries, self._content):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
-            with locked(self.folder) as locks:
+            with hold_lock(self.folder) as locks:
                 for folder in self.folder.glob(".pulling-*") if locks else ():  # else another may still pull
                     shutil.rmtree(folder, ignore_errors=True)
                 yield

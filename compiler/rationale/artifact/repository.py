@@ -16,7 +16,7 @@ from google.protobuf import text_format
 
 from rationale.artifact.comparisons import CompiledComparison, is_entry_name
 from rationale.artifact.digest import graph_digest
-from rationale.artifact.folder import locked
+from rationale.artifact.folder import hold_lock
 from rationale.artifact.model_config import DATA_TYPES, ModelConfig
 from rationale.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from rationale.graph.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
@@ -81,7 +81,7 @@ def write_entries(
     try:
         repository.mkdir(parents=True, exist_ok=True)
         entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *alternatives)
-        with locked(repository):  # nobody moves them meanwhile
+        with hold_lock(repository):  # nobody moves them meanwhile
             _spare_foreign_folders([repository / entry for entry in entries])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
             new = Path(folder)
@@ -97,7 +97,7 @@ def write_entries(
                 _write_explanation(
                     new / entry, other.graph, described, other.sample, other.probes, libraries, audited=True
                 )
-            with locked(repository):  # both entries are of one compile
+            with hold_lock(repository):  # both entries are of one compile
                 stale = _of_another_model(repository, name, manifest)
                 if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
                     stale += _comparisons(repository, name)

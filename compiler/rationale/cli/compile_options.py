@@ -23,7 +23,8 @@ Model = Annotated[
     Path,
     typer.Argument(
         help="The model: .onnx, or a fitted one that is converted first: XGBoost's .json or .ubj, "
-        "LightGBM's .txt, CatBoost's .cbm, or a .joblib or .pkl (with --allow-pickle).",
+        "LightGBM's .txt, CatBoost's .cbm, a .joblib or .pkl (with --allow-pickle), or the folder of a "
+        "classifier of Hugging Face.",
         metavar="MODEL",
     ),
 ]

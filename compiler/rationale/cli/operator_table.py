@@ -16,9 +16,9 @@ from rationale.rules.rule import Kind, Rule, Trait, all_rules, package_of
 
 ALL = "all"
 UNROLLED = {
-    "If": "The branch that a constant condition takes; one that is data chooses between both with Where.",
-    "Loop": "Its body as often as it runs; a condition that is data holds what has ended.",
-    "Scan": "Its body for each element of the axis.",
+    "If": "The branch of a constant condition; for another condition both branches, and a Where.",
+    "Loop": "The body for each iteration; if the condition depends on data, finished rows keep their values.",
+    "Scan": "The body for each element of the axis.",
 }
 EMPTY = frozenset({"Bernoulli", "Range"})  # defined by others, and no float's value passes
 OLDEST = 7  # opset of ai.onnx; older ones are converted
@@ -59,9 +59,7 @@ def operator_table() -> list[OperatorRow]:
     ]
     named = {row.name for row in rows} | set(UNROLLED)
     rows += [
-        _operator_row(
-            ("", name), "inlined", "as its definition", "Through the operators by which ONNX defines it."
-        )
+        _operator_row(("", name), "inlined", "as its definition", "The operators by which ONNX defines it.")
         for name in sorted(_composed_operators() - named)
     ]
     rows += [_operator_row(("", name), "unrolled", ALL, how) for name, how in UNROLLED.items()]
@@ -91,7 +89,7 @@ def _row(key: tuple[str, str], kind: str, methods: str, function: Callable[..., 
 
 def _operator_row(key: tuple[str, str], kind: str, methods: str, how: str) -> OperatorRow:
     name = full_name(*key)
-    return OperatorRow(name, _opsets(*key), kind, methods, _tested(name), how)
+    return OperatorRow(name, _opsets(*key), kind, methods, _test_counts(name), how)
 
 
 def full_name(domain: str, op_type: str) -> str:
@@ -129,7 +127,7 @@ def _methods(rule: Rule) -> str:
     return ALL if all(served.values()) else ", ".join(name for name, yes in served.items() if yes)
 
 
-def _tested(name: str) -> str:
+def _test_counts(name: str) -> str:
     """Return the numbers that scripts/operators.py counted."""
     samples, cases = _counts().get(name, (0, 0))
     parts = ((samples, "sample"), (cases, "node test"))

@@ -167,10 +167,10 @@ def _table(table: Table, rows: np.ndarray, weights: np.ndarray | None, stands_fo
     if None in arrays and arrays[None].dtype == object:
         assert columns is not None
         arrays, columns = {name: arrays[None][:, [i]] for i, name in enumerate(columns)}, None
-    return Table({name: _typed(array) for name, array in arrays.items()}, columns, weights, stands_for)
+    return Table({name: _infer_types(array) for name, array in arrays.items()}, columns, weights, stands_for)
 
 
-def _typed(array: np.ndarray) -> np.ndarray:
+def _infer_types(array: np.ndarray) -> np.ndarray:
     """Return objects as numbers or texts."""
     if array.dtype != object:
         return array

@@ -20,7 +20,7 @@ from rationale.conversion.parity import (
     refuse_another_model,
 )
 from rationale.conversion.rows import Features, part_of
-from rationale.conversion.wrappers import exporter, unwrapped
+from rationale.conversion.wrappers import exporter, unwrap
 from rationale.distribution import NAME, install
 from rationale.errors import (
     InvalidModelError,
@@ -56,8 +56,9 @@ _LIBRARIES = {  # by the module of a class or its base; the first that fits
     "lightgbm": Library("rationale.conversion.boosters.lightgbm", NAME),
     "catboost": Library("rationale.conversion.boosters.catboost", NAME),
     "optbinning": Library("rationale.conversion.boosters.scorecards", NAME),
+    "transformers": Library("rationale.conversion.pretrained", "torch"),
     "torch": Library("rationale.conversion.torch", "torch"),
-    "sklearn": Library("rationale.conversion.sklearn", "skl2onnx"),
+    "sklearn": Library("rationale.conversion.sklearn.estimators", "skl2onnx"),
 }
 
 
@@ -152,7 +153,7 @@ def convert(
         InvalidReferencesError: if the example does not fit the model.
     """
     check_allowed(allow_parity)
-    model = unwrapped(model)
+    model = unwrap(model)
     name = _class_name(model)
     with _converting(model) as (module, converter):
         options = {"categories": categories} if categories and name.startswith("catboost.") else {}
@@ -188,7 +189,7 @@ def _fitted_answers(result: ConversionResult) -> Ask | None:
 
 def features_of(model: Any) -> Features:
     """Return a fitted model's knowledge of its columns; raise as `convert` does."""
-    model = unwrapped(model)
+    model = unwrap(model)
     with _converting(model) as (module, _):
         return module.features(model)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from rationale.conversion.wrappers import export_advice
-from rationale.errors import InvalidModelError, InvalidOptionError, reason_of
+from rationale.distribution import install
+from rationale.errors import InvalidModelError, InvalidOptionError, RationaleError, reason_of
 
 ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 lets commands read them without --allow-pickle
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -17,12 +18,18 @@ _ELSEWHERE = {
 
 
 def is_fitted_file(path: Path) -> bool:
-    """Tell by its ending whether a file is a fitted model's; any other file is taken for ONNX."""
-    return path.suffix.lower() in (*PICKLES, *_READERS, *_ELSEWHERE)
+    """Tell whether this is a fitted model's folder, or by its ending its file; other files are ONNX."""
+    return path.is_dir() or path.suffix.lower() in (*PICKLES, *_READERS, *_ELSEWHERE) or _is_name(path)
+
+
+def _is_name(path: Path) -> bool:
+    """Tell whether a path may be the name of a model elsewhere, such as bert-base-uncased or owner/name."""
+    known = (".onnx", *PICKLES, *_READERS, *_ELSEWHERE)
+    return not path.exists() and path.suffix.lower() not in known and path.parent.parent == Path()
 
 
 def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None = None) -> Any:
-    """Read a model that XGBoost, LightGBM or CatBoost saved, or a pickle.
+    """Read a model that XGBoost, LightGBM or CatBoost saved, a pickle, or a folder of Hugging Face's.
 
     Args:
         missing: the number that XGBoost's model takes for a missing value, which its file does not hold.
@@ -33,6 +40,8 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         InvalidModelError: if the file cannot be read, or its library exports its own models.
     """
     kind = path.suffix.lower()
+    if missing is None and (path.is_dir() or _is_name(path)):
+        return _folder(path)
     if kind in _ELSEWHERE:
         raise InvalidModelError(f"{path} is not converted here. {export_advice(_ELSEWHERE[kind])}.")
     if kind in PICKLES and not allow_pickle:
@@ -59,6 +68,32 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         raise InvalidModelError(
             f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again, with the "
             "versions of the libraries that are installed here."
+        ) from error
+
+
+def _folder(path: Path) -> Any:
+    if not path.is_dir():
+        raise InvalidModelError(
+            f"{path}: there is no such file or folder, and nothing is downloaded: give a .onnx file, or the "
+            "folder in which a model of Hugging Face was saved (save_pretrained)."
+        )
+    if not (path / "config.json").is_file():
+        raise InvalidModelError(
+            f"{path}: is a folder without config.json, which a model of Hugging Face has: save it there by "
+            "save_pretrained, or give a file."
+        )
+    try:
+        from rationale.conversion.pretrained import read_folder
+    except ImportError as error:
+        lack = f"needs {error.name}, which is not installed" if error.name else f"failed: {reason_of(error)}"
+        raise InvalidOptionError(f"{path}: reading it {lack}: {install('transformers')}.") from error
+    try:
+        return read_folder(path)
+    except RationaleError:
+        raise
+    except Exception as error:  # transformers raises errors of many types
+        raise InvalidModelError(
+            f"{path}: transformers cannot read it ({type(error).__name__}: {reason_of(error)})."
         ) from error
 
 

@@ -79,7 +79,7 @@ def _naming_the_model(answer: Answer) -> Answer:
     return answers
 
 
-def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+def tidy_graph(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """Return the same model under fixed names, with rows on axis 0 and without needless parts.
 
     Converters draw the graph's name and the order of opsets, bend names of columns into identifiers, declare

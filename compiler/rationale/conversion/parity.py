@@ -11,11 +11,10 @@ from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair
 from rationale.conversion.rows import Rows
 from rationale.conversion.texts import looked_up_texts
 from rationale.decisions.rows import ENDS
-from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
+from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError, quoted
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
 from rationale.schema.manifest import Parity, RowErrors, RowKind, Texts, in_digits, is_float
-from rationale.tables.frames import quoted
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one
@@ -65,7 +64,7 @@ def compare(
         return None
     runner = Runner(converted.proto, users_model=True)
     outputs, count = runner(converted.feeds), len(next(iter(converted.feeds.values())))
-    references = _compared("references", outputs, converted.answers, model, np.arange(count), _reference)
+    references = _compare_rows("references", outputs, converted.answers, model, np.arange(count), _reference)
     rows = [references, replace(references.select(_incomplete(converted.feeds, count)), kind="incomplete")]
     pair = converted.pair if count else None
     if pair is not None:
@@ -226,7 +225,7 @@ class _ComparedRows:
         )
 
 
-def _compared(
+def _compare_rows(
     kind: RowKind,
     outputs: Mapping[str, np.ndarray],
     fitted: Sequence[np.ndarray | None],
@@ -398,7 +397,7 @@ def _mixtures(runner: Runner, pair: ModelPair, model: str) -> list[_ComparedRows
     def describe(i: int) -> str:
         return f"{_reference(base[i])} with {_named(pair, is_second[i])} of row {second[i]}"
 
-    return [_compared("mixtures", runner(pair.feed(rows)), pair.answer(rows), model, base, describe)]
+    return [_compare_rows("mixtures", runner(pair.feed(rows)), pair.answer(rows), model, base, describe)]
 
 
 @dataclass(frozen=True)
@@ -616,7 +615,7 @@ class _Questions:
         except Exception:  # each library refuses rows by errors of its own kind
             return None
         outputs = self.runner(self.pair.feed(rows))
-        return _compared(kind, outputs, fitted, self.model, base, describe, masks)
+        return _compare_rows(kind, outputs, fitted, self.model, base, describe, masks)
 
     def _wrong(self, batches: Sequence[_ComparedRows]) -> set[int]:
         """Return the features without which the models differ by more than is allowed."""

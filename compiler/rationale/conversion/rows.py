@@ -8,18 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rationale.errors import InvalidReferencesError
+from rationale.errors import InvalidReferencesError, quoted
 from rationale.schema.manifest import is_float
 from rationale.tables.files import with_underscores
-from rationale.tables.frames import (
-    Frame,
-    are_default_labels,
-    as_text,
-    as_texts,
-    frame_of,
-    numbers_of,
-    quoted,
-)
+from rationale.tables.frames import Frame, are_default_labels, as_text, as_texts, frame_of, numbers_of
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _WHOLE = 1 << 53  # whole numbers up to it are float64 numbers

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rationale.conversion.graphs import ConversionResult, tidied
+from rationale.conversion.graphs import ConversionResult, tidy_graph
 from rationale.conversion.rows import Features
-from rationale.errors import InvalidOptionError
-from rationale.tables.frames import columns_in_order, frame_of, quoted
+from rationale.errors import InvalidOptionError, quoted
+from rationale.tables.frames import columns_in_order, frame_of
 
 # Without torchvision, each export says four times that its operators are skipped. Who uses them has it.
 logging.getLogger("torch.onnx._internal.exporter._registration").addFilter(
@@ -50,7 +50,7 @@ def as_onnx(model: torch.nn.Module, example: Any) -> ConversionResult:
     finally:
         model.train(trained).to(device)
     assert program is not None
-    proto = tidied(program.model_proto, list(tensors))
+    proto = tidy_graph(program.model_proto, list(tensors))
     return ConversionResult(proto, feeds, tuple(answer.numpy() for answer in answers), names)
 
 

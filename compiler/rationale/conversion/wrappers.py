@@ -34,7 +34,7 @@ _EXPORTERS = {  # by package; their models are not converted here
 }
 
 
-def unwrapped(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """Return the fitted model that a wrapper predicts with; any other model unchanged.
 
     Raises:

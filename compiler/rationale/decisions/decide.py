@@ -114,7 +114,7 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
     profile = embedded.profile
     if not math.isfinite(row.score):
         raise NoReasonsError(f"nothing is decided: the score is {row.score}")
-    hit = triggered(profile, values)
+    hit = find_knock_outs(profile, values)
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
     warnings = (*domain_faults(profile, values, with_value=False),) if profile.outside == "warn" else ()
@@ -157,7 +157,7 @@ def outcomes_of(profile: DecisionProfile, scores: np.ndarray) -> np.ndarray:
     return outcomes
 
 
-def triggered(profile: DecisionProfile, values: Mapping[str, Any]) -> list[KnockOut]:
+def find_knock_outs(profile: DecisionProfile, values: Mapping[str, Any]) -> list[KnockOut]:
     """Return the knock-outs that decline these values."""
     return [rule for rule in profile.knock_outs if meets_condition(rule, values.get(rule.feature))]
 

@@ -13,9 +13,9 @@ import numpy as np
 from rationale.decisions.decide import Decision, NoReasonsError, decide, read_cell
 from rationale.decisions.domain import domain_faults
 from rationale.decisions.rows import Tensors, explained_rows, feature_values, profile_of
-from rationale.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError, quoted
 from rationale.schema.manifest import Manifest
-from rationale.tables.frames import frame_of, quoted
+from rationale.tables.frames import frame_of
 
 Cells = Mapping[str, Sequence[Any]]  # a cell for each row, by column
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rationale.schema.profile import DecisionProfile, FeatureRule, as_category, near, quoted_names
+from rationale.errors import near, quoted
+from rationale.schema.profile import DecisionProfile, FeatureRule, as_category
 
 _LONGEST = 80  # characters of a value in a sentence
 
@@ -34,7 +35,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 def _fault(rule: FeatureRule, value: Any) -> str | None:
     """Return the fault of a value."""
     if rule.categories and not rule.open and rule.label(value) is None:
-        return f"none of the decision profile's categories {quoted_names(list(rule.categories))}"
+        return f"none of the decision profile's categories {quoted(list(rule.categories))}"
     least, most = rule.least, rule.most
     is_less = least is not None and not isinstance(value, str) and value < least
     is_more = most is not None and not isinstance(value, str) and value > most

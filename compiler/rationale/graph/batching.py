@@ -143,7 +143,7 @@ def _batch_first(node: Node) -> Lifted:
 
 
 @lifting("MaxUnpool")
-def _unpooled(node: Node) -> Lifted | None:
+def _lift_unpooling(node: Node) -> Lifted | None:
     """Unpool by indices that count through all rows, like MaxPool's; indices shared by rows do not."""
     indices = node.tensors[1]
     return node.flat({0, 1}) if indices is not None and indices.batch_axes else None
@@ -184,7 +184,7 @@ def _elements(node: Node) -> Lifted:
 
 
 @lifting("ReverseSequence")
-def _reversed(node: Node) -> Lifted | None:
+def _lift_reversal(node: Node) -> Lifted | None:
     """Lift to flat rows if each place of axis 0 holds a sequence."""
     return node.flat() if node.attributes.get("batch_axis", 1) == 0 else None
 
@@ -313,7 +313,7 @@ def _einsum(node: Node) -> Lifted | None:
 
 
 @lifting("QuantizeLinear", "DequantizeLinear")
-def _quantised(node: Node) -> Lifted:
+def _lift_quantisation(node: Node) -> Lifted:
     """Lift a quantisation per axis or per tensor."""
     scale = node.tensors[1]
     if scale is None or scale.rank == 0 or node.axis(1):

@@ -59,18 +59,18 @@ class Auto(WeightedMethod):
         exactshap = ExactShap(references, weights)
         permutationshap = PermutationShap(references, weights=weights)
         choices = []
-        ensemble = _selected(lowered, treeshap, request)
+        ensemble = _try_select(lowered, treeshap, request)
         are_scores = ensemble is not None and _are_scores(ensemble, request)
         if are_scores:
             why = "treeshap, exact: the explained output is the score of one tree ensemble"
             choices.append(MethodChoice(treeshap, why))
-        walk, game = (_selected(lowered, method, request) for method in (deepshap, permutationshap))
+        walk, game = (_try_select(lowered, method, request) for method in (deepshap, permutationshap))
         if walk and game and _leaves_words_out(walk, game):
             walk = None  # its attributions would be complete, but only for some of the features
         if walk and is_linear(walk.target, walk.choice):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
             choices.append(MethodChoice(deepshap, why))
-        if exact_selection := _selected(lowered, exactshap, request):
+        if exact_selection := _try_select(lowered, exactshap, request):
             players = exact_selection.choice.game.players
             why = f"exactshap, exact: the model is called for every coalition of {players} features"
             choices.append(MethodChoice(exactshap, why))
@@ -88,7 +88,7 @@ class Auto(WeightedMethod):
         return choices
 
 
-def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection[Any, Any] | None:
+def _try_select(lowered: Lowered, method: Method, request: CompileRequest) -> Selection[Any, Any] | None:
     """Return the selection; None if the method cannot answer the request."""
     try:
         return method.engine.select(lowered, method, request)

@@ -3,18 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import prod
 
 import numpy as np
 
-from rationale.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError, near, quoted
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.leaves import Leaf
 
-_MOST_LISTED = 12  # words listed in a message
 _REGISTER = 8  # numbers in a vector register
 
 
@@ -133,18 +131,10 @@ def _matching_features(group: str, word: object, tensor_of: Mapping[str, str]) -
     matches = [f for f in tensor_of if f.startswith(str(word)[:-1])] if str(word).endswith("*") else []
     if matches:
         return matches
-    similar = get_close_matches(str(word), tensor_of, 3)
-    hint = (
-        f"Do you mean {' or '.join(map(repr, similar))}?"
-        if similar
-        else f"There are {listed([*map(repr, tensor_of)])}."
+    raise InvalidOptionError(
+        f"group {group!r}: no explained feature is called {word!r}{near(str(word), tensor_of)}. There are "
+        f"{quoted(tensor_of)}."
     )
-    raise InvalidOptionError(f"group {group!r}: no explained feature is called {word!r}. {hint}")
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return the first words for a message."""
-    return ", ".join([*words[:_MOST_LISTED], *["…"] * (len(words) > _MOST_LISTED)])
 
 
 # -- sums over the features of players ---------------------------------------------------------------------

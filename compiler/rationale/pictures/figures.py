@@ -14,10 +14,10 @@ import numpy as np
 
 from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from rationale.pictures.markup import SHADES, element
-from rationale.pictures.numbers import number, score_text, signed, writer
+from rationale.pictures.numbers import format_effect, number, score_text, writer
 from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Heat, LayerFlow, Panel, Words
-from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
+from rationale.pictures.png import data_uri, full_colour, grey, heat_map, resize_picture
 from rationale.schema.manifest import EmbeddedProfile
 
 _BAR, _SWARM, _CHART = 22, 46, 240  # heights in pixels: a bar's row, a swarm's row, a chart
@@ -132,7 +132,7 @@ def _waterfall(panel: Bars) -> list[Element]:
         rows.append(
             _row(
                 "not explained (completeness gap)",
-                signed(number, gap * (100 if panel.is_share else 1)),
+                format_effect(number, gap * (100 if panel.is_share else 1)),
                 [*drawn, _bar(scale, last, score, _GREY)],
             )
         )
@@ -167,7 +167,7 @@ def _from_zero(panel: Bars) -> list[Element]:
 
 
 def _signed(panel: Bars, i: int, write: Callable[[float], str]) -> str:
-    effect = signed(write, panel.values[i])
+    effect = format_effect(write, panel.values[i])
     if panel.errors is None or np.isnan(panel.errors[i]):
         return effect
     return f"{effect} ± {number(float(f'{panel.errors[i] * (100 if panel.is_share else 1):.1g}'))}"
@@ -203,7 +203,7 @@ def _flow(panel: LayerFlow) -> list[Element]:
             _line(scale.percent(panel.total), 0, _BAR, stroke_dasharray="2 3"),
             _dot(scale, raising + lowering),
         ]
-        rows.append(_row(label, f"{signed(write, raising)} {signed(write, lowering)}", drawn))
+        rows.append(_row(label, f"{format_effect(write, raising)} {format_effect(write, lowering)}", drawn))
     points = _POINTS * panel.is_share
     about = f"red raises, blue lowers{points}; dot: their sum; dotted: explained less base value"
     return [_figure(panel.title, about, element("ul", *rows))]
@@ -315,7 +315,9 @@ def _swarm(panel: Overview) -> list[Element]:
     scale, rows = _WidthScale.over(0.0, panel.attributions), []
     write = writer(np.abs(panel.attributions).max(axis=1), is_share=panel.is_share)
     for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
-        range_ = " … ".join(signed(write, float(end)) for end in (attributions.min(), attributions.max()))
+        range_ = " … ".join(
+            format_effect(write, float(end)) for end in (attributions.min(), attributions.max())
+        )
         dots = _dots(scale, attributions, values)
         rows.append(_row(label, range_, [_line(scale.percent(0), 0, _SWARM), dots], height=_SWARM))
     return rows
@@ -371,7 +373,7 @@ def _heat(panel: Heat) -> list[Element]:
 
 
 def _image(pixels: np.ndarray, alt: str) -> Element:
-    drawn = sized(pixels)
+    drawn = resize_picture(pixels)
     return element("img", src=data_uri(drawn), alt=alt, width=drawn.shape[1], height=drawn.shape[0])
 
 
@@ -382,7 +384,9 @@ def _words(panel: Words) -> list[Element]:
     for word, value, shade in list(zip(panel.words, panel.values, shades, strict=True))[:_MOST_WORDS]:
         class_ = f"{'r' if value >= 0 else 'l'}{shade}"
         words += [] if word.joined else [" "]
-        words.append(element("span", word.text, class_=class_, title=signed(number, value), dir="auto"))
+        words.append(
+            element("span", word.text, class_=class_, title=format_effect(number, value), dir="auto")
+        )
     omitted = len(panel.words) - _MOST_WORDS
     if omitted > 0:
         words.append(f" … {omitted:,} more tokens")
@@ -399,7 +403,7 @@ def _listed(panel: Words) -> Element:
             "tr",
             element("td", str(k)),
             element("td", panel.words[k].text, dir="auto"),
-            element("td", signed(write, panel.values[k])),
+            element("td", format_effect(write, panel.values[k])),
         )
         for k in order
     ]

@@ -59,7 +59,7 @@ def writer(
     return written
 
 
-def signed(write: Callable[[float], str], value: float) -> str:
+def format_effect(write: Callable[[float], str], value: float) -> str:
     """Write an effect with its sign, unless it rounds to zero."""
     text = write(value)
     return f"+{text}" if value > 0 and any(digit in text for digit in "123456789") else text

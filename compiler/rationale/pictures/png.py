@@ -37,7 +37,7 @@ def grey(picture: np.ndarray) -> np.ndarray:
     return _bytes(np.repeat(255 * picture[..., None], 3, axis=2))
 
 
-def sized(pixels: np.ndarray) -> np.ndarray:
+def resize_picture(pixels: np.ndarray) -> np.ndarray:
     """Resize a picture: enlarge the pixels of a small one, and average those of a large one."""
     height, width = pixels.shape[:2]
     if max(height, width) > _MOST:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rationale.artifact.folder import locked
+from rationale.artifact.folder import hold_lock
 from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
 from rationale.tables.frames import require_package
@@ -302,7 +302,7 @@ def _atomic_file_here(file: Path) -> Iterator[Any]:
     partial_file = file.with_name(f"{file.name}.part")
     with (
         partial_file.open("ab") as out,
-        locked(out, "another run writes its answer: wait for that one.") as alone,
+        hold_lock(out, "another run writes its answer: wait for that one.") as alone,
     ):
         if alone:
             if not partial_file.exists() or not os.path.samestat(partial_file.stat(), os.fstat(out.fileno())):

@@ -20,7 +20,7 @@ import onnx
 from rationale.artifact.columns import answer_columns
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import inputs_of_arrow, open_entry
-from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError
+from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError, quoted
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.session import Run, outline
 from rationale.schema.machine import available_cores
@@ -253,7 +253,9 @@ def kept_columns(batch: Any, keep: Sequence[str], answer_columns: Collection[str
     """
     missing = [name for name in keep if name not in batch.schema.names]
     if missing:
-        raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
+        raise InvalidOptionError(
+            f"no column {quoted(missing)} to keep; there are {quoted(batch.schema.names)}."
+        )
     check_kept(keep, answer_columns)
     return {name: batch.column(name) for name in keep}
 

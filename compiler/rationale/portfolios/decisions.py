@@ -29,17 +29,8 @@ from rationale.portfolios.arrow import (
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
-from rationale.tables.workbooks import write_workbook
-from rationale.tables.written import (
-    ROW_GROUP,
-    KeptColumns,
-    WriteTable,
-    batched,
-    check_kind,
-    write_csv,
-    write_json_lines,
-    write_parquet,
-)
+from rationale.tables.files import check_format, write_rows
+from rationale.tables.written import ROW_GROUP, KeptColumns, RowForms, split_batches
 
 REASON_COLUMNS = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
 _TYPED_COLUMNS = (
@@ -284,7 +275,7 @@ def _typed_reason(reason: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_decisions(save: Path) -> None:
     """Raise InvalidOptionError if the file's ending is unknown or needs a package that is not installed."""
-    check_kind(save, _WRITERS)
+    check_format(save, (".csv", ".jsonl", ".parquet", ".xlsx"))
 
 
 def write_decisions(
@@ -295,7 +286,30 @@ def write_decisions(
     further: Further = (),
 ) -> None:
     """Write lines, and kept columns beside them: a row for each, or as .jsonl whole answers."""
-    _WRITERS[path.suffix.lower()](path, manifest, lines, kept_columns, further)
+
+    def cells() -> tuple[list[str], Iterator[list[Any]]]:
+        names = [*_csv_columns(manifest, further), *kept_columns]
+        rows = (
+            {**_columns(line, _plain_reason, further), **_kept_cells(kept_columns, line)} for line in lines
+        )
+        texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
+        return names, ([row.get(name) for name in names] for row in texts)
+
+    def records() -> Iterable[Line]:
+        return ({**line, "kept": _kept_cells(kept_columns, line)} if kept_columns else line for line in lines)
+
+    def arrow() -> tuple[Any, Iterator[Any]]:
+        import pyarrow as pa
+
+        columns = pa.record_batch([pa.array(column) for column in kept_columns.values()], list(kept_columns))
+
+        def table_of(group: list[Line]) -> Any:
+            rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
+            return with_kept(decision_batch(manifest, group, further), rows, list(kept_columns))
+
+        return table_of([]).schema, map(table_of, split_batches(lines, ROW_GROUP))
+
+    write_rows(path, RowForms(cells, records, arrow))
 
 
 def decision_columns(manifest: Manifest, further: Further = ()) -> list[str]:
@@ -309,49 +323,5 @@ def _csv_columns(manifest: Manifest, further: Further) -> list[str]:
     return [*own, *(each.name for each in further)]
 
 
-def _write_cells(
-    path: Path,
-    manifest: Manifest,
-    lines: Iterable[Line],
-    kept_columns: KeptColumns,
-    further: Further,
-    write: WriteTable = write_csv,
-) -> None:
-    names = [*_csv_columns(manifest, further), *kept_columns]
-    rows = ({**_columns(line, _plain_reason, further), **_kept_cells(kept_columns, line)} for line in lines)
-    texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
-    write(path, names, ([row.get(name) for name in names] for row in texts))
-
-
-def _write_jsonl(
-    path: Path, _: Manifest, lines: Iterable[Line], kept_columns: KeptColumns, __: Further
-) -> None:
-    write_json_lines(
-        path, ({**line, "kept": _kept_cells(kept_columns, line)} if kept_columns else line for line in lines)
-    )
-
-
-def _write_parquet(
-    path: Path, manifest: Manifest, lines: Iterable[Line], kept_columns: KeptColumns, further: Further
-) -> None:
-    import pyarrow as pa
-
-    columns = pa.record_batch([pa.array(column) for column in kept_columns.values()], list(kept_columns))
-
-    def table_of(group: list[Line]) -> Any:
-        rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
-        return with_kept(decision_batch(manifest, group, further), rows, list(kept_columns))
-
-    write_parquet(path, map(table_of, batched(lines, ROW_GROUP)), table_of([]).schema)
-
-
 def _kept_cells(kept_columns: KeptColumns, line: Line) -> dict[str, Any]:
     return {name: column[line["row"]] for name, column in kept_columns.items()}
-
-
-_WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], KeptColumns, Further], None]] = {
-    ".csv": _write_cells,
-    ".jsonl": _write_jsonl,
-    ".parquet": _write_parquet,
-    ".xlsx": partial(_write_cells, write=write_workbook),
-}

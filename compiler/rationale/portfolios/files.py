@@ -3,9 +3,8 @@
 A batch has N rows with T targets each.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,18 +16,10 @@ from rationale.artifact.compiled import Explanation
 from rationale.artifact.folder import atomic_file
 from rationale.errors import InvalidOptionError
 from rationale.schema.outputs import OUTPUT_KINDS
-from rationale.tables.workbooks import write_workbook
-from rationale.tables.written import (
-    ROW_GROUP,
-    KeptColumns,
-    WriteTable,
-    check_kept,
-    check_kind,
-    write_csv,
-    write_npz,
-    write_parquet,
-)
+from rationale.tables.files import check_format, write_rows
+from rationale.tables.written import ROW_GROUP, KeptColumns, RowForms, check_kept
 
+_FORMATS = (".npz", ".csv", ".json", ".parquet", ".xlsx")
 Table = TypeVar("Table")
 
 
@@ -40,7 +31,7 @@ def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
     """
     if keep and path.suffix.lower() == ".npz":
         raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json, .parquet or .xlsx.")
-    check_kind(path, _WRITERS, ", or .svg, a picture")
+    check_format(path, _FORMATS, ", or .svg, a picture")
 
 
 def write_explanations(
@@ -58,7 +49,7 @@ def write_explanations(
     """
     check_explanations(path, kept_columns or ())
     with atomic_file(path) as partial_file:
-        return _WRITERS[path.suffix.lower()](partial_file, batches, kept_columns or {})
+        return write_rows(partial_file, _forms(batches, kept_columns or {}))
 
 
 # -- a row for each row and target ---------------------------------------------------------------------
@@ -80,46 +71,36 @@ def _with_first(tables: Iterable[Table]) -> tuple[Table, Iterator[Table]]:
     return first, chain([first], remaining)
 
 
-def _write_cells(
-    path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns, write: WriteTable = write_csv
-) -> str:
-    first, tables = _with_first(table.columns for table in _numbered_tables(batches, kept_columns))
-    rows = (row for table in tables for row in zip(*table.values(), strict=True))
-    return f"{write(path, list(first), rows)} rows of {len(first)} columns"
+def _forms(batches: Iterable[Explanation], kept_columns: KeptColumns) -> RowForms:
+    def cells() -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        first, tables = _with_first(table.columns for table in _numbered_tables(batches, kept_columns))
+        return list(first), (row for table in tables for row in zip(*table.values(), strict=True))
+
+    def arrow() -> tuple[Any, Iterator[Any]]:
+        import pyarrow as pa
+
+        kinds = {name: pa.array(column).type for name, column in kept_columns.items()}
+
+        def table_of(columns: Columns) -> Any:
+            typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
+            return pa.table({**columns, **typed})
+
+        first, tables = _with_first(map(table_of, _batched_columns(batches, kept_columns)))
+        return first.schema, tables
+
+    return RowForms(cells, lambda: _records(_numbered_tables(batches, kept_columns)), arrow, lambda: batches)
 
 
-def _write_json(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
-    """Write a list of objects, one per line; NaN and infinity become null."""
-    import orjson
-
-    rows = 0
-    with path.open("wb") as file:
-        for table in _numbered_tables(batches, kept_columns):
-            for i in range(len(table.facts["row"])):
-                record = {name: column[i] for name, column in table.facts.items()}
-                for kind, columns in table.by_feature.items():
-                    member = OUTPUT_KINDS[kind].member
-                    record[member] = {name: column[i] for name, column in columns.items()}
-                if table.kept:
-                    record["kept"] = {name: column[i] for name, column in table.kept.items()}
-                file.write(b",\n" if rows else b"[\n")
-                file.write(orjson.dumps(record, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
-                rows += 1
-        file.write(b"\n]\n")
-    return f"{rows} objects"
-
-
-def _write_parquet(path: Path, batches: Iterable[Explanation], kept_columns: KeptColumns) -> str:
-    import pyarrow as pa
-
-    kinds = {name: pa.array(column).type for name, column in kept_columns.items()}
-
-    def table_of(columns: Columns) -> Any:
-        typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
-        return pa.table({**columns, **typed})
-
-    first, tables = _with_first(map(table_of, _batched_columns(batches, kept_columns)))
-    return f"{write_parquet(path, tables, first.schema)} rows of {first.num_columns} columns"
+def _records(tables: Iterable[AnswerColumns]) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        for i in range(len(table.facts["row"])):
+            record = {name: column[i] for name, column in table.facts.items()}
+            for kind, columns in table.by_feature.items():
+                member = OUTPUT_KINDS[kind].member
+                record[member] = {name: column[i] for name, column in columns.items()}
+            if table.kept:
+                record["kept"] = {name: column[i] for name, column in table.kept.items()}
+            yield record
 
 
 def _batched_columns(batches: Iterable[Explanation], kept_columns: KeptColumns) -> Iterator[Columns]:
@@ -136,12 +117,3 @@ def _batched_columns(batches: Iterable[Explanation], kept_columns: KeptColumns) 
 
 def _concatenate(parts: list[Columns]) -> Columns:
     return {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
-
-
-_WRITERS: dict[str, Callable[[Path, Iterable[Explanation], KeptColumns], str]] = {
-    ".npz": lambda path, batches, _: write_npz(path, batches),
-    ".csv": _write_cells,
-    ".json": _write_json,
-    ".parquet": _write_parquet,
-    ".xlsx": partial(_write_cells, write=write_workbook),
-}

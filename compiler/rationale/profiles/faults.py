@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rationale.decisions.decide import outcome_of
-from rationale.schema.profile import (
-    NAMED_BY_REGULATION_B,
-    Condition,
-    DecisionProfile,
-    as_category,
-    near,
-    number_of,
-    quoted_names,
-)
+from rationale.errors import near, quoted
+from rationale.schema.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, as_category, number_of
 
 _USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
 
@@ -73,7 +66,7 @@ def profile_remarks(profile: DecisionProfile, model: ProfiledFeatures) -> list[s
         missing = [as_category(category) for category in model.categories[name] if category not in written]
         if missing:
             remarks.append(
-                f"decision: the profile does not take {quoted_names(sorted(missing))} of '{name}', which the "
+                f"decision: the profile does not take {quoted(sorted(missing))} of '{name}', which the "
                 "model knows"
             )
     for attribute in _forbidden(profile):
@@ -156,17 +149,16 @@ def _domain(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
         is_number = name in model.features and name not in model.texts
         if is_number and (words := [key for key in rule.categories if _number(key) is None]):
             yield (
-                f"features.{name} holds numbers, so that it never is one of the categories "
-                f"{quoted_names(words)}"
+                f"features.{name} holds numbers, so that it never is one of the categories {quoted(words)}"
             )
         elif name in model.categories and (
             unknown := [key for key in rule.categories if not model.has(name, key)]
         ):
             categories = [as_category(value) for value in sorted(model.categories[name], key=str)]
             guess = near(unknown[0], categories) if len(unknown) == 1 else ""
-            has = f": there are {quoted_names(categories)}" if not guess else ""
+            has = f": there are {quoted(categories)}" if not guess else ""
             kind = "category" if len(unknown) == 1 else "categories"
-            yield f"features.{name}: the model knows no {kind} {quoted_names(unknown)}{guess}{has}"
+            yield f"features.{name}: the model knows no {kind} {quoted(unknown)}{guess}{has}"
 
 
 def _number(key: str | float) -> float | None:
@@ -178,7 +170,7 @@ def _codes(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     keys = _keys(profile, model)
     uncoded = [key for key in keys if profile.rule(key).reason is None]
     if uncoded and len(uncoded) < len(keys):
-        yield f"features: no reason code for {quoted_names(uncoded)}: give each one, since others have one"
+        yield f"features: no reason code for {quoted(uncoded)}: give each one, since others have one"
     if untold := [code for code in _codes_used(profile) if code not in profile.reasons]:
         known_codes = list(profile.reasons)
         guess = near(untold[0], known_codes) if len(untold) == 1 else ""
@@ -266,7 +258,7 @@ def _actions(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
         if unknown := [each for each in action.moves if each not in known.features]:
             yield f"{where}.moves: {_unknown(unknown, known.features)}"
         if twice := [each for each in action.moves if each in changing]:
-            yield f"{where}.moves names {quoted_names(twice)}, which changes by itself: leave one of both out"
+            yield f"{where}.moves names {quoted(twice)}, which changes by itself: leave one of both out"
         words = [each for each in (name, *action.moves) if each in known.texts]
         if words or name in profile.groups:
             limits = {"direction": action.direction != "either", "step": action.step, "most": action.most}
@@ -280,7 +272,7 @@ def _notices(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
     if profile.notice.recourse and not told:
         yield "notice.recourse tells plans, and there are none without actionable: say what can change"
     if hidden := [name for name in told if name in profile.never_disclose]:
-        yield f"notice.recourse: plans name {quoted_names(hidden)}, which never_disclose hides: leave it out"
+        yield f"notice.recourse: plans name {quoted(hidden)}, which never_disclose hides: leave it out"
     if len(profile.languages) == 1:
         return
     rules = {**profile.groups, **profile.features}
@@ -292,8 +284,7 @@ def _notices(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
     named += [] if _codes_used(profile) else _keys(profile, known)
     if untitled := [name for name in dict.fromkeys(named) if name not in rules or rules[name].title is None]:
         yield (
-            f"notices name {_listed('the feature', untitled)}: give a title in "
-            f"{quoted_names(profile.languages)}"
+            f"notices name {_listed('the feature', untitled)}: give a title in {quoted(profile.languages)}"
         )
 
 
@@ -351,9 +342,9 @@ def _is_encoding(attribute: str, name: str) -> bool:
 
 def _unknown(names: Sequence[str], choices: Sequence[str]) -> str:
     guesses = near(names[0], choices) if len(names) == 1 else ""
-    has = f": there are {quoted_names(choices)}" if not guesses else ""
+    has = f": there are {quoted(choices)}" if not guesses else ""
     return f"the model has no {_listed('feature', names)}{guesses}{has}"
 
 
 def _listed(kind: str, names: Sequence[str]) -> str:
-    return f"{kind}{'s' * (len(names) > 1)} {quoted_names(names)}"
+    return f"{kind}{'s' * (len(names) > 1)} {quoted(names)}"

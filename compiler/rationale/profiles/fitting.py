@@ -23,7 +23,7 @@ from rationale.decisions.rows import (
     score_location,
     sigmoid,
 )
-from rationale.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError, near
 from rationale.lowering import Lowered
 from rationale.methods.answers import holds_numbers
 from rationale.methods.engine import EngineChoice, Gap, Method, Selection
@@ -44,7 +44,7 @@ from rationale.profiles.scores import (
 )
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Classes, EmbeddedProfile
-from rationale.schema.profile import DecisionProfile, near, profile_error
+from rationale.schema.profile import DecisionProfile, profile_error
 from rationale.schema.request import CompileRequest
 
 MOST_ROWS = 1000  # references to explain: more would not improve deciles

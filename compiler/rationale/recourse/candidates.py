@@ -59,7 +59,7 @@ def candidates(
     """
     currents = [lever.current(values) for lever in levers]
     rules = [_number_rule(lever, value) for lever, value in zip(levers, currents, strict=True)]
-    low, high, start, unit, fixed = np.array(rules, np.float64).reshape(-1, 5)[owner].T
+    low, high, start, unit, fixed = np.array(rules, np.float64).reshape(-1, 5).T.take(owner, axis=1)
     with np.errstate(invalid="ignore"):  # of a start at infinity, or a scale of 0
         cost = np.where(np.isnan(unit), fixed, np.abs(numbers - start) * unit)
     cost[~((low <= numbers) & (numbers <= high) & (numbers != start))] = np.inf

@@ -205,7 +205,7 @@ class CellSpace:
     def around(self, i: int, same: np.ndarray) -> Region:
         """Return the numbers around a candidate for whose cells [M] `same` is true."""
         lever = int(self.candidates.owner[i])
-        first, end = np.searchsorted(self.candidates.owner, (lever, lever + 1))
+        first, end = self.candidates.owner.searchsorted((lever, lever + 1)).tolist()
         around = run_around(same[first : end - 1], int(self.cell[i]))  # the last one is NaN's
         return self._numbers(lever, *around)
 

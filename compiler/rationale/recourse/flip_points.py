@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import OUTCOMES, Outcome, outcomes_of, triggered
+from rationale.decisions.decide import OUTCOMES, Outcome, find_knock_outs, outcomes_of
 from rationale.recourse.applicant import Applicant
+from rationale.recourse.candidates import Candidates
 from rationale.recourse.cells import CellSpace
 from rationale.recourse.levers import Lever, Region, widened, within
 from rationale.recourse.points import PointSpace
@@ -39,7 +39,7 @@ class FlipPoint:
 
 def flip_points(applicant: Applicant, spaces: Iterable[CellSpace | PointSpace]) -> list[FlipPoint]:
     """Return the flip point of each lever that has one; none if a knock-out declines, whatever the score."""
-    if triggered(applicant.profile, applicant.values):
+    if find_knock_outs(applicant.profile, applicant.values):
         return []
     return [point for space in spaces for point in _of_space(applicant, space)]
 
@@ -49,11 +49,7 @@ def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[F
     outcomes, current = outcomes_of(applicant.profile, scores), OUTCOMES.index(applicant.answer.decision)
     near = applicant.is_near(scores)
     may_flip = ((outcomes != current) | near) & np.isfinite(listed.cost)
-    order = np.flatnonzero(may_flip)
-    order = order[np.lexsort([listed.cost[order], listed.owner[order]])]
-    ends = np.searchsorted(listed.owner[order], np.arange(len(listed.levers) + 1)).tolist()
-    tries = [_tries(order[a:b], near) for a, b in pairwise(ends)]
-    pending = {place: own for place, own in enumerate(tries) if own}
+    pending = _tries(listed, may_flip, near)
     found = dict[int, tuple[int, Outcome]]()
     while pending:
         tried = [own.pop(0) for own in pending.values()]
@@ -77,11 +73,25 @@ def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[F
         yield FlipPoint(lever.name, value, to, region, space.is_exact or not lever.is_continuous)
 
 
-def _tries(order: np.ndarray, near: np.ndarray) -> list[int]:
-    """Return the first candidates that may flip: some that rounding decides, and one that certainly flips."""
-    certain = np.flatnonzero(~near[order])[:1]
-    end = int(certain[0]) if len(certain) else len(order)
-    return [*order[: min(_TRIES, end)].tolist(), *order[certain].tolist()]
+def _tries(listed: Candidates, may_flip: np.ndarray, near: np.ndarray) -> dict[int, list[int]]:
+    """Return for each lever its first candidates that may flip: some near a bound, and one that surely flips.
+
+    Args:
+        near: [M], whether rounding decides on a candidate.
+    """
+    certain, least = np.flatnonzero(may_flip & ~near), np.full(len(listed.levers), np.inf)
+    np.minimum.at(least, listed.owner[certain], listed.cost[certain])
+    order = np.flatnonzero(may_flip & (listed.cost <= least[listed.owner]))
+    order = order[np.lexsort([listed.cost[order], listed.owner[order]])]
+    columns = (each.tolist() for each in (order, listed.owner[order], near[order]))
+    tries, settled = dict[int, list[int]](), set[int]()
+    for i, place, is_near in zip(*columns, strict=True):
+        own = tries.setdefault(place, [])
+        if place not in settled and (len(own) < _TRIES or not is_near):
+            own.append(i)
+        if not is_near:
+            settled.add(place)
+    return tries
 
 
 def _flip(applicant: Applicant, lever: Lever, to: Outcome, values: Sequence[Any]) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from rationale.decisions.decide import triggered
+from rationale.decisions.decide import find_knock_outs
 from rationale.decisions.rows import Tensors, profile_of
 from rationale.recourse.applicant import Answered, Applicant, Entry, Places, places_of
 from rationale.recourse.cells import CellSpace, TreeLevers
@@ -91,7 +91,7 @@ class RecourseFinder:
         """Return the plans for an applicant who is not approved."""
         levers = [lever for lever in self.actionable if lever.can_change(applicant.values)]
         changeable = {name for lever in levers for name in lever.members}
-        for rule in triggered(self.profile, applicant.values):
+        for rule in find_knock_outs(self.profile, applicant.values):
             if rule.feature not in changeable:
                 note = f"A knock-out declines by '{rule.feature}', which the applicant cannot change."
                 return Recourse(search="complete", note=note)

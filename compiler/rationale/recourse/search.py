@@ -65,6 +65,11 @@ class FoundPlan:
     changes: Changes
     cost: float
 
+    @property
+    def key(self) -> frozenset[tuple[int, int]]:
+        """The changes, whatever their order."""
+        return frozenset(self.changes.items())
+
 
 def find_plans(space: Space, wanted: int = 3, most_changes: int = MOST_CHANGES) -> list[FoundPlan]:
     """Return plans, cheapest first, of which none contains a change that it does not need.
@@ -91,8 +96,12 @@ def find_plans(space: Space, wanted: int = 3, most_changes: int = MOST_CHANGES) 
         beam = search.thinned(states, plans.bound())
         if not beam:
             break
-    for plan in plans.different():
-        plans.keep(search.polished(plan))
+    seen = set[frozenset[tuple[int, int]]]()
+    while (plan := next((p for p in plans.different() if p.key not in seen), None)) is not None:
+        if (needed := search.needed(plan)) is not plan:
+            plans.replace(plan, needed)
+        plans.keep(search.polished(needed))
+        seen.add(needed.key)
     return plans.different()
 
 
@@ -109,6 +118,12 @@ class _Plans:
         levers = frozenset(plan.changes)
         if plan.cost < self.bound() and (levers not in self._kept or plan.cost < self._kept[levers].cost):
             self._kept[levers], self._best = plan, None
+
+    def replace(self, plan: FoundPlan, other: FoundPlan) -> None:
+        """Keep another plan in place of one."""
+        del self._kept[frozenset(plan.changes)]
+        self._best = None
+        self.keep(other)
 
     def bound(self) -> float:
         """Return the cost that a plan must not reach to be wanted."""
@@ -224,6 +239,15 @@ class _Search:
             if len(chosen) == BEAM:
                 break
         return list(chosen.values())
+
+    def needed(self, plan: FoundPlan) -> FoundPlan:
+        """Return a plan without the changes that it does not need, the dearest ones first."""
+        cost = self.space.candidates.cost
+        for lever, _ in sorted(plan.changes.items(), key=lambda change: -cost[change[1]]):
+            others = {k: i for k, i in plan.changes.items() if k != lever}
+            if lever not in self.space.candidates.unsettled and self.scan(others)[0] <= self.space.cut:
+                return self.needed(FoundPlan(others, float(sum(cost[i] for i in others.values()))))
+        return plan
 
     def polished(self, plan: FoundPlan) -> FoundPlan:
         """Return a plan that no exchange of one change makes cheaper, without needless changes."""

@@ -61,7 +61,7 @@ def make_centroids(
     Raises:
         InvalidReferencesError: if rows are too few or no numbers, or every centroid is somebody's row.
     """
-    rows = _flattened(arrays)
+    rows = _flatten(arrays)
     if len(rows) < least * k:
         raise InvalidReferencesError(
             f"{k} centroids of {least} rows each need {least * k} rows; there are {len(rows)}. Ask for fewer "
@@ -69,10 +69,10 @@ def make_centroids(
         )
     spread = rows.std(axis=0)
     scaled = rows / np.where(spread > 0, spread, 1)
-    groups = _merged(scaled, _kmeans(scaled, k, np.random.default_rng(seed)), least)
+    groups = _merge_groups(scaled, _kmeans(scaled, k, np.random.default_rng(seed)), least)
     counts = np.bincount(groups)
     means = np.stack([rows[groups == i].mean(axis=0) for i in range(len(counts))])
-    plausible = _rounded(rows, means) if whole else means
+    plausible = _round_means(rows, means) if whole else means
     someones = _someones(plausible, rows, least)
     plausible[someones] = means[someones]
     is_written = ~_someones(plausible, rows, least)
@@ -82,7 +82,7 @@ def make_centroids(
         )
     plausible, weights = plausible[is_written], counts[is_written] / counts[is_written].sum()
     return Centroids(
-        _unflattened(plausible, arrays),
+        _unflatten(plausible, arrays),
         weights,
         int(counts[is_written].min()),
         int((np.mod(rows, 1) == 0).all(axis=0).sum()) if whole else 0,
@@ -97,7 +97,7 @@ def _moved(weights: np.ndarray, centroids: np.ndarray, rows: np.ndarray) -> floa
     return float(off.max(initial=0.0))
 
 
-def _flattened(arrays: Mapping[str | None, np.ndarray]) -> np.ndarray:
+def _flatten(arrays: Mapping[str | None, np.ndarray]) -> np.ndarray:
     """Return [rows, columns of all inputs] in float64."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub" or array.ndim < 2 or not np.isfinite(array).all() or not len(array):
@@ -109,7 +109,7 @@ def _flattened(arrays: Mapping[str | None, np.ndarray]) -> np.ndarray:
     return np.concatenate([np.asarray(a, np.float64).reshape(len(a), -1) for a in arrays.values()], axis=1)
 
 
-def _unflattened(rows: np.ndarray, like: Mapping[str | None, np.ndarray]) -> dict[str | None, np.ndarray]:
+def _unflatten(rows: np.ndarray, like: Mapping[str | None, np.ndarray]) -> dict[str | None, np.ndarray]:
     widths = [int(np.prod(array.shape[1:])) for array in like.values()]
     parts = np.split(rows, np.cumsum(widths)[:-1], axis=1)
     return {
@@ -155,7 +155,7 @@ def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.concatenate([(squares - 2 * block @ centres.T).argmin(axis=1) for block in blocks])
 
 
-def _merged(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:
+def _merge_groups(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:
     """Merge groups to `least` rows or more, from 0: the smallest joins its nearest, one after the other."""
     while True:
         _, groups, counts = np.unique(groups, return_inverse=True, return_counts=True)
@@ -168,7 +168,7 @@ def _merged(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:
         groups[groups == smallest] = int(away.argmin())
 
 
-def _rounded(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
+def _round_means(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Return the means, rounded in columns whose values are all whole numbers."""
     plausible = means.copy()
     is_whole = (np.mod(rows, 1) == 0).all(axis=0)
@@ -277,7 +277,7 @@ def balance_weights(
     )
     if weights is centroids.weights:
         return centroids
-    moved = _moved(weights, _flattened(centroids.arrays), _flattened(rows))
+    moved = _moved(weights, _flatten(centroids.arrays), _flatten(rows))
     return replace(centroids, weights=weights, moved=moved)
 
 
@@ -288,13 +288,13 @@ def weights_keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
         off: [k, m], each one's outputs less the means to keep, in standard deviations.
     """
     for tolerance in _TOLERANCES:
-        weights = _tilted(shares, off, tolerance)
+        weights = _tilt_weights(shares, off, tolerance)
         if (shares**2).sum() / (weights**2).sum() >= 0.5:
             return weights
     return shares
 
 
-def _tilted(shares: np.ndarray, off: np.ndarray, tolerance: float) -> np.ndarray:
+def _tilt_weights(shares: np.ndarray, off: np.ndarray, tolerance: float) -> np.ndarray:
     """Return w = p·exp(off·λ)/Σ, by Newton's method on the dual problem.
 
     That is min over λ of log Σ p·exp(off·λ) + tolerance·‖λ‖²/2.

@@ -35,7 +35,7 @@ def medoids(
         raise InvalidOptionError(
             f"medoids need the library kmedoids: {install('medoids')}, or draw rows --by stratified."
         ) from error
-    table = _scaled(arrays, rows)
+    table = _scale_columns(arrays, rows)
     among = np.arange(len(rows))
     if len(rows) > MOST:
         among = np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False))
@@ -52,7 +52,7 @@ def medoids(
 Column = tuple[np.ndarray, bool]  # values [rows], and whether they are categories
 
 
-def _scaled(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
+def _scale_columns(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
     """Return numbers in standard deviations; for texts the index of each among all of them."""
     columns = list[Column]()
     for array in arrays.values():

@@ -155,7 +155,7 @@ def _examples(
     count, random = int(references.count), np.random.default_rng(0)
     if references.examples is None:
         drawn = {
-            name: _drawn(random, (count, *row[1:]), dtype, splits.get(name, ()))
+            name: _draw_rows(random, (count, *row[1:]), dtype, splits.get(name, ()))
             for name, (row, dtype) in inputs.items()
         }
         examples = prepare(drawn, None, inputs)
@@ -165,7 +165,7 @@ def _examples(
     return ReferenceSet(arrays, None, count, float(count), "", is_open=True)
 
 
-def _drawn(
+def _draw_rows(
     random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, splits: Sequence[Sequence[float]]
 ) -> np.ndarray:
     """Return rows: draws among an element's split points if it has any, else normal ones, 0 or empty text."""

@@ -1,7 +1,7 @@
 """The description of a form: each feature with its title, unit, range, words, rule and a typical value."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -13,7 +13,7 @@ Kind = Literal["number", "text", "flag"]
 Value = bool | float | str
 _NO_RULE = FeatureRule()
 _KINDS: dict[str, Kind] = {"BYTES": "text", "BOOL": "flag"}
-_FLAGS = {"0": "no", "1": "yes"}
+_FLAGS = {"en": {"0": "no", "1": "yes"}, "de": {"0": "nein", "1": "ja"}}
 
 
 class FormField(Frozen):
@@ -95,6 +95,7 @@ def model_fields(
     specs = {spec.name: spec for spec in manifest.inputs}
     spreads_by_feature = {spread.feature: spread for spread in spreads}
     rules, texts = profile.features if profile else {}, manifest.texts_by_feature
+    flags = _flags(profile)
     return [
         _model_field(
             name,
@@ -104,6 +105,7 @@ def model_fields(
             spreads_by_feature.get(name, Spread(feature=name)),
             texts.get(name),
             manifest.splits.get(name),
+            flags,
         )
         for name, tensor in features
     ]
@@ -120,7 +122,7 @@ def knock_out_fields(profile: DecisionProfile, model_names: Collection[str]) -> 
         if rule.feature not in model_names:
             compared.setdefault(rule.feature, []).append(rule)
     return [
-        _knock_out_field(name, knock_outs, profile.features.get(name, _NO_RULE))
+        _knock_out_field(name, knock_outs, profile.features.get(name, _NO_RULE), _flags(profile))
         for name, knock_outs in compared.items()
     ]
 
@@ -133,6 +135,7 @@ def _model_field(
     spread: Spread,
     texts: Texts | None,
     splits: tuple[float, ...] | None,
+    flags: Mapping[str, str],
 ) -> FormField:
     kind = _KINDS.get(spec.datatype, "number")
     integer = kind == "number" and spec.datatype not in FLOATS
@@ -155,13 +158,15 @@ def _model_field(
         missing_share=spread.missing if quantiles or spread.categories or spread.missing else None,
         categories=spread.categories or None,
         choices=choices,
-        value_labels=_labels(kind, rule),
+        value_labels=_labels(kind, rule, flags),
         splits=splits,
         begin=_begin(kind, rule, spread, choices, whole=integer),
     )
 
 
-def _knock_out_field(name: str, knock_outs: Sequence[KnockOut], rule: FeatureRule) -> FormField:
+def _knock_out_field(
+    name: str, knock_outs: Sequence[KnockOut], rule: FeatureRule, flags: Mapping[str, str]
+) -> FormField:
     types = {type(each.equals) for each in knock_outs}
     kind: Kind = "flag" if bool in types else "text" if str in types else "number"
     least, most = rule.least, rule.most
@@ -178,7 +183,7 @@ def _knock_out_field(name: str, knock_outs: Sequence[KnockOut], rule: FeatureRul
         least=least,
         most=most,
         choices=_choices(kind, rule, ()),
-        value_labels=_labels(kind, rule),
+        value_labels=_labels(kind, rule, flags),
     )
 
 
@@ -205,19 +210,29 @@ def _numbers(keys: Iterable[str]) -> tuple[float, ...] | None:
     return tuple(number for number in numbers if number is not None and math.isfinite(number)) or None
 
 
-def _labels(kind: Kind, rule: FeatureRule) -> dict[str, str] | None:
-    """Return the labels of values, by the values' texts: "1" for 1.0, "true" for a flag."""
+def _flags(profile: DecisionProfile | None) -> dict[str, str]:
+    """Return words for 0 and 1 of a flag in a profile's language; English if there are none in it."""
+    language = profile.language.partition("-")[0] if profile else ""
+    return _FLAGS.get(language, _FLAGS["en"])
+
+
+def _labels(kind: Kind, rule: FeatureRule, flags: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the labels of values, by the values' texts: "1" for 1.0, "true" for a flag.
+
+    Args:
+        flags: words for 0 and 1 of a flag without labels of its own.
+    """
     categories = rule.categories
     if kind == "text":
         return dict(categories) or None
     if kind == "flag":
-        return {as_category(flag): rule.label(flag) or _FLAGS[str(int(flag))] for flag in (False, True)}
+        return {as_category(flag): rule.label(flag) or flags[str(int(flag))] for flag in (False, True)}
     numbers = {
         as_category(number): label
         for key, label in categories.items()
         if (number := number_of(key)) is not None
     }
-    return numbers or (_FLAGS if rule.type == "flag" else None)
+    return numbers or (dict(flags) if rule.type == "flag" else None)
 
 
 def _begin(

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from rationale.errors import RepositoryError
+from rationale.errors import RepositoryError, near, quoted
 from rationale.schema.outputs import OUTPUT_KINDS, VALUES, WHOLE
-from rationale.schema.profile import DecisionProfile, near, parse_output, quoted_names
+from rationale.schema.profile import DecisionProfile, parse_output
 from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
@@ -464,7 +464,7 @@ class Texts(Frozen):
         shown = _decoded(text)
         return (
             f"is '{shown[:_LONGEST]}', which the model was not trained on and refuses"
-            f"{near(shown, list(self.known))}; it knows {quoted_names(self.known)}"
+            f"{near(shown, list(self.known))}; it knows {quoted(self.known)}"
         )
 
     def warning(self, text: str | bytes) -> str | None:

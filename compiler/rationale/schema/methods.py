@@ -155,13 +155,13 @@ def check_options(method: str, options: Iterable[str]) -> None:
         InvalidOptionError: if the method is unknown, does not take an option, or lacks one that it needs.
     """
     if method not in METHODS:
-        raise InvalidOptionError(f"--method {method!r}: choose {_listed(list(METHODS))}.")
+        raise InvalidOptionError(f"--method {method!r}: choose {_join_names(list(METHODS))}.")
     entry, options = METHODS[method], set(options)
     surplus = [option for option in sorted(options) if not entry.knows(option)]
     if surplus:
         option = surplus[0]
         raise InvalidOptionError(
-            f"--method {method} takes no {_flag(option)}: that is for {_listed(takers(option), 'and')}."
+            f"--method {method} takes no {_flag(option)}: that is for {_join_names(takers(option), 'and')}."
         )
     for option in entry.needs:
         if option not in options:
@@ -174,6 +174,6 @@ def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def _listed(names: Sequence[str], word: str = "or") -> str:
+def _join_names(names: Sequence[str], word: str = "or") -> str:
     *first, last = names or ("no method",)
     return f"{', '.join(first)} {word} {last}" if first else last

@@ -7,7 +7,6 @@ and the service decides by it. docs/adr/0038-decisions.md says why it stands in 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -29,13 +28,13 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticSerializationError
 
-from rationale.errors import InvalidOptionError, InvalidProfileError
+from rationale.errors import InvalidOptionError, InvalidProfileError, near, quoted
 
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 _SHARE = re.compile(r"(\d{1,4}(\.\d{1,9})?) ?%")
 _LARGEST = 1 << 20  # bytes of a file
-_MOST, _SHOWN, _LONGEST = 20, 6, 80  # in a message: faults, names of a list, characters of a value
+_MOST, _LONGEST = 20, 80  # in a message: faults, characters of a value
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
@@ -69,10 +68,10 @@ def _in_language(given: Any) -> Any:
     if not isinstance(texts, Mapping):
         return given
     if unknown := [str(name) for name in texts if name not in languages]:
-        fault = f"is given in {quoted_names(unknown)}: the profile's languages are {quoted_names(languages)}"
+        fault = f"is given in {quoted(unknown)}: the profile's languages are {quoted(languages)}"
         raise PydanticCustomError("language", "{fault}", {"fault": fault})
     if missing := [name for name in languages if name not in texts]:
-        fault = f"is missing in {quoted_names(missing)}"
+        fault = f"is missing in {quoted(missing)}"
         raise PydanticCustomError("language", "{fault}", {"fault": fault})
     return texts[language]
 
@@ -322,7 +321,7 @@ class DecisionProfile(_Strict):
         """
         if language not in self.languages:
             raise InvalidOptionError(
-                f"language '{language[:_LONGEST]}': the decision profile has {quoted_names(self.languages)}"
+                f"language '{language[:_LONGEST]}': the decision profile has {quoted(self.languages)}"
             )
         texts = vars(self.translations[language]) if language != self.language else {}
         return self.model_copy(update={**texts, "languages": (language,), "translations": {}})
@@ -421,19 +420,6 @@ def profile_error(where: str, faults: Sequence[str]) -> InvalidProfileError:
     first = f", of which the first {_MOST}" * (len(faults) > _MOST)
     text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {numbered}"
     return InvalidProfileError(f"{where}: {text.encode(errors='backslashreplace').decode()}")
-
-
-def near(word: str, choices: Sequence[str]) -> str:
-    """Return a question that follows an unknown name and suggests a similar known one."""
-    folded = {name.strip().casefold(): name for name in choices}
-    matches = get_close_matches(word.strip().casefold(), folded, 1)
-    return f" (do you mean '{folded[matches[0]]}'?)" if matches else ""
-
-
-def quoted_names(names: Sequence[str]) -> str:
-    """Return names in quotes: of many, the first and the number of the others."""
-    more = f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
-    return ", ".join(f"'{name[:_LONGEST]}'" for name in names[:_SHOWN]) + more
 
 
 # -- a file ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Files of rows that are read with distrust: .npz, .npy, .csv, .parquet and .xlsx."""
+"""The formats of files of rows. Files are read with distrust: .npz, .npy, .csv, .parquet and .xlsx."""
 
 import csv
 import io
@@ -10,22 +10,38 @@ import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from rationale.errors import InvalidReferencesError, LargeReferencesError, reason_of
+from rationale.errors import (
+    InvalidOptionError,
+    InvalidReferencesError,
+    LargeReferencesError,
+    quoted,
+    reason_of,
+)
 from rationale.tables.archives import read_npy, read_npz
-from rationale.tables.frames import as_text, frame_of, numbers_of, quoted, require_package
+from rationale.tables.frames import as_text, frame_of, numbers_of, require_package
 from rationale.tables.represented import StandsFor
-from rationale.tables.workbooks import CellFault, read_workbook
+from rationale.tables.workbooks import CellFault, read_workbook, write_workbook
+from rationale.tables.written import (
+    RowForms,
+    WriteTable,
+    write_csv,
+    write_json,
+    write_json_lines,
+    write_npz,
+    write_parquet,
+)
 
 Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
 STANDS_FOR = "stands_for"  # another: JSON
 _LONGEST_LINE = 1 << 20
-_SHOWN = 80  # characters of a name, and names of a list
+_SHOWN = 80  # characters of a name or value
 
 _DAMAGE = (  # errors of numpy, zipfile, csv and pyarrow for files of other kinds
     ValueError,
@@ -143,8 +159,9 @@ def read_rows(
         InvalidReferencesError: if the file cannot be read, or a value is no number.
     """
     kind = path.suffix.lower()
-    if kind not in _READERS:
-        raise InvalidReferencesError(f"{path}: unknown kind of file; use {', '.join(_READERS)}.")
+    readable = [suffix for suffix, form in FORMATS.items() if form.read is not None]
+    if kind not in readable:
+        raise InvalidReferencesError(f"{path}: unknown kind of file; use {', '.join(readable)}.")
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
@@ -197,7 +214,11 @@ def read_stream(
     """
     requested = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
-        table = _READERS[kind](TableFile(file, name, requested, most_bytes, texts, underscored))
+        form = FORMATS[kind]
+        if form.package is not None:
+            require_package(*form.package, f"{kind} files", ", or use .csv", InvalidReferencesError)
+        assert form.read is not None, kind
+        table = form.read(TableFile(file, name, requested, most_bytes, texts, underscored))
     except MemoryError as error:
         raise InvalidReferencesError(
             f"{name}: needs more memory than there is: give fewer rows, or the file in parts."
@@ -208,10 +229,12 @@ def read_stream(
         raise InvalidReferencesError(
             f"{name}: damaged, or not what its name says: {reason_of(error)}. Write or copy it again."
         ) from error
-    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
+    return _divide_columns(name, table, columns, texts) if isinstance(columns, Mapping) else table
 
 
-def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]) -> Table:
+def _divide_columns(
+    file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]
+) -> Table:
     """Return a table's columns as the rows of several inputs; arrays that have names stay as they are."""
     rows = table.arrays.get(None)
     if rows is None:
@@ -259,7 +282,6 @@ def _read_csv(source: TableFile) -> Table:
 
 
 def _read_xlsx(source: TableFile) -> Table:
-    require_package("openpyxl", "excel", "Excel files", ", or use .csv", InvalidReferencesError)
     return _read_cells(source, "row", read_workbook(source.file))
 
 
@@ -364,7 +386,6 @@ def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[in
 
 
 def _read_parquet(source: TableFile) -> Table:
-    require_package("pyarrow", "parquet", "parquet files", ", or use .csv or .npz", InvalidReferencesError)
     from pyarrow import parquet
 
     file = parquet.ParquetFile(source.file)
@@ -404,10 +425,53 @@ def _numbers(source: TableFile, name: str, column: np.ndarray) -> np.ndarray:
         return numbers_of(column, name, source.fault, missing=True).astype(np.float64)
 
 
-_READERS: dict[str, Callable[[TableFile], Table]] = {
-    ".npz": _read_npz,
-    ".npy": _read_npy,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
-    ".xlsx": _read_xlsx,
+def check_format(path: Path, kinds: Collection[str], more: str = "") -> None:
+    """Raise InvalidOptionError if the file's ending is unknown or needs a package that is not installed.
+
+    Args:
+        kinds: the endings of `FORMATS` that the caller has rows for.
+        more: further endings that the caller writes itself, such as ", or .svg, a picture".
+    """
+    kind = path.suffix.lower()
+    if kind not in kinds:
+        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}{more}.")
+    if (package := FORMATS[kind].package) is not None:
+        alternatives = " or ".join(other for other in kinds if FORMATS[other].package is None)
+        require_package(*package, f"{path}: {kind} files", f", or save {alternatives}")
+
+
+def write_rows(path: Path, rows: RowForms) -> str:
+    """Write rows in the format of the file's ending; return a sentence about the file."""
+    write = FORMATS[path.suffix.lower()].write
+    assert write is not None, path
+    return write(path, rows)
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """A format: how to read and write its files, if possible, and the package and extra that it needs."""
+
+    read: Callable[[TableFile], Table] | None = None
+    write: Callable[[Path, RowForms], str] | None = None
+    package: tuple[str, str] | None = None
+
+
+def _write_cells(write: WriteTable, path: Path, rows: RowForms) -> str:
+    names, cells = rows.cells()
+    return f"{write(path, names, cells)} rows of {len(names)} columns"
+
+
+def _write_parquet(path: Path, rows: RowForms) -> str:
+    schema, batches = rows.arrow()
+    return f"{write_parquet(path, batches, schema)} rows of {len(schema)} columns"
+
+
+FORMATS: dict[str, RowFormat] = {
+    ".npz": RowFormat(_read_npz, lambda path, rows: write_npz(path, rows.tensors())),
+    ".npy": RowFormat(_read_npy),
+    ".csv": RowFormat(_read_csv, partial(_write_cells, write_csv)),
+    ".json": RowFormat(None, lambda path, rows: f"{write_json(path, rows.records())} objects"),
+    ".jsonl": RowFormat(None, lambda path, rows: f"{write_json_lines(path, rows.records())} objects"),
+    ".parquet": RowFormat(_read_parquet, _write_parquet, ("pyarrow", "parquet")),
+    ".xlsx": RowFormat(_read_xlsx, partial(_write_cells, write_workbook), ("openpyxl", "excel")),
 }

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from rationale.distribution import install
-from rationale.errors import InvalidOptionError, RationaleError
+from rationale.errors import InvalidOptionError, RationaleError, quoted
 from rationale.schema.manifest import is_float
 
 Fault = Callable[[str], RationaleError]  # the error that says a sentence of a table, which it names
 _NUMBERS = bool | int | float | Decimal | np.number | np.bool_
-_SHOWN = 80  # characters of a name, and names of a list
+_SHOWN = 80  # characters of a value
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +144,6 @@ def _values(column: Any) -> np.ndarray:
     if column.dtype.is_nested():
         return np.fromiter(column.to_list(), object, len(column))
     return np.asarray(column.to_numpy())
-
-
-def quoted(names: Sequence[str]) -> str:
-    """Return the text of untrusted names, cut short."""
-    return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
 
 
 def row_labels(row: object) -> list[Any] | None:

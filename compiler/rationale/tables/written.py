@@ -11,7 +11,6 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.tables.frames import require_package
 
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
 
@@ -20,19 +19,21 @@ WriteTable = Callable[[Path, Sequence[str], Iterable[Iterable[Any]]], int]  # he
 KeptColumns = Mapping[str, Sequence[Any]]  # columns of the rows, written beside their answers
 
 
-def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
-    """Raise InvalidOptionError if the file's ending is unknown or needs a package that is not installed.
+@dataclass(frozen=True)
+class RowForms:
+    """Rows in the forms that formats take; the format that is written calls one of them.
 
-    Args:
-        more: further endings that the caller writes itself, such as ", or .svg, a picture".
+    Attributes:
+        cells: returns the columns' names, and each row's cells.
+        records: returns an object for each row.
+        arrow: returns a schema, and Arrow tables or record batches of it.
+        tensors: returns arrays by name, batch by batch.
     """
-    kind = path.suffix.lower()
-    if kind not in kinds:
-        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}{more}.")
-    for needing, package, extra in ((".parquet", "pyarrow", "parquet"), (".xlsx", "openpyxl", "excel")):
-        if kind == needing:
-            alternatives = " or ".join(other for other in kinds if other not in (".parquet", ".xlsx"))
-            require_package(package, extra, f"{path}: {kind} files", f", or save {alternatives}")
+
+    cells: Callable[[], tuple[Sequence[str], Iterable[Iterable[Any]]]]
+    records: Callable[[], Iterable[Any]]
+    arrow: Callable[[], tuple[Any, Iterable[Any]]]
+    tensors: Callable[[], Iterable[Mapping[str, np.ndarray]]] = dict
 
 
 def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:
@@ -41,7 +42,7 @@ def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:
         raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def split_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield items in lists of `size`."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):
@@ -60,11 +61,26 @@ def write_csv(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any]]) -
     return count
 
 
-def write_json_lines(path: Path, records: Iterable[Any]) -> None:
+def write_json(path: Path, records: Iterable[Any]) -> int:
+    """Write a list of objects, one per line; NaN and infinity become null. Return the number of objects."""
+    import orjson
+
+    count = 0
+    with path.open("wb") as file:
+        for record in records:
+            file.write(b",\n" if count else b"[\n")
+            file.write(orjson.dumps(record, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
+            count += 1
+        file.write(b"\n]\n")
+    return count
+
+
+def write_json_lines(path: Path, records: Iterable[Any]) -> int:
+    """Write an object per line; return the number of objects."""
     import orjson
 
     with path.open("wb") as file:
-        file.writelines(orjson.dumps(record, default=str) + b"\n" for record in records)
+        return sum(1 for record in records if file.write(orjson.dumps(record, default=str) + b"\n"))
 
 
 def write_parquet(path: Path, batches: Iterable[Any], schema: Any) -> int:

@@ -80,14 +80,15 @@ class Boxes:
         Returns:
             [cells of all features] float64, flat.
         """
-        at = np.repeat(cells.astype(np.int32), self._counts)
+        at = np.repeat(cells.astype(self.low.dtype), self._counts)
         inside = (self.low <= at) & (at < self.high)
-        broken = self._tests - np.bincount(self._leaf.compress(inside), minlength=len(self.weights))
+        held = np.bincount(self._leaf.take(np.flatnonzero(inside)), minlength=len(self.weights))
+        broken = np.minimum(self._tests - held, 2).astype(np.int8)
         holds = inside
         if len(self.low) > len(self.leaf):  # a condition may hold in another of its intervals
             holds = self._marked(self.condition.compress(inside)).take(self.condition)
         # All conditions of leaves that break none, and the broken one of those that break one.
-        chosen = np.flatnonzero(broken.take(self._leaf) == ~holds)
+        chosen = np.flatnonzero(broken.take(self._leaf) + holds == 1)
         weight, length = self._weight.take(chosen), int(self.offsets[-1]) + 1
         first, after = self._ends
         steps = np.bincount(first.take(chosen), weight, length)

@@ -178,10 +178,10 @@ def acts(
 ) -> None:
     """Print what administrators did over the API, a line of JSON for each act, oldest first."""
     with open_trail(repository, config) as (ledger, _):
-        from rationale_service.decisions.audit.acts import shown
+        from rationale_service.decisions.audit.acts import open_act
 
         for row in ledger.store.acts(since, until):
-            print(json.dumps(shown(row), ensure_ascii=False))
+            print(json.dumps(open_act(row), ensure_ascii=False))
 
 
 @app.command()

@@ -1,8 +1,10 @@
 """`rationale decide`, and `replay`, `receipt` and `notice` of decisions in the audit trail."""
 
 import json
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -10,14 +12,16 @@ from rationale.errors import InvalidOptionError
 from rationale.terminal import Panel, progress_bar
 from rationale_service.cli.audit import Config, Repository, open_trail
 from rationale_service.cli.reporting import reporting_errors
+from rationale_service.decisions.options import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from rationale_service.decisions.replay import ReplayedDecision, Replayer
     from rationale_service.decisions.trail import RecordedDecision
 
 app = typer.Typer()
+Command = TypeVar("Command", bound=Callable[..., None])
 
 Entries = Annotated[
     Path | None,
@@ -39,7 +43,24 @@ Instance = Annotated[
 Decision = Annotated[str, typer.Argument(help="The decision's id.", metavar="ID")]
 
 
+def _with_options(command: Command) -> Command:
+    """Add the options of `:decide` to a command's signature, where typer reads them."""
+    added = [
+        Parameter(
+            option.name,
+            Parameter.KEYWORD_ONLY,
+            default=typer.Option(None, f"--{option.name}", help=option.help, show_default=False),
+            annotation=option.takes | None,
+        )
+        for option in OPTIONS
+    ]
+    own = [one for one in signature(command).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    vars(command)["__signature__"] = Signature([*own, *added])
+    return command
+
+
 @app.command(rich_help_panel=Panel.DECIDE)
+@_with_options
 def decide(
     name: Annotated[str, typer.Argument(help="The model, compiled with --decision.", metavar="NAME")],
     input_: Annotated[
@@ -81,16 +102,9 @@ def decide(
         bool,
         typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
     ] = False,
-    recourse: Annotated[
-        bool,
-        typer.Option(
-            "--recourse",
-            help="Add the cheapest changes that would have led to an approval, of each row without one: a "
-            "search for each, much slower than a decision.",
-        ),
-    ] = False,
     repository: Repository = None,
     config: Config = None,
+    **options: Any,
 ) -> None:
     """Decide every row of a file, or of many, as :decide does, without a server.
 
@@ -123,12 +137,12 @@ def decide(
                 columns,
                 progress,
                 application=application_id,
-                recourse=recourse,
+                options=options,
             )
             target = str(files)
         else:
             read = portfolio.read_portfolio(
-                settings, name, Path(input_), columns, application=application_id, recourse=recourse
+                settings, name, Path(input_), columns, application=application_id, options=options
             )
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             target = save

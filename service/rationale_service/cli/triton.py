@@ -1,7 +1,7 @@
 """`rationale triton start|stop|logs`: the official Triton container, through the Docker SDK.
 
-docker-compose.yml, the chart and docs/operations.md use the same settings, and tests compare them. The SDK
-is the optional extra `docker`.
+docker-compose.yml, the chart and docs/operations/triton.md use the same settings, and tests compare them.
+The SDK is the optional extra `docker`.
 """
 
 import http.client

@@ -258,7 +258,7 @@ def _comparison(decisions: Sequence[str], model: str, status: int) -> "AdminAct"
     )
 
 
-def noticed(
+def write_notice(
     decision: RecordedDecision,
     case: Case,
     profile: DecisionProfile | None,

@@ -65,7 +65,7 @@ def history(case: Case) -> list[dict[str, Any]]:
     ]
 
 
-def told(case: Case, decision: RecordedDecision) -> str:
+def describe_case(case: Case, decision: RecordedDecision) -> str:
     """Return sentences that say how a decision was contested and reviewed; empty if it was not."""
     contests = sum(event.kind == "contest" for event in case.events)
     sentences = []

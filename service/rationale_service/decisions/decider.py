@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut, ReviewRule
 from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
-from rationale_service.decisions.trail import AuditTrail, Case, RecordedDecision, check_repeated
+from rationale_service.decisions.trail import AuditTrail, Case, RecordedDecision, check_repeated, time_text
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.features import form_of, to_tensors
@@ -59,7 +59,7 @@ class Drift:
         self._windows: dict[str, _DecisionWindow] = {}
 
     def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
-        """Count members of `decisions`; if another entry decides now, the model's window begins anew."""
+        """Count members of `decisions`; if another entry decides now, the model's window starts again."""
         decided, model = profile_of(manifest), manifest.model
         made_by = (manifest.digests.explanation, decided.digest)
         window = self._windows.get(model)
@@ -307,7 +307,7 @@ def as_recorded(
         runtime: runtime of `entry`, from `Backend.runtime`.
         now: time of the decisions; by default the present.
     """
-    now = now or datetime.now(UTC).isoformat(timespec="microseconds")
+    now = now or time_text()
     ran = {"graph": entry.graph_digest, **runtime}
     model = entry.name if entry.manifest is None else entry.manifest.model
     for i, (row, decision) in enumerate(zip(rows, decisions, strict=True)):
@@ -332,7 +332,7 @@ def review_by(manifest: Manifest | None, now: str) -> str:
     """Return the deadline of a review that begins to wait now."""
     embedded = None if manifest is None else manifest.decision
     rule = ReviewRule() if embedded is None else embedded.profile.review
-    return (datetime.fromisoformat(now) + timedelta(days=rule.days)).isoformat(timespec="microseconds")
+    return time_text(datetime.fromisoformat(now) + timedelta(days=rule.days))
 
 
 def _inputs(_: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
@@ -354,7 +354,7 @@ def _rows_of(request: InferenceRequest) -> list[Any]:
 def _check_repeated(
     recorded: Sequence[RecordedDecision], request: InferenceRequest, reviews: str | None
 ) -> None:
-    """Raise ConflictError if decisions under a repeated idempotency key were asked for otherwise."""
+    """Raise ConflictError if a request repeats an idempotency key with other content."""
     check_repeated(recorded, request.application_ids, reviews)
     for option in OPTIONS:
         is_asked = option.name in request.options

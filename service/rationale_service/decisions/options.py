@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from rationale_service.errors import MalformedError
 
 if TYPE_CHECKING:
+    from rationale.portfolios.decisions import Further
     from rationale.schema.manifest import Manifest
-    from rationale_service.engine.dataplane import DataPlane
     from rationale_service.repository.entry import Entry
+    from rationale_service.repository.registry import ModelRegistry
     from rationale_service.security.keys import Caller
     from rationale_service.tensors import Tensors
 
@@ -25,8 +26,9 @@ class DecisionOption:
     """An option.
 
     Attributes:
-        name: member of the request.
+        name: member of the request, and option of `rationale decide`.
         module: name of its `OptionModule`.
+        help: text of `rationale decide --help`.
         takes: bool if the option is on or off, str if it takes a text.
         is_recorded: False if the trail keeps decisions without it: its module has `answered`, no `search`.
         member: member that it adds to each decision; None if it adds to members that are there.
@@ -35,6 +37,7 @@ class DecisionOption:
 
     name: str
     module: str
+    help: str
     member: str | None = None
     is_personal: bool = False
     takes: type[bool] | type[str] = bool
@@ -61,8 +64,14 @@ class OptionModule(Protocol):
     def demand(self, manifest: "Manifest", caller: "Caller | None", value: Any) -> None:
         """Raise ServiceError if the model does not have the option, or the caller must not use it."""
 
-    def search(self, plane: "DataPlane") -> "OptionSearch":
+    def search(self, plane: "Plane") -> "OptionSearch":
         """Return the search that adds the option to decisions of a data plane. Needed if it is recorded."""
+
+    def columns(self, manifest: "Manifest") -> "Further":
+        """Return the columns that it adds to a table of decisions. Needed if it is recorded.
+
+        Raises InvalidOptionError if no decision of the model has them.
+        """
 
     def answered(
         self, manifest: "Manifest", decisions: Sequence[Mapping[str, Any]], value: Any
@@ -71,6 +80,24 @@ class OptionModule(Protocol):
 
     def differences(self, replay: "Replay", member: Any) -> Iterator[str]:
         """Describe the differences between a replay and the recorded member. Needed if there is a member."""
+
+
+class Plane(Protocol):
+    """A runner of entries: a gateway's data plane, or that of a command."""
+
+    @property
+    def repository(self) -> "ModelRegistry": ...
+
+    async def infer(
+        self,
+        entry: "Entry",
+        inputs: "Tensors",
+        outputs: Sequence[str] | None,
+        deadline_s: float,
+        *,
+        by_row: bool = False,
+    ) -> "Tensors":
+        """Run an entry; see `DataPlane.infer`."""
 
 
 class OptionSearch(Protocol):
@@ -113,9 +140,33 @@ class Replay:
     tolerance: float
 
 
+def asked_options(values: Mapping[str, Any]) -> list[tuple[DecisionOption, Any]]:
+    """Return the options that have a value, each with its value."""
+    return [(option, values[option.name]) for option in OPTIONS if values.get(option.name)]
+
+
 OPTIONS = (
-    DecisionOption("language", "rationale_service.decisions.language", takes=str, is_recorded=False),
-    DecisionOption("stability", "rationale_service.decisions.stability"),
-    DecisionOption("recourse", "rationale_service.decisions.recourse", "recourse", is_personal=True),
+    DecisionOption(
+        "language",
+        "rationale_service.decisions.language",
+        "Language of the reasons' texts, one of the decision profile's. Default: its first, which the audit "
+        "trail keeps.",
+        takes=str,
+        is_recorded=False,
+    ),
+    DecisionOption(
+        "stability",
+        "rationale_service.decisions.stability",
+        "Tell which reasons stay by other references, of a model compiled with --compare or --draws: as many "
+        "runs more.",
+    ),
+    DecisionOption(
+        "recourse",
+        "rationale_service.decisions.recourse",
+        "Add the cheapest changes that would have led to an approval, of each row without one: a search for "
+        "each, much slower than a decision.",
+        "recourse",
+        is_personal=True,
+    ),
 )
 PERSONAL = tuple(option.member for option in OPTIONS if option.member is not None and option.is_personal)

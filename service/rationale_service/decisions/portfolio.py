@@ -3,11 +3,12 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, starmap
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -24,13 +25,13 @@ from rationale.portfolios.decisions import (
     check_decisions,
     decision_batch,
     decision_columns,
-    recourse_columns,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 from rationale.tables.written import KeptColumns, check_kept
+from rationale_service.decisions.options import asked_options
 from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
 from rationale_service.decisions.trail import AuditTrail, NoTrail, name_fault
 from rationale_service.repository.remote import local_repository
@@ -38,7 +39,7 @@ from rationale_service.settings import Settings
 
 WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written and flushed together
-_GRAPH, _RECORDED = (f"rationale.{name}" for name in ("graph", "recorded"))
+_GRAPH, _RECORDED, _OPTIONS = (f"rationale.{name}" for name in ("graph", "recorded", "options"))
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
@@ -109,7 +110,7 @@ def read_portfolio(
     keep: Sequence[str] = (),
     *,
     application: str | None = None,
-    recourse: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Portfolio:
     """Read a portfolio.
 
@@ -117,14 +118,14 @@ def read_portfolio(
         file: .csv, .parquet, .xlsx, .npz or .npy, with the columns of the model and of knock-outs.
         keep: columns of a table to copy unchanged.
         application: column with the lender's own ids.
-        recourse: whether each decision that is no approval tells what would have changed it.
+        options: values of the options of `:decide`, by name.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
             decide.
         InvalidOptionError, InvalidReferencesError: if rows do not fit.
     """
-    deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
+    deciding = DecidingEntry.of(local_repository(settings), name, options)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
     check_kept(keep, decision_columns(deciding.manifest, _further(deciding)))
@@ -153,8 +154,8 @@ def decide_portfolio(
     """
     check_decisions(save)
     further = _further(portfolio.deciding)
-    kind = ".recourse" if further else ""
-    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}{kind}.partial")
+    digest = hashlib.sha256(f"{portfolio.digest}{_asked(portfolio.deciding)}".encode()).hexdigest()
+    partial = save.with_name(f"{save.name}.{digest[:16]}.partial")
     with _save_errors_reported(save):
         decided_rows = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
@@ -222,7 +223,13 @@ def _lines(partial: Path) -> Iterator[Line]:
 
 def _further(deciding: DecidingEntry) -> Further:
     """Return the columns that a file has besides those of every decision."""
-    return () if deciding.plain is None else recourse_columns(deciding.manifest)
+    asked = [option.load() for option, _ in asked_options(deciding.options) if option.is_recorded]
+    return [column for module in asked for column in module.columns(deciding.manifest)]
+
+
+def _asked(deciding: DecidingEntry) -> str:
+    """Return the options as a text, by which answers with others are told apart."""
+    return ",".join(f"{name}={value}" for name, value in deciding.options.items())
 
 
 def _outcome(line: Line) -> str:
@@ -243,7 +250,7 @@ def decide_files(
     progress: Progress = silent,
     *,
     application: str | None = None,
-    recourse: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[AnsweredFiles, OutcomeCounts]:
     """Decide the rows of parquet files through `answer_files`.
 
@@ -253,7 +260,7 @@ def decide_files(
     Args:
         keep: columns to copy unchanged.
         application: column with the lender's own ids.
-        recourse: whether each decision that is no approval tells what would have changed it.
+        options: values of the options of `:decide`, by name.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
@@ -261,7 +268,7 @@ def decide_files(
         InvalidOptionError, InvalidReferencesError: if files or rows cannot be used.
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
-    deciding = DecidingEntry.of(local_repository(settings), name, recourse=recourse)
+    deciding = DecidingEntry.of(local_repository(settings), name, options)
     _further(deciding)  # refuses before anything is loaded
     with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
@@ -289,7 +296,8 @@ class _PortfolioAnswers:
         schema = with_kept(none, empty_batch(table), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
-        return schema.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
+        marks = {_RECORDED: "yes" if self.is_recorded else "", _OPTIONS: _asked(self.deciding)}
+        return schema.with_metadata(made_by | {name: mark for name, mark in marks.items() if mark})
 
     def answers(self, files: Iterator[tuple[RowFile, Iterator[Any]]]) -> Iterator[Any]:
         return chain.from_iterable(starmap(self._answers_of, files))

@@ -13,9 +13,9 @@ import orjson
 from rationale.decisions.rows import margin_output, profile_of, score_location
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN, Manifest
-from rationale_service.decisions.cases import history, told
+from rationale_service.decisions.cases import describe_case, history
 from rationale_service.decisions.decider import inputs_of
-from rationale_service.decisions.replay import UNKNOWN_INPUTS, altered
+from rationale_service.decisions.replay import UNKNOWN_INPUTS, describe_altered_files
 from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.engine.checks import Faults
 from rationale_service.repository.entry import Entry
@@ -92,7 +92,7 @@ def write_receipt(
         return
     if decision.instance is None:
         raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
-    for fault in altered(decision, entry):
+    for fault in describe_altered_files(decision, entry):
         raise RepositoryError(fault)
     manifest, version = entry.manifest, entry.model_path.parent
     assert manifest is not None  # noqa: S101 (it decided)
@@ -117,7 +117,7 @@ def write_receipt(
 
 
 def _told(case: Case, decision: RecordedDecision) -> str:
-    text = told(case, decision)
+    text = describe_case(case, decision)
     return f"\n{textwrap.fill(text, 110)}\n" if text else ""
 
 

@@ -14,12 +14,12 @@ import onnx
 from rationale.decisions.decide import Outcome
 from rationale.decisions.decided import decide_rows
 from rationale.decisions.rows import feature_values, profile_of
+from rationale.portfolios.decisions import Further, recourse_columns
 from rationale.recourse.applicant import changed_rows, places_of
 from rationale.recourse.entry import RunEntry, recourse_finder
 from rationale.recourse.recourse import RecourseFinder
 from rationale.schema.manifest import Manifest
-from rationale_service.decisions.options import Replay
-from rationale_service.engine.dataplane import DataPlane
+from rationale_service.decisions.options import Plane, Replay
 from rationale_service.errors import DeadlineError, ForbiddenError
 from rationale_service.repository.entry import Entry
 from rationale_service.security.keys import RECOURSE, Caller
@@ -50,8 +50,12 @@ def demand(manifest: Manifest, caller: Caller | None, _: object = True) -> None:
             ) from error
 
 
-def search(plane: DataPlane) -> "RecourseSearch":
+def search(plane: Plane) -> "RecourseSearch":
     return RecourseSearch(plane)
+
+
+def columns(manifest: Manifest) -> Further:
+    return recourse_columns(manifest)
 
 
 def differences(replay: Replay, recourse: Mapping[str, Any] | None) -> Iterator[str]:
@@ -87,7 +91,7 @@ def recourse_of(
 class RecourseSearch:
     """The search for recourse of the entries that a data plane serves."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._finders = OrderedDict[Entry, RecourseFinder]()
         self._thread = ThreadPoolExecutor(1, "recourse")

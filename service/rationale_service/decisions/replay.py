@@ -127,7 +127,7 @@ class Replayer:
         assert manifest is not None  # noqa: S101 (it decided)
         session, here = self._session(entry, decision.runtime)
         elsewhere = tuple(_elsewhere(decision.runtime, here))
-        differences = [*altered(decision, entry), *links]
+        differences = [*describe_altered_files(decision, entry), *links]
         try:
             inputs = inputs_of(entry, manifest, [decision.instance], Faults())
             tensors = run(entry, session, inputs, entry.output_names)
@@ -264,7 +264,7 @@ def _with_reasons_by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "reasons": dict(sorted(reasons.items()))}
 
 
-def altered(decision: RecordedDecision, entry: Entry) -> Iterator[str]:
+def describe_altered_files(decision: RecordedDecision, entry: Entry) -> Iterator[str]:
     """Describe files that differ from those that decided, although their manifest is the same."""
     manifest = entry.manifest
     assert manifest is not None  # noqa: S101 (it decided)

@@ -3,17 +3,18 @@
 import asyncio
 import getpass
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import orjson
 
 from rationale.artifact.compiled import Compiled
@@ -23,6 +24,7 @@ from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of, with_ids
+from rationale_service.decisions.options import OptionSearch, asked_options
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
@@ -30,7 +32,7 @@ from rationale_service.engine.checks import Faults, check_answer
 from rationale_service.engine.features import form_of
 from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFiniteError, UndecidedError
 from rationale_service.repository.entry import Entry
-from rationale_service.repository.registry import read_repository
+from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.settings import Settings
 from rationale_service.tensors import Tensors
 
@@ -45,31 +47,39 @@ class DecidingEntry:
     """An entry that decides; it converts and decides rows.
 
     Attributes:
-        plain: the plain model, which scores changed rows, if decisions come with recourse.
+        registry: the entries of the repository.
+        options: values of the options of `:decide`, by name.
     """
 
     entry: Entry
     manifest: Manifest
     compiled: Compiled
-    plain: Entry | None = None
+    registry: ModelRegistry
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, repository: Path, name: str, *, recourse: bool = False) -> "DecidingEntry":
+    def of(
+        cls, repository: Path, name: str, options: Mapping[str, Any] = MappingProxyType({})
+    ) -> "DecidingEntry":
         """Open an entry.
 
         Args:
-            recourse: whether each decision that is no approval tells what would have changed it.
+            options: values of the options of `:decide`, by name; false or None is as if it were not there.
 
         Raises:
             RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
                 decide.
+            ServiceError: if the model does not have an option.
         """
         registry = read_repository(repository, strict=False)
         entry = registry.decider(name)
         manifest = entry.manifest
         assert manifest is not None  # noqa: S101 (it decides)
-        plain = registry.entries.get(manifest.model, entry) if recourse else None
-        return cls(entry, manifest, open_entry(repository, manifest.model), plain)
+        asked = asked_options(options)
+        for option, value in asked:
+            option.load().demand(manifest, None, value)
+        own = {option.name: value for option, value in asked}
+        return cls(entry, manifest, open_entry(repository, manifest.model), registry, own)
 
     def digest(self, rows: Sequence[Instance], application_ids: Sequence[str | None] = ()) -> str:
         """Return a digest of rows, of their applications and of the entry that decides them."""
@@ -115,20 +125,52 @@ class DecidingEntry:
             StateUnavailableError, ConflictError: if the trail cannot be written.
         """
         devices = replace(Devices.chosen(settings), cores=available_cores())
-        warmed = load_warmed(self.entry, devices=devices)
-        plain = None if self.plain is None else (self.plain, load_warmed(self.plain, devices=devices))
+        plane = _LocalPlane(self.registry, devices)
+        warmed = plane.warmed(self.entry)
+        ran = runtime(self.entry, devices.cores, warmed.sessions.devices[:1])
+        asked = asked_options(self.options)
+        searches = [option.load().search(plane) for option, _ in asked if option.is_recorded]
         with asyncio.Runner() as runner:
             try:
-                yield DecisionSession(
-                    self,
-                    warmed,
-                    runtime(self.entry, devices.cores, warmed.sessions.devices[:1]),
-                    trail,
-                    runner,
-                    plain,
-                )
+                yield DecisionSession(self, plane, ran, trail, runner, searches)
             finally:
+                for search in searches:
+                    search.stop()
                 runner.run(trail.stop())
+
+
+class _LocalPlane:
+    """Runs entries of a repository in this process, each loaded when it is first needed."""
+
+    def __init__(self, repository: ModelRegistry, devices: Devices) -> None:
+        self.repository, self._devices = repository, devices
+        self._ready = dict[Entry, ReadyEntry]()
+
+    def warmed(self, entry: Entry) -> ReadyEntry:
+        """Return an entry's sessions."""
+        if entry not in self._ready:
+            self._ready[entry] = load_warmed(entry, devices=self._devices)
+        return self._ready[entry]
+
+    async def infer(
+        self,
+        entry: Entry,
+        inputs: Tensors,
+        outputs: Sequence[str] | None,
+        _: float,
+        *,
+        by_row: bool = False,
+    ) -> Tensors:
+        """Run an entry, without a deadline; see `DataPlane.infer`."""
+        sessions = self.warmed(entry).sessions
+        run_rows = partial(
+            run, entry, sessions.by_device[sessions.devices[0]], outputs=outputs or entry.output_names
+        )
+        rows = len(next(iter(inputs.values())))
+        if not by_row or rows == 1:
+            return run_rows(inputs)
+        each = [run_rows({name: array[i : i + 1] for name, array in inputs.items()}) for i in range(rows)]
+        return {name: np.concatenate([answers[name] for answers in each]) for name in each[0]}
 
 
 class DecisionSession:
@@ -141,17 +183,15 @@ class DecisionSession:
     def __init__(
         self,
         deciding: DecidingEntry,
-        warmed: ReadyEntry,
+        plane: _LocalPlane,
         ran: Mapping[str, Any],
         trail: AuditTrail,
         runner: asyncio.Runner,
-        plain: tuple[Entry, ReadyEntry] | None = None,
+        searches: Sequence[OptionSearch] = (),
     ) -> None:
         self.new = 0
-        self._deciding, self._drift, self._ran = deciding, warmed.drift, ran
-        self._session = warmed.sessions.by_device[warmed.sessions.devices[0]]
-        self._trail, self._runner = trail, runner
-        self._recourse = None if plain is None else _recourse(deciding, self._session, *plain)
+        self._deciding, self._plane, self._ran = deciding, plane, ran
+        self._trail, self._runner, self._searches = trail, runner, searches
 
     def __call__(
         self,
@@ -186,12 +226,16 @@ class DecisionSession:
         decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
-        recorded = iter(
-            await self._record(list(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts)))
+        recorded = await self._record(
+            list(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
         )
+        answers = [_with_additions(one, each) for one, each in zip(recorded, answers, strict=True)]
+        for option, value in asked_options(self._deciding.options):
+            if not option.is_recorded:
+                answers = [*option.load().answered(self._deciding.manifest, answers, value)]
+        decisions = iter(answers)
         return [
-            {"fault": each} if isinstance(each, str) else {"decision": _with_recourse(next(recorded), each)}
-            for each in outcomes
+            {"fault": each} if isinstance(each, str) else {"decision": next(decisions)} for each in outcomes
         ]
 
     async def _record(self, decisions: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
@@ -216,40 +260,23 @@ class DecisionSession:
         entry, manifest = self._deciding.entry, self._deciding.manifest
         try:
             inputs = inputs_of(entry, manifest, [row], Faults())
-            answers = run(entry, self._session, inputs, entry.output_names)
+            answers = await self._plane.infer(entry, inputs, None, math.inf)
             check_answer(entry, answers)
-            decisions = await decisions_of(manifest, [row], inputs, answers, self._drift)
+            drift = self._plane.warmed(entry).drift
+            decisions = await decisions_of(manifest, [row], inputs, answers, drift)
+            decisions = [*with_ids(decisions, [application_id])]
+            if decisions[0]["decision"] != "approve":  # an approval has neither reasons nor plans
+                for search in self._searches:
+                    decisions = await search.add(entry, [row], inputs, decisions, math.inf)
         except _REFUSALS as error:
             return str(error).removeprefix("instances[0]: ")
-        (decision,) = with_ids(decisions, [application_id])
-        if self._recourse is None or decision["decision"] == "approve":
-            return decision
-        (values,) = feature_values(manifest, inputs, [row])
-        return {**decision, "recourse": self._recourse(inputs, values, decision)}
+        return decisions[0]
 
 
-def _recourse(
-    deciding: DecidingEntry, session: ort.InferenceSession, plain: Entry, warmed: ReadyEntry
-) -> Callable[[Tensors, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
-    """Return a function that returns the recourse of a decision, from its row, its values and its answer."""
-    import onnx
-
-    from rationale.recourse.entry import RunEntry, recourse_finder
-    from rationale_service.decisions.recourse import recourse_of
-
-    entry, own = deciding.entry, warmed.sessions.by_device[warmed.sessions.devices[0]]
-    graph = onnx.load(entry.model_path, load_external_data=False)
-    run_entry = RunEntry(
-        deciding.manifest,
-        partial(run, plain, own, outputs=plain.output_names),
-        partial(run, entry, session, outputs=entry.output_names),
-    )
-    return partial(recourse_of, recourse_finder(deciding.manifest, graph), run_entry)
-
-
-def _with_recourse(recorded: Mapping[str, Any], decided: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a recorded answer with its recourse, which is new if an earlier run recorded none."""
-    return {"recourse": decided["recourse"], **recorded} if "recourse" in decided else recorded
+def _with_additions(recorded: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded answer with the additions of options that an earlier run did not have."""
+    reasons = zip(decided["reasons"], recorded["reasons"], strict=True)
+    return {**decided, **recorded, "reasons": [{**now, **then} for now, then in reasons]}
 
 
 def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from rationale.decisions.decide import NoReasonsError
 from rationale.decisions.rows import explained_rows, profile_of
 from rationale.decisions.stability import Codes, reason_codes, reason_survival, with_profile
+from rationale.portfolios.decisions import Further, FurtherColumn
 from rationale.schema.manifest import Comparison, Manifest
-from rationale_service.engine.dataplane import DataPlane
+from rationale_service.decisions.options import Plane
 from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
@@ -26,14 +29,24 @@ def demand(manifest: Manifest, *_: object) -> None:
         )
 
 
-def search(plane: DataPlane) -> "StabilitySearch":
+def search(plane: Plane) -> "StabilitySearch":
     return StabilitySearch(plane)
+
+
+def columns(_: Manifest) -> Further:
+    return (FurtherColumn("reason_survival", False, _survivals),)
+
+
+def _survivals(decision: Mapping[str, Any]) -> str | None:
+    """Return the survival of each code as JSON; None if no reason has one."""
+    survivals = {each["code"]: each["survival"] for each in decision["reasons"] if "survival" in each}
+    return orjson.dumps(survivals).decode() if survivals else None
 
 
 class StabilitySearch:
     """Search for the reasons that hold for other references too."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
     async def add(
@@ -48,7 +61,7 @@ class StabilitySearch:
 
 
 async def _with_survival(
-    plane: DataPlane, manifest: Manifest, inputs: Tensors, decisions: Decisions, deadline_s: float
+    plane: Plane, manifest: Manifest, inputs: Tensors, decisions: Decisions, deadline_s: float
 ) -> list[dict[str, Any]]:
     """Return the decisions, with `survival` in each reason that has an attribution.
 
@@ -58,7 +71,7 @@ async def _with_survival(
     Raises:
         BrokenExplanationError: if a comparison is not served.
         UndecidedError: if attributions of a comparison are not complete.
-        ServiceError: if `DataPlane.infer` raises it.
+        ServiceError: if `Plane.infer` raises it.
     """
     decided = profile_of(manifest)
     attributed = [i for i, item in enumerate(decisions) if any(map(_is_attributed, item["reasons"]))]
@@ -95,9 +108,7 @@ def _with(reason: Mapping[str, Any], comparisons: Sequence[tuple[Comparison, Cod
     )
 
 
-def _entry_of_comparison(
-    plane: DataPlane, manifest: Manifest, comparison: Comparison
-) -> tuple[Entry, Manifest]:
+def _entry_of_comparison(plane: Plane, manifest: Manifest, comparison: Comparison) -> tuple[Entry, Manifest]:
     entry = plane.repository.entries.get(comparison.entry)
     manifest_of_comparison = None if entry is None else entry.manifest
     if (

@@ -8,6 +8,11 @@ from typing import Any, Literal, Protocol
 from rationale_service.errors import ConflictError, StateUnavailableError
 
 
+def time_text(moment: datetime | None = None) -> str:
+    """Return a moment, or now, as RFC 3339 in UTC with microseconds."""
+    return (moment or datetime.now(UTC)).isoformat(timespec="microseconds")
+
+
 @dataclass(frozen=True)
 class RecordedDecision:
     """One decision as it was answered.
@@ -129,7 +134,7 @@ class Case:
     def time_after(self) -> str:
         """Return the present time, or one behind the last event of a clock that is ahead."""
         last = datetime.fromisoformat(self.events[-1].time) + timedelta(microseconds=1)
-        return max(datetime.now(UTC), last).isoformat(timespec="microseconds")
+        return time_text(max(datetime.now(UTC), last))
 
 
 class AuditTrail(Protocol):

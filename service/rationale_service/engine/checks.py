@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rationale.errors import quoted
 from rationale.references.request_time import WEIGHTS, partner_name, references_name
 from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.errors import InvalidInputError, MalformedError, NotFiniteError, ServiceError
@@ -112,12 +113,6 @@ def check_name(name: str, owner: str, error: type[ServiceError]) -> str:
     return name
 
 
-def listed(names: Collection[str]) -> str:
-    """Quote the first ten names."""
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(f"'{name[:_LONGEST_NAME]}'" for name in itertools.islice(names, _MOST)) + more
-
-
 def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -172,7 +167,7 @@ def _check_inputs(entry: Entry, inputs: Tensors, missing: Collection[str], fault
         for verb, names in named.items():
             if names:
                 faults.note(
-                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(specs)}"
+                    f"{verb} input {quoted(sorted(names))}: model '{entry.name}' takes {quoted(specs)}"
                 )
     for name, array in inputs.items():
         if name in specs:
@@ -201,7 +196,7 @@ def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) 
         return names
     unknown = [name for name in outputs if name not in names]
     if unknown:
-        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(names)}")
+        faults.note(f"unknown output {quoted(unknown)}: model '{entry.name}' gives {quoted(names)}")
     return tuple(dict.fromkeys(outputs))
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from rationale.errors import quoted
 from rationale.references.request_time import WEIGHTS, partner_name, references_name
 from rationale.schema.manifest import Manifest, TensorSpec
-from rationale_service.engine.checks import Faults, listed
+from rationale_service.engine.checks import Faults
 from rationale_service.errors import InvalidInputError
 from rationale_service.repository.entry import Entry, agree
 from rationale_service.tensors import (
@@ -129,7 +130,7 @@ def to_tensors(
     """
     if not instances:
         faults.note(f"{called} is empty: send at least one")
-    rows = [_split(form, instance, f"{called}[{i}]", faults) for i, instance in enumerate(instances)]
+    rows = [_split_instance(form, instance, f"{called}[{i}]", faults) for i, instance in enumerate(instances)]
     tensors: Tensors = {}
     if faults:
         return tensors
@@ -141,13 +142,13 @@ def to_tensors(
     return tensors
 
 
-def _split(form: InstanceForm, instance: Any, where: str, faults: Faults) -> dict[str, _InputValues]:
+def _split_instance(form: InstanceForm, instance: Any, where: str, faults: Faults) -> dict[str, _InputValues]:
     """Split one instance → a row per input."""
     if isinstance(instance, dict):
         return _split_object(form, instance, where, faults)
     rows: dict[str, _InputValues] = {}
     if len(form.inputs) > 1:
-        names = listed([spec.name for spec in form.inputs])
+        names = quoted([spec.name for spec in form.inputs])
         faults.note(f"{where} must be an object with a member for each of the inputs {names}")
         return rows
     spec = form.inputs[0]
@@ -177,7 +178,7 @@ def _split_object(
         else:
             unknown.append(name)
     if unknown:
-        faults.note(f"{where}: unknown feature {listed(unknown)}; the model takes {listed(form.names())}")
+        faults.note(f"{where}: unknown feature {quoted(unknown)}; the model takes {quoted(form.names())}")
     for name, values in named.items():
         if name in rows:
             faults.note(f"{where}: input '{name}' is given twice, whole and by its features")
@@ -185,7 +186,7 @@ def _split_object(
     for name in specs:
         if name not in rows and name not in whole:
             missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
-            faults.note(f"{where}: missing {listed(missing)}")
+            faults.note(f"{where}: missing {quoted(missing)}")
     return rows
 
 
@@ -196,7 +197,7 @@ def _complete(
     order = {index: feature for feature, (owner, index) in form.features.items() if owner == tensor}
     missing = [feature for index, feature in sorted(order.items()) if index not in values]
     if missing:
-        faults.note(f"{where}: missing feature {listed(missing)}")
+        faults.note(f"{where}: missing feature {quoted(missing)}")
         return []
     return [values[index] for index in range(len(order))]
 

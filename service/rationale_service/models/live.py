@@ -247,7 +247,7 @@ class LiveRepository:
             except RationaleError as error:
                 faults[name] = error
                 unserved[name] = Unserved(str(error), stamp)
-                log.error("entry %s is not taken up: %s", name, error)
+                log.error("entry %s cannot be served: %s", name, error)
         await self._serve(served, unserved)
         return faults
 
@@ -275,7 +275,9 @@ class LiveRepository:
                 await asyncio.to_thread(self._state.write, (_UNLOADED, name, None))
         now = set(self._registry.entries.values())
         log.warning(
-            "taken up: %s; gone: %s", _names(now - before) or "nothing", _names(before - now) or "nothing"
+            "served from now on: %s; removed: %s",
+            _names(now - before) or "nothing",
+            _names(before - now) or "nothing",
         )
         for entry in before - now:
             task = asyncio.create_task(self._leave(entry))

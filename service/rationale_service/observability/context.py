@@ -109,7 +109,7 @@ def note_run(arrived_s: float, started_s: float, ended_s: float) -> None:
         context.ran(arrived_s, started_s, ended_s)
 
 
-def forwarded() -> dict[str, str]:
+def headers_to_forward() -> dict[str, str]:
     """Return headers for a server behind the gateway: the request's id and its trace."""
     context = _current.get()
     if context is None:

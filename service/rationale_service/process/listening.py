@@ -24,7 +24,7 @@ def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) 
 
     Raises CannotListenError, which names the setting to change.
     """
-    listener = _bound(host, port, flag, shared=shared)
+    listener = _bind(host, port, flag, shared=shared)
     if not shared:
         listener.listen(_BACKLOG)
     return listener
@@ -32,12 +32,12 @@ def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) 
 
 def reserve(host: str, port: int, flag: str) -> socket.socket:
     """Reserve a port for processes that share it, without listening. Raises as `listen`."""
-    with _bound(host, port, flag, shared=False) as alone:  # no other process may share it
+    with _bind(host, port, flag, shared=False) as alone:  # no other process may share it
         port = port_of(alone)
-    return _bound(host, port, flag, shared=True)
+    return _bind(host, port, flag, shared=True)
 
 
-def _bound(host: str, port: int, flag: str, *, shared: bool) -> socket.socket:
+def _bind(host: str, port: int, flag: str, *, shared: bool) -> socket.socket:
     with contextlib.ExitStack() as on_failure:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

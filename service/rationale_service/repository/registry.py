@@ -5,13 +5,13 @@ A request looks its entry up once and keeps it, even if others are published or 
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from rationale.distribution import version
-from rationale.errors import RepositoryError
+from rationale.errors import RepositoryError, quoted
 from rationale.schema.manifest import EXPLAIN_SUFFIX, Manifest
 from rationale_service.errors import (
     BrokenExplanationError,
@@ -24,7 +24,6 @@ from rationale_service.errors import (
 from rationale_service.repository.entry import Entry, Stamp, read_entry, sides, stamp_of
 
 COMPILED = "compiled"  # name of the repository's explainer, `NAME_explain`
-_SHOWN_NAMES = 20
 UNLOADED = "unloaded by request"
 
 
@@ -82,9 +81,7 @@ class ModelRegistry:
             entry = self.defaults.get(name.removesuffix(EXPLAIN_SUFFIX), entry)
         if entry is None:
             self._check_served(name)
-            raise UnknownModelError(
-                f"no model '{_shorten(name)}' here; there are: {_list_names(self.entries)}"
-            )
+            raise UnknownModelError(f"no model '{_shorten(name)}' here; there are: {quoted(self.entries)}")
         if version not in (None, entry.version):
             raise UnknownModelError(
                 f"model '{name}' has no version '{_shorten(version)}'; version {entry.version} is served"
@@ -260,7 +257,7 @@ class ModelRegistry:
         if explainer not in explainers:
             raise UnknownResourceError(
                 f"model '{model}' has no explainer '{_shorten(explainer)}' to answer with; "
-                f"it has: {_list_names(explainers) or 'none'}"
+                f"it has: {quoted(explainers) or 'none'}"
             )
         return explainers[explainer]
 
@@ -331,11 +328,6 @@ def check_served(registry: ModelRegistry, *, strict: bool) -> None:
         raise RepositoryError("\n".join(folder.reason for folder in registry.unserved.values()))
     if not registry.entries:
         raise RepositoryError(f"{registry.folder}: holds no model. Make an entry with `rationale compile`.")
-
-
-def _list_names(names: Iterable[str]) -> str:
-    first = list(names)
-    return ", ".join(first[:_SHOWN_NAMES]) + (" …" if len(first) > _SHOWN_NAMES else "")
 
 
 def _shorten(text: str | None) -> str:

@@ -249,7 +249,7 @@ def needs(scopes: Needs) -> Callable[[Endpoint], Endpoint]:
     return declare
 
 
-def declared(endpoint: object, name: str) -> Needs:
+def declared_scopes(endpoint: object, name: str) -> Needs:
     """Return the scopes that `needs` declared. Raises UndeclaredScopesError, which names the endpoint."""
     scopes: Needs | None = getattr(endpoint, _NEEDS, None)
     if scopes is None:

@@ -36,9 +36,9 @@ def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> WatchedS
         try:
             read()
         except RationaleError as error:
-            log.error("changed files are not taken up: %s", error)
+            log.error("changed files are not used: %s", error)
         else:
-            log.warning("taken up again: %s", names)
+            log.warning("read again: %s", names)
 
     return WatchedSource(lambda: [_stamp(file) for file in files], read_again)
 

@@ -18,7 +18,7 @@ def sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def reported(name: str) -> Iterator[None]:
+def convert_os_errors(name: str) -> Iterator[None]:
     """Convert an OSError → an error for the caller. Its cause stays in the log's traceback."""
     try:
         yield

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rationale_service.errors import StateUnavailableError
 from rationale_service.state import Change
-from rationale_service.state.files import reported
+from rationale_service.state.files import convert_os_errors
 from rationale_service.state.replica import Lease, Replica, this_process
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class State:
         """
         with self._opening:
             if self._database is None or not self.staging.is_dir():
-                with reported(f"the state in {self.folder.name}"):
+                with convert_os_errors(f"the state in {self.folder.name}"):
                     for folder in (self.folder, self.references, self.staging):
                         folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
                 if self._url is not None and self.folder.stat().st_uid != os.getuid():
@@ -162,12 +162,12 @@ class State:
     def new_staging(self) -> Path:
         """Return a new folder for unfinished work, which the caller deletes. Raises as `open`."""
         self.open()
-        with reported("the entry"):
+        with convert_os_errors("the entry"):
             return Path(tempfile.mkdtemp(dir=self.staging, prefix=f"{self.replica.process}-"))
 
     def sweep(self) -> None:
         """Delete unfinished work of processes that have ended."""
-        with reported("the entry"):
+        with convert_os_errors("the entry"):
             for path in self._abandoned_folders():
                 if path.is_dir():
                     shutil.rmtree(path)

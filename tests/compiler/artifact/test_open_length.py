@@ -15,8 +15,8 @@ from rationale.artifact.finishing.open_length import differences
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.schema.manifest import OpenLength
 from tests.compiler.models import parsed, rows
+from tests.models.transformers import BERT, BertLike, drawn, exported
 from tests.tolerances import PARITY_32
-from tests.transformers import BERT, BertLike, drawn, exported
 
 MOST = 17
 MIXED = parsed(

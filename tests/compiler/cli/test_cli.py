@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from rationale import DeepShap, Manifest, compile_model
 from rationale.schema.methods import METHODS
 from rationale.tables.files import read_rows
-from rationale.terminal import _grouped
+from rationale.terminal import _format_number
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -160,7 +160,7 @@ def test_references_of_every_kind_compile_to_the_same_answer(place: Path, file: 
 def test_features_choose_columns_by_name(place: Path) -> None:
     base = ("compile", "m.onnx", "--references", "wide.csv", "--name", "m")
     assert_refused(call(*base), r"column 'id': 'r0' is not a number.*--features")
-    assert_refused(call(*base, "--features", "age,wealth"), r"no column \['wealth'\]; it has \['id', 'cards'")
+    assert_refused(call(*base, "--features", "age,wealth"), r"no column 'wealth'; it has 'id', 'cards'")
     assert_refused(call(*base, "--features", "age,income"), r"shape \[4, 2\]; the model needs \[K, 5\]")
     assert not Path("model_repository").exists()
     result = call(*base, "--features", " age, income,debt,years,cards ")
@@ -278,9 +278,9 @@ TWO_REFUSED = {
         ("two.csv", *TWO[:2], "--features", "b1,b2"),
         "--features 'b1,b2': give names by commas once",
     ),
-    "no such column": (("two.csv", *TWO[:2], "--features", "b=b1,b9"), r"no column \['b9'\]; it has \['b4',"),
+    "no such column": (("two.csv", *TWO[:2], "--features", "b=b1,b9"), r"no column 'b9'; it has 'b4',"),
     "no such input": (("two.npz", *TWO[:2], "--features", "c=b1,b2"), r"feature names for \['c'\]"),
-    "columns without names": (("bare.csv", *TWO), r"no names by which inputs \['a', 'b'\]"),
+    "columns without names": (("bare.csv", *TWO), r"no names by which inputs 'a', 'b'"),
 }
 
 
@@ -371,7 +371,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
         (
             "compile",
             [
-                "[OPTIONS] {MODEL}",
+                "[OPTIONS]",
                 "--allow-pickle",
                 "--references",
                 "--features",
@@ -414,7 +414,7 @@ def test_rows_of_every_kind_explain_to_the_same_answer(entry: Path, file: str) -
 
 
 ROWS_REFUSED = {
-    "other columns": ("a,b,c,d,e\n1,2,3,4,5\n", r"no column \['age', 'income', 'debt', 'years', 'cards'\]"),
+    "other columns": ("a,b,c,d,e\n1,2,3,4,5\n", r"no column 'age', 'income', 'debt', 'years', 'cards'"),
     "a word": (
         "age,income,debt,years,cards\n1,2,3,4,five\n",
         "line 2, column 'cards': 'five' is not a number",
@@ -507,4 +507,4 @@ def test_a_decision_profile_is_told_and_its_faults_are_one_line(place: Path) -> 
     [(2488872.0, "2,488,872"), (999_999.7, "1,000,000"), (-999_999.4, "-999,999"), (0.5, "0.5")],
 )
 def test_a_base_value_of_about_a_million_has_no_exponent(value: float, due: str) -> None:
-    assert _grouped(value) == due
+    assert _format_number(value) == due

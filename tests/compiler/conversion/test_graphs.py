@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from rationale.conversion.graphs import tidied
+from rationale.conversion.graphs import tidy_graph
 from tests.compiler.models import parsed
 
 
@@ -12,7 +12,10 @@ from tests.compiler.models import parsed
 def test_opsets_have_an_order(opsets: str) -> None:
     """Converters keep them in a set, whose order is another in each process; digests are over the bytes."""
     model = parsed("g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }", opsets=opsets)
-    assert [(o.domain, o.version) for o in tidied(model, ["x"]).opset_import] == [("", 17), ("ai.onnx.ml", 3)]
+    assert [(o.domain, o.version) for o in tidy_graph(model, ["x"]).opset_import] == [
+        ("", 17),
+        ("ai.onnx.ml", 3),
+    ]
 
 
 HANDED_ON = {
@@ -34,6 +37,6 @@ def test_what_is_tidied_answers_the_same(name: str) -> None:
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
     before, after = (
         onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-        for model in (parsed(text, constants), tidied(parsed(text, constants), ["x"]))
+        for model in (parsed(text, constants), tidy_graph(parsed(text, constants), ["x"]))
     )
     np.testing.assert_array_equal(after, before)

@@ -27,7 +27,7 @@ def test_a_name_is_found_as_it_stands(columns: list[str], names: Any) -> None:
 
 def test_a_space_is_no_underscore() -> None:
     table = pd.DataFrame(THREE[:, :1], columns=["a b"])
-    with pytest.raises(InvalidReferencesError, match=r"\['a_b'\]"):
+    with pytest.raises(InvalidReferencesError, match=r"'a_b'"):
         rows_of(table, Features(1, ("a_b",)))
 
 
@@ -36,7 +36,7 @@ def test_but_to_lightgbm() -> None:
     features = Features(2, ("a_b", "c"), underscored=True)
     np.testing.assert_array_equal(rows_of(table, features).numbers(), THREE[:, [1, 0]])
     table["a_b"] = 0.0
-    with pytest.raises(InvalidReferencesError, match=r"\['a b', 'a_b'\] .*'a_b'"):
+    with pytest.raises(InvalidReferencesError, match=r"'a b', 'a_b' .*'a_b'"):
         rows_of(table, features)
 
 
@@ -58,7 +58,7 @@ def test_two_names_that_are_one_to_lightgbm_are_refused(kind: str, tmp_path: Pat
 
     answer = compiled(table[:20]).explain(table[20:25].to_numpy(np.float32))
     assert answer["variable"][:, 0] == pytest.approx(model.predict(table[20:25]), abs=1e-6)
-    with pytest.raises(InvalidReferencesError, match=r"\['a b', 'a_b'\] .*'a_b'"):
+    with pytest.raises(InvalidReferencesError, match=r"'a b', 'a_b' .*'a_b'"):
         compiled(table[:20].assign(a_b=0.0))
 
 

@@ -203,7 +203,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
         CLASSIFIERS["xgboost"],
         REFERENCES[["age", "rate"]],
         InvalidReferencesError,
-        r"\['income now', 'debt', 'years'\] .*\['age'",
+        r"'income now', 'debt', 'years' .*'age'",
     ),
     "too few columns": (
         CLASSIFIERS["xgboost"],

@@ -80,11 +80,11 @@ def test_who_has_no_torchvision_hears_nothing_of_it(
 
 
 def test_what_cannot_be_converted() -> None:
-    with pytest.raises(InvalidOptionError, match=r"\['input'\].*convert\(module, example\)"):
+    with pytest.raises(InvalidOptionError, match=r"'input'.*convert\(module, example\)"):
         compile_model(torch.nn.Linear(5, 3), Gradient())
-    with pytest.raises(InvalidOptionError, match=r"\['x', 'other', 'scale'\].* mapping"):
+    with pytest.raises(InvalidOptionError, match=r"'x', 'other', 'scale'.* mapping"):
         compile_model(Net(), DeepShap(REFERENCES["x"]))
-    with pytest.raises(InvalidOptionError, match=r"\['x', 'other', 'scale'\].*\['x'\]"):
+    with pytest.raises(InvalidOptionError, match=r"'x', 'other', 'scale'.*'x'"):
         convert(Net(), {"x": REFERENCES["x"]})
     with pytest.raises(InvalidOptionError, match=r"<U1 \[1, 5\]"):
         convert(torch.nn.Linear(5, 3), np.array([["a"] * 5]))

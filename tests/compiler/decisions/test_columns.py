@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rationale.decisions.decide import triggered
+from rationale.decisions.decide import find_knock_outs
 from rationale.portfolios.decisions import decision_columns, decision_schema, most_reasons
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import DecisionProfile
@@ -48,7 +48,7 @@ def test_there_is_a_column_for_each_reason_and_no_more(
 ) -> None:
     profile = profile_of(most, inquiry, knock_outs)
     assert most_reasons(profile) == count
-    assert len({rule.reason for rule in triggered(profile, {"x": 1, "y": 1})}) <= count
+    assert len({rule.reason for rule in find_knock_outs(profile, {"x": 1, "y": 1})}) <= count
     embedded = EmbeddedProfile.model_construct(
         profile=profile, digest="", output_range=(0.0, 1.0), tolerance=1e-4
     )

@@ -14,16 +14,18 @@ from rationale.decisions.decide import Decision, meets_condition
 from rationale.decisions.decided import Undecided, decide_inputs
 from rationale.decisions.rows import (
     attribution_keys,
+    decision_scores,
     explained_rows,
     feature_values,
     profile_of,
     score_index,
     shortest,
+    sigmoid,
 )
 from rationale.decisions.stability import reason_survival
 from rationale.portfolios import decisions
 from rationale.schema.manifest import Comparison, Manifest
-from rationale.schema.profile import FeatureRule
+from rationale.schema.profile import DecisionProfile, FeatureRule
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
@@ -252,3 +254,20 @@ def test_no_column_of_a_file_can_be_kept_beside_it(compiled: Compiled, tmp_path:
     typed = decisions.decision_schema(compiled.manifest).names
     assert {*decisions.decision_columns(compiled.manifest)} == {*header, *typed}
     assert {*typed} - {*header} == {f"reason_{k}_value_text" for k in range(1, 5)}
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_margins"),
+    [(0.0, True), (5e-7, True), (-5e-7, True), (1.5e-6, False), (-5e-4, False), (0.1, False)],
+)
+def test_a_score_is_its_margins_sigmoid_unless_the_model_answers_otherwise(
+    apart: float, is_margins: bool
+) -> None:
+    """Such as one that clips or rounds: its own answer counts, however near."""
+    profile = DecisionProfile(output="y", threshold=0.3, adverse="above")
+    margin = np.array([0.25, -1.5])
+    exact = sigmoid(margin)
+    answered = exact + np.array([apart, 0.0])
+    scores = decision_scores(profile, answered, margin)
+    assert scores == [exact[0] if is_margins else exact[0] + apart, exact[1]]
+    assert decision_scores(profile, answered, None) == answered.tolist()

@@ -70,7 +70,7 @@ BASE = ("m", "--input", "x.csv")
 REFUSED = {
     "no rows": (("m", "--input", "headers.csv"), r"headers\.csv: a header and no rows"),
     "an empty file": (("m", "--input", "empty.csv"), r"empty\.csv: empty: at least one row"),
-    "other columns": (("m", "--input", "other.csv"), r"other\.csv: no column \['age'"),
+    "other columns": (("m", "--input", "other.csv"), r"other\.csv: no column 'age'"),
     "few columns": (("m", "--input", "narrow.npy"), r"shape \[4, 3\]; the model takes \[N, 5\]"),
     "NaN": (("m", "--input", "hole.csv"), r"'x' holds nan at \[0, 4\]"),
     "no file": (("m", "--input", "no.csv"), r"no\.csv: cannot be read"),

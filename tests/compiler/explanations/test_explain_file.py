@@ -329,8 +329,8 @@ def test_memory_does_not_grow_with_the_rows(place: Path, monkeypatch: pytest.Mon
         tracemalloc.stop()
         return most
 
-    peak(2)  # what is imported and cached the first time
-    assert peak(60) < peak(6) + 200_000  # 54 batches more hold 650 kB
+    peak(1)  # what is imported and cached the first time
+    assert peak(14) < peak(6) + 50_000  # 8 batches more hold 96 kB
 
 
 def test_a_lack_of_memory_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,8 +165,8 @@ def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
 
 
 FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "columns ['age'] are missing": (table(3).drop(["age"]), {}),
-    "rows 0 to 2: no column ['loan'] to keep": (table(3), {"keep": ["loan"]}),
+    "columns 'age' are missing": (table(3).drop(["age"]), {}),
+    "rows 0 to 2: no column 'loan' to keep": (table(3), {"keep": ["loan"]}),
     "columns ['row'] to keep are named as the answer's own": (
         table(3).append_column("row", pa.array([1, 2, 3])),
         {"keep": ["row"]},
@@ -250,7 +250,7 @@ def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> No
     """The error names the first and the last row by their numbers in the stream."""
     batches = [*table(4).to_batches(), *table(3).drop(["age"]).to_batches()]
     answers = rationale.explain_batches(compiled, batches, threads=1)
-    with pytest.raises(RationaleError, match=r"^rows 4 to 6: .*columns \['age'\] are missing"):
+    with pytest.raises(RationaleError, match=r"^rows 4 to 6: .*columns 'age' are missing"):
         list(answers)
 
 
@@ -382,7 +382,8 @@ def test_what_was_killed_goes_on(repository: Path, loans: Path) -> None:
 
 
 def test_answers_and_what_engines_leave_behind_are_no_rows(repository: Path, loans: Path) -> None:
-    for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet"):
+    nested = ("2026/_temporary/part-9.parquet", "2026/.hidden.parquet")
+    for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet", *nested):
         (loans / name).parent.mkdir(exist_ok=True)
         (loans / name).write_bytes(b"no parquet")
     for line in ("wrote 3 files", "wrote 0 files with 0 rows"):

@@ -16,7 +16,7 @@ MLP = mlp(last="Identity")
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave chains of operators in the graph: see tests/compiler/artifact/test_fused.py."""
+    """Leave chains of operators in the graph: see tests/compiler/artifact/kernels/test_fused.py."""
     monkeypatch.setattr("rationale.artifact.finishing.finish.fuse_chains", lambda *_: None)
 
 

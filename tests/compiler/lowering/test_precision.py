@@ -25,8 +25,8 @@ from rationale.errors import InvalidReferencesError
 from rationale.methods.engine import Method
 from rationale.schema.machine import Deployment, Provider
 from tests.compiler.models import mlp, parsed, rows, with_floats_in
+from tests.models.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
-from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported
 
 pytestmark = pytest.mark.full
 

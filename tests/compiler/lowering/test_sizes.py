@@ -15,8 +15,8 @@ from rationale.lowering.inference import infer
 from rationale.lowering.sizes import fold_sizes
 from rationale.methods.engine import Method
 from tests.compiler.models import parsed, rows
+from tests.models.transformers import drawn, heads, merge
 from tests.tolerances import COMPLETE_32, PARITY_32
-from tests.transformers import drawn, heads, merge
 
 SEQUENCE, EMBEDDING, HEAD = 7, 12, 4
 DATA = rows(5, SEQUENCE, EMBEDDING)

@@ -17,6 +17,7 @@ from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.methods.methods import make_method
 from tests.compiler.models import parsed, rows
 from tests.grid import grid
+from tests.models.transformers import BERT, LLAMA, BertLike, LlamaLike, Size, drawn, exported
 from tests.references.attnlrp import (
     bert_relevance,
     layer_norm_relevance,
@@ -27,7 +28,6 @@ from tests.references.attnlrp import (
 )
 from tests.references.interpreter import run64
 from tests.tolerances import ATTENTION_64
-from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, Size, drawn, exported
 
 N, K = 3, 2
 BLOCKS = 2

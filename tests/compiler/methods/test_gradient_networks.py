@@ -12,7 +12,7 @@ from rationale import ExpectedGradients, Gradient, IntegratedGradients, SmoothGr
 from rationale.methods.propagation.gradients import path_quadrature
 from tests.compiler.models import with_floats_in
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
-from tests.networks import data_input
+from tests.models.networks import data_input
 from tests.references.interpreter import run64
 
 N, K = 2, 3

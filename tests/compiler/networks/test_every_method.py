@@ -9,7 +9,7 @@ import rationale
 from rationale import compile_model
 from rationale.methods.engine import Method
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
-from tests.networks import data_input
+from tests.models.networks import data_input
 
 FEW = 3  # points and draws: what is shown here is that the graph is made, runs, and passes its check
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rationale import AttnLrp, DeepShap, compile_model
 from rationale.errors import UnsupportedModelError
+from tests.models.transformers_models import export
 from tests.tolerances import COMPLETE_32
-from tests.transformers_models import export
 
 K, N = 2, 3
 FIELDS, ROWS = 3, 10  # of a table of ids: how many, and rows for each

@@ -10,7 +10,7 @@ import pytest
 
 from rationale import Compiled, DeepShap, compile_model
 from rationale.graph.runtime.session import Runner
-from tests.networks import LIGHT_MODELS, data_input, light_model, vision_model
+from tests.models.networks import LIGHT_MODELS, data_input, light_model, vision_model
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_32, FLIPPED, FLIPPED_SHARE, NETWORK_L2, OUTPUTS_32
 

@@ -14,8 +14,8 @@ import pytest
 from rationale import AttnLrp, DeepShap, Gradient, UnsupportedModelError, compile_model
 from rationale.artifact.finishing.fused import DOMAIN
 from tests.compiler.models import parsed, rows
+from tests.models.transformers_models import LENGTH, VOCABULARY, Exported, transformer
 from tests.tolerances import FUSED_32
-from tests.transformers_models import LENGTH, VOCABULARY, Exported, transformer
 
 pytestmark = pytest.mark.full
 

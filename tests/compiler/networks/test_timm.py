@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks.networks import import_torchvision
 from rationale import AttnLrp, DeepShap, compile_model
 from rationale.errors import CheckFailedError, UnsupportedModelError
-from tests.networks import exported
+from tests.models.networks import exported
 
 K, N = 3, 2
 COMPLETE = 1e-3  # of explained − base

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rationale import DeepShap, compile_model
 from rationale.errors import UnsupportedModelError
-from tests.networks import exported
+from tests.models.networks import exported
 from tests.tolerances import COMPLETE_32
 
 pytestmark = pytest.mark.full

@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.networks import import_torchvision, keep_signal
 from rationale import DeepShap, compile_model
-from tests.networks import exported
+from tests.models.networks import exported
 from tests.tolerances import COMPLETE_32
 
 pytestmark = pytest.mark.full

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from rationale import AttnLrp, DeepShap, compile_model
+from tests.models.transformers_models import MODELS, transformer
 from tests.tolerances import COMPLETE_32
-from tests.transformers_models import MODELS, transformer
 
 pytestmark = pytest.mark.full
 

@@ -16,7 +16,7 @@ from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
 from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Estimate, Heat, LayerFlow, Words, largest_targets
-from rationale.pictures.png import data_uri, heat_map, sized
+from rationale.pictures.png import data_uri, heat_map, resize_picture
 from rationale.pictures.words import Word
 from tests.compiler.export import models
 from tests.compiler.models import parsed
@@ -205,7 +205,7 @@ def test_a_heatmap_is_red_where_it_raises_and_the_picture_where_it_does_nothing(
     assert 128 < drawn[0, 2, 0] < 255
     red, _, blue = drawn[1, 0].astype(int)
     assert red > blue
-    large = pixels(data_uri(sized(drawn)))
+    large = pixels(data_uri(resize_picture(drawn)))
     assert large.shape == (160, 240, 3)
     np.testing.assert_array_equal(large[::80, ::80], drawn)
 
@@ -225,7 +225,7 @@ def test_the_largest_attribution_is_told_beside_a_heatmap() -> None:
     [((8, 8), (240, 240)), ((1, 50), (60, 200)), ((2500, 30), (834, 10)), ((1024, 1000), (1024, 1000))],
 )
 def test_pictures_have_a_size_that_can_be_seen(shape: tuple[int, int], drawn: tuple[int, int]) -> None:
-    actual = sized(np.full((*shape, 3), 77, np.uint8))
+    actual = resize_picture(np.full((*shape, 3), 77, np.uint8))
     assert actual.shape == (*drawn, 3)
     assert (actual == 77).all()
 
@@ -233,7 +233,7 @@ def test_pictures_have_a_size_that_can_be_seen(shape: tuple[int, int], drawn: tu
 def test_large_pictures_are_means_of_their_pixels() -> None:
     large = np.zeros((2048, 3, 3), np.uint8)
     large[::2] = 100
-    assert (sized(large) == 50).all()
+    assert (resize_picture(large) == 50).all()
 
 
 @pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[np.inf, 1.0]])])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rationale.pictures.numbers import feature_value, number, signed, writer
+from rationale.pictures.numbers import feature_value, format_effect, number, writer
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from rationale.pictures.numbers import feature_value, number, signed, writer
 )
 def test_numbers_that_stand_together(effects: list[float], values: list[float], expected: list[str]) -> None:
     write = writer(effects, values)
-    assert [*(signed(write, item) for item in effects), *map(write, values)] == expected
+    assert [*(format_effect(write, item) for item in effects), *map(write, values)] == expected
 
 
 @pytest.mark.parametrize(

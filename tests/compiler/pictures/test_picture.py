@@ -9,7 +9,7 @@ import pytest
 
 from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, Lrp, TreeShap, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.pictures.numbers import signed, writer
+from rationale.pictures.numbers import format_effect, writer
 from rationale.pictures.picture import ROWS, TARGETS
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page
@@ -58,7 +58,7 @@ def test_bars_are_the_answers_numbers(answer: Explanation) -> None:
     write = writer(shown, is_share=True)
     assert [number for _, number in page] == [
         f"{write(answer['base_value'][7, j])}%",
-        *(signed(write, each) for each in shown),
+        *(format_effect(write, each) for each in shown),
         f"{write(answer['explained_value'][7, j])}%",
     ]
     assert page[3][0] == "3 others"

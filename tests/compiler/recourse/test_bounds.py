@@ -1,5 +1,6 @@
 """Bounds of regions and of certainty, changes that a knock-out asks of a group, and the order of plans."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from rationale import Compiled, DeepShap, TreeShap, compile_model
 from rationale.decisions.decide import Decision, outcome_of
 from rationale.recourse import plans as plans_module
-from rationale.recourse.applicant import Applicant
+from rationale.recourse.applicant import SAFE, Applicant
+from rationale.recourse.candidates import Candidates
 from rationale.recourse.cells import CellSpace
 from rationale.recourse.flip_points import _tries
 from rationale.recourse.levers import Lever
+from rationale.recourse.points import PointSpace
 from rationale.recourse.search import FoundPlan
 from rationale.schema.profile import Action, DecisionProfile
 from tests.compiler.models import parsed
@@ -82,6 +85,46 @@ def test_what_is_not_known_of_a_margin_lowers_the_cut(error: float, cut: float) 
     assert space.cut == cut
 
 
+@pytest.mark.parametrize(
+    ("adverse", "refer", "cut"),
+    [
+        ("above", None, 2.0),
+        ("below", None, -2.0),
+        ("above", (1.0, 2.0), 1.0),  # approved below the band
+        ("below", (2.0, 3.0), -3.0),  # above it: a risk is the score times -1
+        ("below", (1.5, 2.5), -2.5),
+    ],
+)
+def test_approvals_begin_at_the_band_s_end(
+    adverse: Any, refer: tuple[float, float] | None, cut: float
+) -> None:
+    nothing: Any = None
+    manifest: Any = SimpleNamespace(explained_value="y", decision=SimpleNamespace(margin=None))
+    applicant = Applicant(nothing, manifest, {}, {}, {}, nothing)
+    profile = DecisionProfile(output="y", threshold=2.0, adverse=adverse, refer=refer)
+    applicant.__dict__["profile"] = manifest.decision.profile = profile
+    distance = SAFE * abs(cut)
+    assert applicant.cut(of_margin=False) == pytest.approx(cut - distance, rel=1e-12)
+    assert applicant.cut(of_margin=False, is_certain=False) == pytest.approx(cut + distance, rel=1e-12)
+
+
+@pytest.mark.parametrize("start", [-7.0, 12.0, 3.5])
+@pytest.mark.parametrize("end", [3.0, 4.0, -20.0, 30.0])
+def test_the_nearest_number_is_found_on_either_side(start: float, end: float) -> None:
+    """The bound lies between: the number just beyond it is the nearest that passes."""
+    bound = start + 0.37 * (end - start)
+
+    def passes(numbers: Sequence[float]) -> np.ndarray:
+        return np.array([(number - bound) * (end - start) >= 0 for number in numbers])
+
+    lever = Lever("x", ("x",), Action(), -50, 50, None, None, 1.0)
+    nothing: Any = None
+    space = PointSpace(nothing, Candidates((lever,), {"x": start}, *[np.zeros(0)] * 3))
+    found = space._nearer(lever, end, passes)
+    assert passes([found]).all()
+    assert abs(found - start) == pytest.approx(abs(bound - start), rel=0.011)  # fewer digits cost 1%
+
+
 NEAR = 1 + 5e-6
 
 
@@ -138,19 +181,7 @@ def test_plans_are_in_the_order_of_their_refined_costs(monkeypatch: pytest.Monke
 )
 def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float], least: float) -> None:
     """A person decides from 1 up to 2, whatever the trees, which tell nothing of the knock-out's bound."""
-    above = trees.Split(0, "LT", (2.0,), False, trees.Leaf((1.5,)), trees.Leaf((3.0,)))
-    model = trees.regressor([trees.Split(0, "LT", (1.0,), False, trees.Leaf((0.0,)), above)])
-    profile = {
-        "output": model.graph.output[0].name,
-        "threshold": 2.0,
-        "adverse": "above",
-        "refer": [1.0, 2.0],
-        "reasons": {"R": "text"},
-        "knock_outs": [{"feature": "x0", "reason": "R", **rule}] if rule else [],
-    }
-    references = np.tile(np.linspace(0, 4, 9, dtype=np.float32)[:, None], (1, 5))
-    names = [f"x{i}" for i in range(5)]
-    entry = compile_model(model, TreeShap(references), decision=profile, feature_names=names)
+    entry = stepped([1.0, 2.0], rule)
     decides = np.full((1, 5), 2.25, np.float32)
     (point,) = entry.recourse(decides)[0].flip_points
     assert (point.feature, point.to) == ("x0", "refer")
@@ -160,8 +191,35 @@ def test_a_region_of_trees_ends_where_a_knock_out_begins(rule: dict[str, float],
     assert high == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("rule", [{}, {"above": 3.0}, {"above": 2.5, "below": 3.0}], ids=str)
+def test_a_region_of_declines_goes_on_where_a_knock_out_declines_too(rule: dict[str, float]) -> None:
+    (point,) = stepped(None, rule).recourse(np.full((1, 5), 1.25, np.float32))[0].flip_points
+    assert (point.to, point.value, point.region) == ("decline", 2.0, (2.0, None))
+
+
+def stepped(refer: list[float] | None, rule: dict[str, float]) -> Compiled:
+    """Trees that answer 0 below 1 of the first feature, 1.5 below 2, and 3 from there on."""
+    above = trees.Split(0, "LT", (2.0,), False, trees.Leaf((1.5,)), trees.Leaf((3.0,)))
+    model = trees.regressor([trees.Split(0, "LT", (1.0,), False, trees.Leaf((0.0,)), above)])
+    profile = {
+        "output": model.graph.output[0].name,
+        "threshold": 2.0,
+        "adverse": "above",
+        "refer": refer,
+        "reasons": {"R": "text"},
+        "knock_outs": [{"feature": "x0", "reason": "R", **rule}] if rule else [],
+    }
+    references = np.tile(np.linspace(0, 4, 9, dtype=np.float32)[:, None], (1, 5))
+    names = [f"x{i}" for i in range(5)]
+    return compile_model(model, TreeShap(references), decision=profile, feature_names=names)
+
+
 def test_a_flip_behind_many_ties_is_tried_too() -> None:
-    near = np.array([True] * 7 + [False, True, False])
-    assert _tries(np.arange(10), near) == [0, 1, 2, 3, 7]
-    assert _tries(np.arange(7, 10), near) == [7]
-    assert _tries(np.arange(2), near) == [0, 1]
+    owner, cost = np.repeat([0, 1, 2], [10, 3, 2]), np.array([*range(10), 3, 1, 1, 4, 5], np.float64)
+    lever = Lever("f", ("f",), Action(), -9, 9, None, None, 1.0)
+    listed = Candidates((lever,) * 3, {}, owner, cost, cost)
+    near = np.array([True] * 7 + [False, True, False] + [False, True, False] + [True] * 2)
+    may_flip = np.ones(15, bool)
+    assert _tries(listed, may_flip, near) == {0: [0, 1, 2, 3, 7], 1: [11, 12], 2: [13, 14]}
+    may_flip[[0, 11, 13, 14]] = False
+    assert _tries(listed, may_flip, near) == {0: [1, 2, 3, 4, 7], 1: [12]}

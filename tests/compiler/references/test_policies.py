@@ -400,6 +400,7 @@ def test_scores_are_of_the_output_an_inner_one_too(network: Path, output: str) -
         ({"threshold": -1}, None, "no row is near_threshold"),
         ({}, "a,b,c,d\n1,2,3,4\n", r"the model needs \[K, 5\]"),
         ({}, "a,b,c,d,e\n1,2,3,4,\n", "1 of 1 rows have no finite score"),
+        ({"output": "z2[0]"}, "a,b,c,d,e\n0,-3e38,3e38,0,0\n", "1 of 1 rows have no finite score"),
         ({}, "a,b,c,d,e\n", "no rows"),
         ({}, "a,b,c,d,e\n1,2,x,4,5\n", "'x' is not a number"),
         ({}, "", "empty"),

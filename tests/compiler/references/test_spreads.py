@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from rationale import DeepShap, Lrp, Manifest, TreeShap, compile_model
 from rationale.references.reference_set import OpenReferences, spreads
@@ -21,6 +22,22 @@ def test_quantiles_are_values_of_the_rows_by_their_weights() -> None:
         np.testing.assert_allclose(spread.quantiles, expected, rtol=1e-6)
         assert not spread.whole
     assert [first.feature, second.feature] == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_size_of_a_change_is_that_of_the_repeated_rows(seed: int) -> None:
+    """The median distance from the median; of mostly equal values, quartiles or the range."""
+    random = np.random.default_rng(seed)
+    values = random.choice([0.0, 1.0, 2.5, 7.0, -3.0], (6, 1)) + random.normal(size=(6, 1)) * (seed % 2)
+    counts = random.integers(1, 9, 6)
+    (weighted,) = spreads({"x": values}, {"x": ("a",)}, counts / counts.sum())
+    (repeated,) = spreads({"x": np.repeat(values, counts, axis=0)}, {"x": ("a",)}, None)
+    assert weighted.scale == repeated.scale
+    if seed % 2:
+        whole = np.repeat(values[:, 0], counts)
+        median = np.quantile(whole, 0.5, method="inverted_cdf")
+        deviation = np.quantile(np.abs(whole - median), 0.5, method="inverted_cdf")
+        assert deviation == 0 or weighted.scale == pytest.approx(deviation, rel=1e-6)
 
 
 def test_whole_numbers_stay_as_they_are() -> None:

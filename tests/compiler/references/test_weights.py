@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rationale.references.draws import bootstrap_samples
+from rationale.references.reference_set import prepare
 from rationale.references.request_time import pair_references, repeat_references
 from rationale.schema.manifest import OpenReferenceInputs, TensorSpec
 from rationale.tables.files import Table
@@ -93,3 +94,42 @@ def test_each_row_has_its_only_reference_first() -> None:
     fed = pair_references(SPEC, {"x": given})
     assert fed["reference_weights"].tolist() == [[1, 0, 0]] * 4
     assert (fed["x_references"] == given[:, None]).all()
+
+
+def test_other_rows_or_weights_have_another_digest() -> None:
+    """By it, explanations are cached, and entries are told apart."""
+    given: list[tuple[str, np.ndarray, type, list[float] | None]] = [
+        ("x", ROWS, np.float32, None),
+        ("x", ROWS, np.float32, [1, 1, 1, 2]),
+        ("x", ROWS, np.float32, [2, 1, 1, 1]),
+        ("x", ROWS[::-1], np.float32, None),
+        ("x", ROWS[:3], np.float32, None),
+        ("x", ROWS + 1e-6, np.float32, None),
+        ("x", ROWS, np.float64, None),
+        ("x", ROWS, np.int64, None),
+        ("y", ROWS, np.float32, None),
+    ]
+    digests = [
+        prepare({name: rows}, weights, {name: ((1, 1), np.dtype(dtype))}).digest
+        for name, rows, dtype, weights in given
+    ]
+    assert len(set(digests)) == len(given)
+    scaled = prepare(ROWS, [0.5, 0.5, 0.5, 1], {"x": ((1, 1), np.dtype(np.float32))})
+    assert scaled.digest == digests[1]  # the same shares
+
+
+@pytest.mark.parametrize(
+    ("weights", "worth"),
+    [
+        (None, 4.0),
+        ([1, 1, 1, 1], 4.0),
+        ([2, 1, 1, 0], 16 / 6),
+        ([0, 0, 5, 0], 1.0),
+        ([0.5, 0.3, 0.1, 0.1], 1 / 0.36),
+    ],
+)
+def test_rows_are_worth_fewer_of_equal_weight(weights: list[float] | None, worth: float) -> None:
+    prepared = prepare(np.array([[0.0], [1.0], [1.0], [2.0]]), weights, {"x": ((1, 1), np.dtype(np.float32))})
+    assert prepared.effective == pytest.approx(worth)  # of the rows as given, though equal ones are merged
+    assert prepared.given_rows == 4
+    assert prepared.count <= 3

@@ -94,8 +94,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "longer": ({"rows": [["a"], [1], [1, 2]]}, "row 3 has 2 cells, not 1"),
     "header": ({"rows": [["a"]]}, "a header and no rows"),
     "nothing": ({"rows": []}, "empty: at least one row is needed"),
-    "twice": ({"rows": [["a", "a"], [1, 2]]}, r"more than one column is named \['a'\]"),
-    "missing": ({"rows": [["b"], [1]]}, r"no column \['a'\]; it has \['b'\]"),
+    "twice": ({"rows": [["a", "a"], [1, 2]]}, r"more than one column is named 'a'"),
+    "missing": ({"rows": [["b"], [1]]}, r"no column 'a'; it has 'b'"),
 }
 
 

@@ -81,6 +81,11 @@ def test_the_gradient_is_the_finite_difference(sample: Sample) -> None:
     harness(sample).finite_differences()
 
 
+@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool"])
+def test_windows_that_pads_move_do_not_tile_the_plane(op_type: str) -> None:
+    harness(next(s for s in SAMPLES if s.label == f"{op_type}-same blocks")).finite_differences()
+
+
 @each_smooth_sample
 def test_near_the_reference_deepshap_is_the_gradient(sample: Sample) -> None:
     harness(sample).near_the_reference()

@@ -13,8 +13,8 @@ from rationale.artifact.compiled import Compiled
 from rationale.errors import CheckFailedError
 from rationale.graph.runtime.openvino import OpenVinoRunner
 from rationale.graph.runtime.session import Runner
+from tests.models.transformers_models import transformer
 from tests.tolerances import ACROSS_RUNTIMES
-from tests.transformers_models import transformer
 
 OWN_ROUNDINGS = 8  # of what ONNX Runtime itself answers otherwise where it computes in another order
 PORTABLE = Deployment(runtime="openvino")

@@ -162,6 +162,11 @@ def _pooling() -> list[Sample]:
         ("ceil and pads", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
         ("dilated", {"kernel_shape": [2, 3], "dilations": [2, 2]}),
         ("same", {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ("same blocks", {"kernel_shape": [7, 4], "strides": [7, 4], "pads": [1, 1, 1, 1]}),
+        (
+            "dilated blocks",
+            {"kernel_shape": [1, 2], "strides": [1, 2], "dilations": [1, 2], "pads": [0, 1, 0, 1]},
+        ),
     ]
     samples = [Sample("MaxPool", [image], attributes, note=note) for note, attributes in pools]
     samples += [Sample("AveragePool", [image], attributes, note=note) for note, attributes in pools]

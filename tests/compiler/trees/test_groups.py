@@ -7,6 +7,7 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier
 
 from rationale import TreeShap, UnsupportedModelError, compile_model
+from rationale.trees.groups import FeatureBounds
 from tests.compiler.trees.test_pipelines import (
     NEAR,
     REFERENCES,
@@ -64,3 +65,21 @@ def test_what_is_made_of_several_elements_of_one_player() -> None:
     assert [p.name for p in compiled.manifest.players] == ["pair", "x[0]", "x[3]"]
     np.testing.assert_allclose(answer["group_attributions"], expected, atol=1e-6)
     assert not answer["u_attributions"].any()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "pieces"),
+    [
+        ([(1.0, False)], [0, 1, 1, 2]),  # a number that is the bound reaches it
+        ([(1.0, True)], [0, 0, 1, 2]),  # here it must be larger
+        ([(1.0, False), (1.0, True)], [0, 1, 2, 3]),  # and is a piece of its own
+        ([(0.0, True), (1.0, False)], [1, 2, 2, 3]),
+        ([], [0, 0, 0, 1]),
+    ],
+    ids=str,
+)
+def test_the_piece_of_a_number_at_a_bound(bounds: list[tuple[float, bool]], pieces: list[int]) -> None:
+    """Below it, at it, above it, and of a missing one."""
+    own = FeatureBounds(np.array([b for b, _ in bounds]), np.array([strict for _, strict in bounds], bool))
+    x = np.array([np.nextafter(1.0, 0.0), 1.0, np.nextafter(1.0, 2.0), np.nan])
+    assert own.pieces(x).tolist() == pieces

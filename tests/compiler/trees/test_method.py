@@ -111,6 +111,16 @@ def test_missing_values_of_tables_in_memory() -> None:
         compile_model(network(), DeepShap(table))
 
 
+@pytest.mark.parametrize("number", [np.inf, -np.inf])
+def test_an_infinite_value_is_not_a_missing_one(number: float) -> None:
+    compiled = compile_model(forest.regressor(TREES), TreeShap(REFERENCES))
+    infinite = np.where(np.arange(5) == 3, number, X[:2])
+    with pytest.raises(InvalidOptionError, match=r"holds \S+ at \[0, 3\]"):
+        compiled.explain(infinite)
+    with pytest.raises(InvalidReferencesError, match=r"hold \S+ at \[0, 3\]"):
+        compile_model(forest.regressor(TREES), TreeShap(infinite))
+
+
 def test_one_entry_for_both() -> None:
     model = forest.regressor(TREES)
     gated = compile_model(model, TreeShap(REFERENCES), targets=[1], deployment=Deployment(one_shot=True))

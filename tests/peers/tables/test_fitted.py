@@ -76,8 +76,8 @@ from sklearn.tree import DecisionTreeRegressor
 
 from rationale import Auto, RationaleError, TreeShap, compile_model
 from rationale.conversion.parity import LIMIT
-from tests.compiler.conversion.test_wrappers import MODELS as WRAPPERS
-from tests.compiler.conversion.test_wrappers import X as SHARES
+from tests.compiler.conversion.sklearn.test_wrappers import MODELS as WRAPPERS
+from tests.compiler.conversion.sklearn.test_wrappers import X as SHARES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -241,13 +241,19 @@ def test_path_dependent_by_the_covers_of_the_model(credit: Credit) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_path_dependent_interactions(credit: Credit) -> None:
-    """XGBoost's own, which shap hands on; its interventional ones are zeros (shap #1824)."""
+    """shap's, in float64; its interventional ones are zeros (shap #1824).
+
+    It hands on XGBoost's in float32 unless the model's type hides it. Against every coalition of each tree,
+    those of XGBoost 3.4 are off by 8e-4 at a value of 4307, shap's own by 2e-6 and ours by 1e-4.
+    """
     make, label, convert = MODELS["XGBoost of numbers"]
     estimator, rows = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
     answer = compile_model(
         convert(estimator), TreeShap(covers=credit.x[:TRAINED], interactions=True)
     ).explain(rows)
-    expected = shap.TreeExplainer(estimator).shap_interaction_values(rows)
+    explainer = shap.TreeExplainer(estimator)
+    explainer.model.model_type = "computed by shap"
+    expected = explainer.shap_interaction_values(rows)
     span = np.ptp(answer["explained_value"])
     assert np.abs(answer["X_interactions"][:, 0] - expected).max() <= OF_RANGE * span
     assert np.abs(expected * (1 - np.eye(23))).max() > 1000 * OF_RANGE * span, "nothing to compare"

@@ -25,33 +25,37 @@ def deform_conv(
     pads: Any = (0, 0, 0, 0),
     strides: Any = (1, 1),
 ) -> T:
-    """Filter by filter, channel by channel and tap by tap, all rows and places at once."""
-    channels, filters = x.shape[1] // offset_group, w.shape[0] // group
+    """Tap by tap; all channels, rows and places at once."""
     taps = [divmod(i, w.shape[3]) for i in range(w.shape[2] * w.shape[3])]
     apart = offset.reshape(len(x), offset_group, len(taps), 2, *offset.shape[2:])
     open_ = torch.ones_like(apart[:, :, :, 0]) if mask is None else mask.reshape(apart[:, :, :, 0].shape)
-    y = x.new_zeros(len(x), w.shape[0], *offset.shape[2:])
+    y = x.new_zeros(len(x), group, len(w) // group, *offset.shape[2:])
+    planes = x.reshape(len(x), offset_group, -1, *x.shape[2:])
     down, across = (
-        torch.arange(n, dtype=x.dtype) * s - p for n, s, p in zip(y.shape[2:], strides, pads, strict=False)
+        torch.arange(n, dtype=x.dtype) * s - p for n, s, p in zip(y.shape[3:], strides, pads, strict=False)
     )
-    for m, c, (t, (k, q)) in itertools.product(range(len(w)), range(w.shape[1]), enumerate(taps)):
-        channel = m // filters * w.shape[1] + c
-        g = channel // channels
-        row = down[:, None] + k * dilations[0] + apart[:, g, t, 0]
-        column = across + q * dilations[1] + apart[:, g, t, 1]
-        y[:, m] += w[m, c, k, q] * open_[:, g, t] * _pixels(x[:, channel], row, column)
+    for t, (k, q) in enumerate(taps):
+        row = down[:, None] + k * dilations[0] + apart[:, :, t, 0]
+        column = across + q * dilations[1] + apart[:, :, t, 1]
+        pixels = open_[:, :, None, t] * _pixels(planes, row, column)
+        weights = w[:, :, k, q].reshape(group, -1, w.shape[1])
+        y += torch.einsum(
+            "gmc,ngchw->ngmhw", weights, pixels.reshape(len(x), group, w.shape[1], *y.shape[3:])
+        )
+    y = y.flatten(1, 2)
     return y if b is None else y + b.reshape(-1, 1, 1)
 
 
-def _pixels(plane: T, row: T, column: T) -> T:
-    """Of a plane [N, H, W] at places [N, h, w]: between four neighbours, 0 beyond the border."""
-    n = torch.arange(len(plane))[:, None, None]
-    total = torch.zeros_like(row)
+def _pixels(planes: T, row: T, column: T) -> T:
+    """Of planes [N, G, C, H, W] at places [N, G, h, w]: between four neighbours, 0 beyond the border."""
+    n, g = torch.arange(len(planes))[:, None, None, None], torch.arange(planes.shape[1])[:, None, None]
+    total: T | float = 0.0
     for a, b in itertools.product((0, 1), repeat=2):
         i, j = row.floor().long() + a, column.floor().long() + b
-        inside = (i >= 0) & (i < plane.shape[1]) & (j >= 0) & (j < plane.shape[2])
-        pixel = plane[n, i.clamp(0, plane.shape[1] - 1), j.clamp(0, plane.shape[2] - 1)]
-        total += torch.where(inside, (1 - (row - i).abs()) * (1 - (column - j).abs()) * pixel, 0.0)
+        inside = (i >= 0) & (i < planes.shape[3]) & (j >= 0) & (j < planes.shape[4])
+        pixel = planes[n, g, :, i.clamp(0, planes.shape[3] - 1), j.clamp(0, planes.shape[4] - 1)]
+        weight = torch.where(inside, (1 - (row - i).abs()) * (1 - (column - j).abs()), 0.0)
+        total += weight[:, :, None] * pixel.movedim(-1, 2)
     return total
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from rationale_service.engine.checks import Faults, listed
+from rationale.errors import quoted
+from rationale_service.engine.checks import Faults
 from rationale_service.errors import InvalidInputError, MalformedError
 from tests.service import handmade
 from tests.service.api.test_errors import problem
@@ -59,7 +60,7 @@ async def test_of_named_features(client: httpx.AsyncClient, verb: str) -> None:
 @pytest.mark.parametrize(("count", "more"), [(10, ""), (12, " and 2 more")])
 async def test_ten_names_are_listed(count: int, more: str) -> None:
     names = [f"n{i}" for i in range(count)]
-    assert listed(names) == ", ".join(f"'{name}'" for name in names[:10]) + more
+    assert quoted(names) == ", ".join(f"'{name}'" for name in names[:10]) + more
 
 
 async def test_of_duplicates_too(client: httpx.AsyncClient) -> None:

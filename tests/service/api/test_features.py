@@ -62,6 +62,7 @@ async def test_the_profile_comes_before_the_references(decides: Path) -> None:
         "adverse": "below",
         "space": "output",
         "decision_only_features": [],
+        "languages": ["en"],
         "comparisons": [],
     }
 

@@ -1,4 +1,4 @@
-"""On a real GPU: `pip install` onnxruntime-gpu as docs/operations.md says, then `pytest -m gpu`."""
+"""On a real GPU: `pip install` onnxruntime-gpu as docs/operations/gpu.md says, then `pytest -m gpu`."""
 
 from pathlib import Path
 

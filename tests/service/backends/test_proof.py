@@ -17,7 +17,7 @@ from rationale.schema.probes import Probes
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.engine.backends import onnxruntime as embedded
 from rationale_service.settings import Settings
-from tests.compiler.artifact.test_proof import FAULTS, resigned, swap
+from tests.compiler.artifact.runtimes.test_proof import FAULTS, resigned, swap
 from tests.compiler.models import NAMES, mlp, rows
 from tests.service.conftest import gateway
 from tests.service.decisions.decided import BANKRUPT, NETWORK

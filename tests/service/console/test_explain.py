@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from benchmarks.console import move
+from benchmarks.console.sliders import move
 from tests.service import patient
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
@@ -367,7 +367,7 @@ def test_an_address_that_was_cut_shows_nothing(page: Page, gateway: str, view: s
         expect(page.get_by_role("heading", name="This address is damaged")).to_be_visible()
         expect(page.locator("section.view")).to_have_count(0)
     demand_accessible(page)
-    page.get_by_role("link", name="Begin anew").click()
+    page.get_by_role("link", name="Start again").click()
     expect(page.locator("section.view")).to_be_visible()
 
 

@@ -17,13 +17,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from scipy.stats import binomtest
 from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
 
-from benchmarks.console_portfolio import drop
+from benchmarks.console.portfolio import drop
 from rationale import ExactShap, TreeShap, compile_model
+from rationale.decisions.decide import outcome_of
 from rationale.export.page import export_page
+from rationale.schema.profile import DecisionProfile, as_profile
 from tests.compiler.export.test_page import fill
 from tests.needs import need
 from tests.service import patient
@@ -380,6 +384,192 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
         bars.locator(".name").all_inner_texts(), bars.locator(".number").all_inner_texts(), strict=True
     ):
         assert means[fields[name]["name"]] == figure(mean, answers.is_share), name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
+    """Each section's figures, by the answers to 240 rows with outcomes and regions; no text has others."""
+    answers, random = Answers(gateway, kind), np.random.default_rng(8)
+    rows = answers.rows(240)
+    scores = np.array(answers.scores(rows))
+    explained = [answers.explanation(row) for row in rows]
+    rank = scores.argsort().argsort() / len(rows)
+    table = pd.DataFrame(rows).assign(
+        region=random.choice(["north", "south", "east"], len(rows)),
+        defaulted=(random.uniform(size=len(rows)) < rank).astype(int),
+    )
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    drop(page, gateway, kind, tmp_path / "rows.csv")
+    expect(page.locator("#bad option:checked")).to_have_text("1")
+    amounts = pd.DataFrame([each["attributions"] for each in explained])
+    values = np.array([each["explained_value"] for each in explained])
+    told = [len(rows), *demand_rows_beside(page, amounts, values)]
+    status = FIGURE.findall(page.locator("#portfolio-status").inner_text().partition(" Read")[0])
+    gap = max(
+        abs(each["completeness_gap"] or 0) for each in explained
+    )  # what float32 leaves, of other batches
+    demand_cells([status[0]], [len(rows)], False, "status")
+    assert number(status[1]) == pytest.approx(gap, abs=1e-6 * np.abs(values).max())
+    demand_cohorts(page, answers, table, scores, amounts)
+    told += demand_outcomes(page, answers, table, scores)
+    spread = np.linalg.eigvalsh(np.cov(amounts.to_numpy().T))
+    told += [spread[-2:].sum() / spread.sum(), 40, 25, 0.95, 95, 0.5]  # of the map; said of the pictures
+    left_out = "table, select, label, svg, canvas, .weights, .tip, #portfolio-status"
+    assert demand_known(page.locator(".view"), told, answers.is_share, left_out) >= 12
+
+
+def demand_rows_beside(page: Page, amounts: pd.DataFrame, values: np.ndarray) -> Iterator[float]:
+    """Assert that the ends of the map are the API's; yield from which size on its colours are full."""
+    at = np.round(np.arange(200) * (len(values) - 1) / 199 + 1e-9).astype(int)
+    ends = page.locator("#rows-map svg > text").all_text_contents()[:2]
+    for end, text in zip((values[at].max(), values[at].min()), ends, strict=True):
+        digits = text.rstrip("KM")
+        assert end / {"K": 1e3, "M": 1e6}.get(text[len(digits) :], 1) == figure(digits), text
+    sizes = np.sort(np.abs(amounts.to_numpy()[at]).ravel())
+    most = sizes[int(0.98 * (sizes.size - 1))]
+    yield from (200, most, -most)
+
+
+def demand_cohorts(
+    page: Page, answers: Answers, table: pd.DataFrame, scores: np.ndarray, amounts: pd.DataFrame
+) -> None:
+    """Assert means of two regions, and normal intervals of 95%."""
+    page.select_option("#cohort-by", label="region")
+    a, b = (table["region"] == page.locator(f"#cohort-{one}").input_value() for one in "ab")
+    assert a.sum() >= b.sum() >= 2
+
+    def told(own: np.ndarray) -> list[float]:
+        means, errors = (
+            [f(own[one]) for one in (a, b)] for f in (np.mean, lambda x: x.std(ddof=1) / len(x) ** 0.5)
+        )
+        halves = 1.959963985 * np.array([*errors, np.hypot(*errors)])
+        return [n for pair in zip([*means, means[0] - means[1]], halves, strict=True) for n in pair]
+
+    lines = page.locator("[aria-label=Comparison] tbody tr")
+    name, *cells = lines.first.locator("th, td").all_inner_texts()
+    mean, half = told(scores)[4:]
+    demand_cells(cells, [*told(scores), mean - half, mean + half], answers.decides and answers.is_share, name)
+    by_title = {answers.titles[name]: amounts[name].to_numpy() for name in amounts}
+    assert lines.count() == min(15, len(by_title)) + 1
+    for line in lines.all()[1:]:
+        name, *cells = line.locator("th, td").all_inner_texts()
+        demand_cells(cells, told(by_title[name]), answers.is_share, name)
+
+
+def demand_cells(cells: Sequence[str], expected: Sequence[float], points: bool, line: str) -> None:
+    """Assert the figures of a line of a table, in their order."""
+    shown = [each for cell in cells for each in FIGURE.findall(cell)]
+    assert len(shown) == len(expected), (line, cells)
+    for text, number_item in zip(shown, expected, strict=True):
+        assert any(number_item == figure(text, each) for each in {False, points}), (line, text, number_item)
+
+
+def wilson(part: float, whole: float) -> list[float]:
+    """Return a share and its interval of 95% by Wilson."""
+    interval = binomtest(int(part), int(whole)).proportion_ci(0.95, "wilson")
+    return [part / whole, interval.low, interval.high]
+
+
+def demand_outcomes(page: Page, answers: Answers, table: pd.DataFrame, scores: np.ndarray) -> list[float]:
+    """Assert rates, costs and quality at the threshold; return what is said of it beside."""
+    page.select_option("#group", label="region")
+    bad, decision = table["defaulted"].to_numpy() == 1, answers.told.get("decision")
+    rule = decision or {"threshold": (scores.min() + scores.max()) / 2, "adverse": "above"}
+    profile = as_profile(
+        {"output": "y", **{k: rule[k] for k in ("threshold", "adverse", "refer") if rule.get(k)}}
+    )
+    places = ["approve", *(["refer"] if rule.get("refer") else []), "decline"]
+
+    def counted(members: np.ndarray, own: DecisionProfile) -> dict[str, np.ndarray]:
+        outcomes = np.array([outcome_of(own, score) for score in scores.tolist()])
+        return {kind: members & (outcomes == kind) for kind in places}
+
+    def cost(members: np.ndarray, own: DecisionProfile) -> float:
+        of = counted(members, own)
+        return (5 * (of["approve"] & bad).sum() + (of["decline"] & ~bad).sum()) / members.sum()
+
+    lines = page.locator("[aria-label='Rates by group'] tbody tr")
+    assert lines.count() == 1 + table["region"].nunique()
+    for line in lines.all():
+        name, *cells = line.locator("th, td").all_inner_texts()
+        members = (table["region"] == name).to_numpy() | (name == "all rows")
+        of = counted(members, profile)
+        approved, n = of["approve"].sum(), members.sum()
+        shares = [*wilson(approved, n), *wilson((of["approve"] & bad).sum(), approved)]
+        demand_cells(
+            cells, [n, *(of[kind].sum() for kind in places), *shares, cost(members, profile)], False, name
+        )
+    of = counted(bad | ~bad, profile)
+    for line, own in zip(
+        page.locator("[aria-label='Outcomes by decision'] tbody tr").all(), (bad, ~bad), strict=True
+    ):
+        _, *cells = line.locator("th, td").all_inner_texts()
+        counts = [(of[kind] & own).sum() for kind in places]
+        demand_cells(
+            cells, [n for count in counts for n in (count, count / own.sum())] + [own.sum()], False, ""
+        )
+    squares = page.locator(".squares figure")
+    area = roc_auc_score(bad, scores if rule["adverse"] == "above" else -scores)
+    if scores.min() >= 0 and scores.max() <= 1:
+        label = squares.nth(1).locator("svg").get_attribute("aria-label") or ""
+        demand_cells([label], [*calibrated(scores, bad)], False, "calibration")
+        demand_errors(page, answers, table, scores)
+    steps = scores.min() + np.arange(101) / 100 * np.ptp(scores)
+    moved = [profile.model_copy(update=at_step(rule, step)) for step in steps]
+    costs = [cost(bad | ~bad, own) for own in moved]
+    least = int(np.argmin(costs))
+    return [area, rule["threshold"], *(rule.get("refer") or ()), steps[least], costs[least]]
+
+
+def at_step(rule: Mapping[str, Any], step: float) -> dict[str, Any]:
+    """The band in which a person decides keeps its place around the threshold."""
+    band = rule.get("refer")
+    return {
+        "threshold": step,
+        "refer": None if band is None else tuple(end + step - rule["threshold"] for end in band),
+    }
+
+
+def calibrated(scores: np.ndarray, bad: np.ndarray) -> Iterator[float]:
+    """Yield mean score, share of bad with its interval, and rows of each tenth; equal scores are one."""
+    order = np.argsort(scores, kind="stable")
+    scores, bad = scores[order], bad[order]
+    start = count = 0
+    while start < len(scores):
+        count += 1
+        end = max(int(count * len(scores) / 10 + 0.5), start + 1)
+        end = int(np.searchsorted(scores, scores[end - 1], "right"))
+        yield from (scores[start:end].mean(), *wilson(bad[start:end].sum(), end - start), end - start)
+        start = end
+
+
+def demand_errors(page: Page, answers: Answers, table: pd.DataFrame, scores: np.ndarray) -> None:
+    """Assert the slices in which scores and outcomes differ, of columns of words or few numbers."""
+    names = {title: name for name, title in answers.titles.items()} | {"region": "region"}
+    labels = {field["name"]: field.get("value_labels", {}) for field in answers.told["features"]}
+    lines = page.locator("section:has(#outcomes) h3:has-text('errs') ~ div tbody tr")
+    expect(lines).not_to_have_count(0)
+    for line in lines.all():
+        title, label, *cells = line.locator("th, td").all_inner_texts()
+        column = table[names[title]]
+        if column.dtype.kind == "f" and column.nunique() > 12:
+            bounds = np.sort(column)[np.round(np.arange(1, 4) / 4 * (len(column) - 1)).astype(int)]
+            place = np.searchsorted(np.unique(bounds), column)
+            part = 0 if label.startswith("up to") else 3 if label.startswith("above") else None
+            if part is None:
+                part = 1 + [figure(label.split(" to ")[0]) == bound for bound in np.unique(bounds)].index(
+                    True
+                )
+            members = place == min(part, len(np.unique(bounds)))
+        else:
+            keys = {shown: key for key, shown in labels.get(names[title], {}).items()}
+            value = keys.get(label, label)
+            members = (column == value) if column.dtype.kind not in "fiu" else column == number(value)
+        error = (table["defaulted"] - scores)[members]
+        mean, half = error.mean(), 1.959963985 * error.std(ddof=0) / len(error) ** 0.5
+        expected = [len(error), scores[members].mean(), table["defaulted"][members].mean()]
+        demand_cells(cells, [*expected, mean, mean - half, mean + half], True, f"{title}: {label}")
 
 
 def demand_array(page: Page, gateway: str, model: str, inputs: Mapping[str, np.ndarray]) -> None:

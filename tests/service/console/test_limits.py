@@ -86,3 +86,33 @@ def test_a_scale_is_kept_while_bars_of_its_kind_fit(former: Any, kind: str, is_k
     scale = in_node(["pictures/bars.js"], "return own.scaleOf(given.of, given.kind, given.former);", given)
     assert (scale == former) is is_kept
     assert scale["kind"] == kind
+
+
+@pytest.mark.parametrize(("count", "names"), [(1, 1), (19, 19), (20, 20), (21, 20), (40, 20)])
+def test_of_more_bars_than_there_is_room_for_the_others_are_one(count: int, names: int) -> None:
+    body = "return own.shortened(given.map((amount, i) => ({ name: `f${i}`, amount })));"
+    shown = in_node(["pictures/bars.js"], body, [float(i + 1) for i in range(count)])
+    assert len(shown) == names
+    assert sum(each["amount"] for each in shown) == count * (count + 1) / 2
+    assert [each["name"] for each in shown if "others" in each["name"]] == (
+        [f"{count - 19} others together"] if count > 20 else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "ends", "count", "shares"),
+    [
+        ([0, 1, 2, 3, 4], (0, 4), 4, [0.25] * 4),
+        ([0, 1, 2, 3, 4], (0, 4), 2, [0.5, 0.5]),
+        ([0, 0, 0, 1, 2], (-2, 2), 2, [0.5, 0.5]),  # an edge at a value that half of them have counts it
+        ([0, 0, 0, 2, 2], (-1, 3), 4, [0.5, 0.125, 0.375, 0]),
+        ([1, 1, 1, 1, 1], (0, 2), 2, [1, 0]),
+        ([1, 1, 1, 1, 1], (1, 2), 1, [1]),
+    ],
+)
+def test_bins_of_a_histogram(
+    quantiles: list[float], ends: tuple[float, float], count: int, shares: list[float]
+) -> None:
+    body = "return own.histogram(given.quantiles, ...given.ends, given.count);"
+    sent = {"quantiles": quantiles, "ends": ends, "count": count}
+    assert in_node(["pictures/spread.js"], body, sent) == pytest.approx(shares)

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from benchmarks.console_portfolio import (
+from benchmarks.console.portfolio import (
     UNREAD_COLUMNS,
     credit_rows,
     drop,

@@ -153,6 +153,31 @@ def test_an_applicants_copy_has_plans_in_plain_words_and_nothing_else() -> None:
     assert "instead" not in copy(recourse(), None)
 
 
+GERMAN = {
+    "fields": [
+        {"name": "debt", "title": "Schulden", "unit": "Euro", "least": 0, "most": 1000},
+        {"name": "rate", "title": "Anteil"},
+        {"name": "own", "title": "Eigentum"},
+        {"name": "rent", "title": "Miete"},
+        {"name": "job", "title": "Arbeit", "value_labels": {"any": "ja"}},
+    ],
+    "groups": [{"name": "home", "title": "Wohnung", "features": ["own", "rent"]}],
+}
+
+
+@pytest.mark.parametrize("language", ["de", "de-AT"])
+def test_an_applicants_copy_in_german_has_no_english_and_a_comma(language: str) -> None:
+    body = "return own.applicantsCopy(given, given.row, given.form, given.language);"
+    given = {**recourse(), "row": {**ROW, "job": None}, "form": GERMAN, "language": language}
+    assert in_node(["recourse.js"], body, given).split("\n\n") == [
+        "Ihr Antrag wurde abgelehnt. Jeder dieser Punkte allein hätte zu einer Bewilligung geführt, bei "
+        "sonst gleichen Angaben:",
+        "1. Wohnung: Eigentum, bisher Miete;\nund Schulden: höchstens 450,5 Euro, bisher 900 Euro",
+        "2. Anteil: 0,125 bis 0,25, bisher 0,5;\nund Arbeit: ja, bisher keine Angabe",
+        "Dies beschreibt, wie das Modell entschieden hätte. Es ist keine Zusage und keine Beratung.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("members", "expected"),
     [

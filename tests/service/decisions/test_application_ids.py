@@ -14,12 +14,13 @@ import pytest
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.audit.export import export
 from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.portfolio import _application_ids
 from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import serving
 from tests.service.decisions.decided import INSTANCES, Decided
+from tests.service.decisions.portfolio.test_portfolio import decide as decide_file
 from tests.service.decisions.test_grpc import decisions, recorded, request
-from tests.service.decisions.test_portfolio import decide as decide_file
 from tests.service.grpc_end import grpc_end, refused
 from tests.service.security.test_keys import key_file
 
@@ -198,3 +199,8 @@ def test_they_are_exported(url: str, settings: Settings, tmp_path: Path, kind: s
         assert export(ledger, file, application="A-1") == 1
     finally:
         ledger.close()
+
+
+def test_an_empty_cell_of_a_column_is_none() -> None:
+    cells = ["A-1", "", None, float("nan"), 17]
+    assert _application_ids("id", cells) == ["A-1", None, None, None, "17"]

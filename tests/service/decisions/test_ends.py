@@ -16,9 +16,9 @@ from rationale_service.decisions.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import parsed
 from tests.service.decisions.decided import Decided, decide_all
+from tests.service.decisions.portfolio.test_portfolio import decide, lines, table
+from tests.service.decisions.receipts.test_receipt import check
 from tests.service.decisions.test_grpc import decisions, request, without_ids
-from tests.service.decisions.test_portfolio import decide, lines, table
-from tests.service.decisions.test_receipt import check
 from tests.service.grpc_end import grpc_end
 
 STEPS = np.arange(-18, 18, dtype=np.float32) / 64  # which margins are away from the threshold's

@@ -12,7 +12,10 @@ def test_it_is_described_and_has_its_functions(option: DecisionOption) -> None:
     assert Applicants.model_fields[option.name].description
     module = option.load()
     assert callable(module.demand)
+    assert option.help
     assert callable(module.search if option.is_recorded else module.answered)
+    if option.is_recorded:
+        assert callable(module.columns)
     if option.member is not None:
         assert Decision.model_fields[option.member].description
         assert callable(module.differences)

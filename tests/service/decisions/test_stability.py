@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from fastapi import FastAPI
+from pyarrow import csv
 
 from rationale import Comparisons, DeepShap, compile_model
 from rationale.references.draws import bootstrap_samples
@@ -33,6 +34,8 @@ from tests.compiler.decisions.linear import (
 from tests.compiler.models import NAMES
 from tests.service import patient
 from tests.service.conftest import serving
+from tests.service.decisions.portfolio.test_portfolio import decide as decide_file
+from tests.service.decisions.portfolio.test_portfolio import lines
 from tests.service.decisions.test_decider import MemoryTrail
 from tests.service.in_process import client_of
 
@@ -98,6 +101,27 @@ def test_which_reasons_stay(url: str, trail: MemoryTrail) -> None:
     assert [record.answer for record in trail.records][-N:] == decisions
     for i in np.flatnonzero(BANKRUPT):  # declined whoever is compared with
         assert [("survival" in reason) for reason in decisions[i]["reasons"]] == [False]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_file_tells_the_same(url: str, folder: Path, tmp_path: Path, kind: str) -> None:
+    due = decide(url, INSTANCES, stability=True).json()["decisions"]
+    rows, save = tmp_path / "rows.csv", tmp_path / f"d.{kind}"
+    rows.write_text(
+        "\n".join([",".join(INSTANCES[0]), *(",".join(map(str, row.values())) for row in INSTANCES)])
+    )
+    words = ["m", "--input", rows, "--save", save, "--repository", folder, "--stability"]
+    code, _, fault = decide_file(*words)
+    assert code == 0, fault
+    survivals = [{r["code"]: r["survival"] for r in each["reasons"] if "survival" in r} for each in due]
+    if kind == "jsonl":
+        found = [each["decision"]["reasons"] for each in lines(save)]
+        assert [{r["code"]: r["survival"] for r in each if "survival" in r} for each in found] == survivals
+    else:
+        cells = csv.read_csv(save)["reason_survival"].to_pylist()
+        assert [json.loads(cell) if cell else {} for cell in cells] == survivals
+    code, _, fault = decide_file("alone", *words[1:])
+    assert (code, "compiled without comparisons" in fault) == (2, True)
 
 
 def test_nothing_else_changes_and_nobody_else_pays(url: str) -> None:

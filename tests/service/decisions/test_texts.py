@@ -31,8 +31,8 @@ from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
 from rationale_service.settings import Settings
 from tests.service.conftest import gateway
+from tests.service.decisions.portfolio.test_portfolio import decide, lines
 from tests.service.decisions.test_grpc import decisions, request
-from tests.service.decisions.test_portfolio import decide, lines
 from tests.service.explaining import made_ready
 from tests.service.grpc_end import grpc_end, refused
 

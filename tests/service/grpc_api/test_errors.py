@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from rationale_service.errors import ServiceError
+from rationale_service.protocols.grpc.status import refusal_of
 from tests.service import handmade
 from tests.service.messages import GOOD, RAW, ROW, request, tensor
 
@@ -90,7 +92,7 @@ def test_invalid_inputs(stub: Any, message: pb.ModelInferRequest, detail: str) -
 @pytest.mark.parametrize(
     ("message", "detail"),
     [
-        (request("absent", GOOD), "no model 'absent' here; there are: image,"),
+        (request("absent", GOOD), "no model 'absent' here; there are: 'image',"),
         (request("score", GOOD, model_version="2"), "no version '2'; version 1 is served"),
         (request("../score", GOOD), "no model '../score'"),
     ],
@@ -195,3 +197,12 @@ def test_what_is_not_grpc_disturbs_nobody(grpc_address: str, stub: Any) -> None:
         with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
             connection.sendall(message)
     assert stub.ServerReady(pb.ServerReadyRequest(), timeout=TIMEOUT_S).ready
+
+
+@pytest.mark.parametrize("letter", ["a", "ü", "語", "😀"])
+def test_a_long_text_is_cut_by_bytes_between_letters(letter: str) -> None:
+    """Clients take 8 KiB of metadata, in which a byte may become three."""
+    text = refusal_of(ServiceError(letter * 3000), "Method").text
+    size = len(letter.encode())
+    assert 2000 - size < len(text.encode()) <= 2000
+    assert set(text.rpartition(": ")[2]) == {letter}

@@ -1,8 +1,10 @@
 """Streaming inference: each request answered in its own time, under its own id; what ends it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
@@ -12,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from rationale_service.engine.backends.onnxruntime import OnnxRuntimeBackend
 from rationale_service.errors import QueueFullError
-from rationale_service.protocols.grpc.stream import IN_FLIGHT
+from rationale_service.protocols.grpc.stream import IN_FLIGHT, _Stream
 from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 from rationale_service.tensors import Tensors
@@ -167,6 +169,37 @@ async def test_requests_in_flight_are_bounded(repository: Path) -> None:
         await until(lambda: backend.calls == IN_FLIGHT)
         await asyncio.sleep(0.1)
         assert backend.calls == IN_FLIGHT
+
+
+async def test_answers_that_nobody_reads_keep_their_slots() -> None:
+    """Else a caller who sends without reading would fill the memory with answers."""
+    read, is_written = list[pb.ModelInferRequest](), asyncio.Event()
+
+    async def next_request() -> pb.ModelInferRequest:
+        await asyncio.sleep(0)
+        read.append(pb.ModelInferRequest(id=str(len(read))))
+        return read[-1]
+
+    async def write(_: Any) -> None:
+        await is_written.wait()
+
+    async def infer(*_: Any) -> pb.ModelInferResponse:
+        return pb.ModelInferResponse()
+
+    @contextlib.asynccontextmanager
+    async def noted(_: Any) -> AsyncIterator[None]:
+        yield
+
+    budget = SimpleNamespace(growing=lambda: contextlib.nullcontext(lambda _: None))
+    context: Any = SimpleNamespace(
+        read=next_request, write=write, time_remaining=lambda: None, invocation_metadata=lambda: ()
+    )
+    handler: Any = SimpleNamespace(plane=SimpleNamespace(budget=budget))
+    stream = _Stream(infer, handler, SimpleNamespace(noted_again=noted), context)  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2), asyncio.TaskGroup() as group:
+            await stream.read(group)
+    assert len(read) == IN_FLIGHT
 
 
 async def test_a_cancelled_stream_drops_its_work(repository: Path) -> None:

@@ -162,7 +162,7 @@ async def test_without_tracing_the_callers_trace_goes_along_all_the_same(
         infer = behind.plane.infer
 
         async def recorded(*arguments: Any, **named: Any) -> Any:
-            met.append(exchange.forwarded())
+            met.append(exchange.headers_to_forward())
             return await infer(*arguments, **named)
 
         monkeypatch.setattr(behind.plane, "infer", recorded)

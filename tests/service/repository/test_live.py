@@ -442,6 +442,20 @@ async def test_what_was_requested_before_does_not_undo_a_load(
         assert (await client.get("/v2/models/score/ready")).status_code == 200
 
 
+async def test_what_others_requested_just_before_is_followed(tmp_path: Path) -> None:
+    """One's own request is the last of the state then; a state of before it is not followed."""
+    write_plain(tmp_path / "models")
+    async with administered(tmp_path) as client:
+        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
+        live._written = read(live._state).revision + 2
+        live._state.write(("unloaded", "score", {"name": "score"}))
+        await live.follow(read(live._state))
+        assert "score" in live._registry.entries
+        live._state.write(("loaded", "last", {"token": "another"}))
+        await live.follow(read(live._state))
+        assert "score" not in live._registry.entries
+
+
 @pytest.mark.usefixtures("quick")
 async def test_explainers_of_a_model_that_goes_and_comes_back(tmp_path: Path, sets: Sets) -> None:
     write_plain(tmp_path / "models")

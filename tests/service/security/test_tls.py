@@ -171,7 +171,7 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
                 await asyncio.sleep(0.02)
         caplog.clear()
         files.key.write_text("no key")
-        await until(lambda: "changed files are not taken up: TLS: cannot use" in caplog.text)
+        await until(lambda: "changed files are not used: TLS: cannot use" in caplog.text)
         assert await seen() == second
     finally:
         watching.cancel()

@@ -106,8 +106,8 @@ def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prot = 1", "gateway.toml: prot is not a setting: did you mean port\\?"),
-        ("colour = 1", "gateway.toml: colour is not a setting; docs/settings.md leads to them all"),
+        ("prot = 1", "gateway.toml: prot is not a setting \\(do you mean 'port'\\?\\)"),
+        ("colour = 1", "gateway.toml: colour is not a setting; see docs/settings.md"),
         ("port = ", "gateway.toml: not valid TOML"),
         ("port = 70000", r"setting port \(RATIONALE_PORT\): Input should be less than or equal to 65535"),
         ("[port]\nhttp = 1", r"setting port \(RATIONALE_PORT\): "),
@@ -126,7 +126,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATIONALE_PROT", "1")
     monkeypatch.setenv("RATIONALE_KERNELS", "off")  # of every command
-    assert unknown_variables() == ["RATIONALE_PROT is not a setting: did you mean RATIONALE_PORT?"]
+    assert unknown_variables() == [
+        "RATIONALE_PROT is not a setting (do you mean 'RATIONALE_PORT'?); see docs/settings.md"
+    ]
 
 
 def test_secrets_are_not_printed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`rationale serve --workers 2`: several processes on the same ports, and the one that watches over them."""
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -17,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
+from rationale_service.settings import Settings
+from rationale_service.workers import _Supervisor
 from tests.needs import need
 from tests.service import handmade, patient
 from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, spare_ports, until
@@ -108,6 +111,39 @@ def test_a_signal_to_a_worker_that_has_just_started_waits(repository: Path, numb
         child.send_signal(signal.SIGTERM)
         assert child.wait(SECONDS) == 0
         assert child.stderr.read() == ""
+
+
+async def test_a_stop_while_a_worker_starts_reaches_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It stops before the worker is known: once it runs, the worker is stopped."""
+    opened, told, signals = asyncio.Event(), asyncio.Event(), list[int]()
+
+    class Worker:
+        pid, stdin, stdout = 1, None, None
+
+        def send_signal(self, number: int) -> None:
+            signals.append(number)
+            told.set()
+
+        async def wait(self) -> int:
+            await told.wait()
+            return 0
+
+    async def started(_: object, __: int) -> Worker:
+        await opened.wait()
+        return Worker()
+
+    monkeypatch.setattr(_Supervisor, "_start", started)
+    monkeypatch.setattr("rationale_service.workers.mark_process_dead", lambda *_: None)
+    supervisor = _Supervisor(Settings(workers=2), tmp_path, tmp_path / "started", lambda _: None)
+    running = asyncio.create_task(supervisor.run())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    supervisor._stop()
+    opened.set()
+    assert await asyncio.wait_for(running, 5) == 0
+    assert signals == [signal.SIGTERM]
 
 
 @pytest.mark.full

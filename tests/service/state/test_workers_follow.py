@@ -32,7 +32,9 @@ def gateway(folder: Path) -> Iterator[tuple[Child, str, str]]:
         yield child, url, url
         child.terminate()
         _, output = child.communicate()
-        assert "taken up: net_explain_" not in output  # as an entry of the repository, which is always loaded
+        assert (
+            "served from now on: net_explain_" not in output
+        )  # as an entry of the repository, which is always loaded
 
 
 def by_all(ask: Callable[[], httpx.Response]) -> set[int]:

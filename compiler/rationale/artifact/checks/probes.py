@@ -210,7 +210,7 @@ def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     if len(values) == 1:
         noise = random.standard_normal((count, *values.shape[1:]))
         drawn = values + noise * np.where(values != 0, _SHARE * np.abs(values), 1.0)
-        return _rounded(drawn).astype(rows.dtype)
+        return _round_digits(drawn).astype(rows.dtype)
     ordered = np.sort(values, axis=0)  # missing values come last
     present = np.isfinite(ordered).sum(axis=0)
     place = random.uniform(*_ENDS, (count, *values.shape[1:])) * (len(values) - 1)
@@ -219,11 +219,11 @@ def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     high = np.where(np.isfinite(high), high, low)
     drawn = low + (place - below) * (high - low)
     is_integer = (np.isnan(values) | (values == np.round(values))).all(axis=0)
-    drawn = np.where(is_integer, np.round(drawn), np.clip(_rounded(drawn), low, high))
+    drawn = np.where(is_integer, np.round(drawn), np.clip(_round_digits(drawn), low, high))
     return np.where(place > present - 1, np.nan, drawn).astype(rows.dtype)
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _round_digits(values: np.ndarray) -> np.ndarray:
     """Round to a few significant digits: the rows stand in a file."""
     with np.errstate(divide="ignore"):
         exponent = np.floor(np.log10(np.abs(values)))

@@ -119,7 +119,7 @@ def _digest(value: ir.Value) -> tuple[object, ...]:
 def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
     """Move large constants of the branch to the outer graph, except convolutions' weights.
 
-    ONNX Runtime lays these out anew only if they stand beside the convolution.
+    ONNX Runtime changes their layout only if they stand beside the convolution.
     """
     for value in list(branch.initializers.values()):
         tensor = value.const_value

@@ -17,8 +17,7 @@ from rationale.conversion.boosters.tables import BoosterTable, Categories
 from rationale.conversion.boosters.trees import BoostedTrees, Leaf, Lookup, Split, Tree, unknown_setting
 from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features, Rows, rows_of
-from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from rationale.tables.frames import quoted
+from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError, quoted
 
 _LINKS = {
     **dict.fromkeys("Logloss CrossEntropy MultiClassOneVsAll".split(), "LOGISTIC"),

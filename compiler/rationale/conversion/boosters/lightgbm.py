@@ -22,8 +22,7 @@ from rationale.conversion.boosters.trees import (
 )
 from rationale.conversion.graphs import ConversionResult
 from rationale.conversion.rows import Features
-from rationale.errors import UnsupportedModelError
-from rationale.tables.frames import quoted
+from rationale.errors import UnsupportedModelError, quoted
 
 _PLAIN = "regression regression_l1 huber fair quantile mape lambdarank rank_xendcg custom"
 _LINKS = {

@@ -25,7 +25,7 @@ def as_onnx(model: Any, example: Any) -> ConversionResult:
     """Convert a scorecard; raise UnsupportedModelError for any model that is no fitted scorecard of bins."""
     variables = _variables(model)
     table = _table_of(variables)
-    trees = _boosted(model, variables, table)
+    trees = _card_trees(model, variables, table)
     return tables.as_onnx(trees, table, "score", example, lambda rows: (_scores(model, rows),))
 
 
@@ -134,7 +134,7 @@ def _table_of(variables: Sequence[_CardVariable]) -> BoosterTable:
     return _ScorecardTable(len(variables), tuple(v.name for v in variables), [v.codes for v in variables])
 
 
-def _boosted(model: Any, variables: Sequence[_CardVariable], table: BoosterTable) -> BoostedTrees:
+def _card_trees(model: Any, variables: Sequence[_CardVariable], table: BoosterTable) -> BoostedTrees:
     """Return a tree for each variable: a bin's points are its score less that of the row of first probes."""
     probes = [variable.probes for variable in variables]
     rows = [[values[0] for values in probes]]

@@ -159,14 +159,14 @@ def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int =
     along = int(axis.const_value.numpy().reshape(-1)[0]) % rank
     count, step = length_of(x, along), 1
     if exclusive:
-        x = _shifted(op, x, along, 1, reverse, rank)
+        x = _shift(op, x, along, 1, reverse, rank)
     while step < count:
-        x = op.Mul(x, _shifted(op, x, along, step, reverse, rank))
+        x = op.Mul(x, _shift(op, x, along, step, reverse, rank))
         step *= 2
     return x
 
 
-def _shifted(op: Any, x: ir.Value, along: int, by: int, back: int, rank: int) -> Any:
+def _shift(op: Any, x: ir.Value, along: int, by: int, back: int, rank: int) -> Any:
     """Shift x along an axis; ones fill the gap."""
     pads = np.zeros((2, rank), np.int64)
     pads[:, along] = (-by, by) if back else (by, -by)

@@ -35,7 +35,7 @@ def _floats(op: Any, x: ir.Value) -> ir.Value:
 
 @classical("Scaler")
 def scaler(op: Any, x: ir.Value, *, offset: Sequence[float], scale: Sequence[float]) -> Any:
-    """Compute (x − offset) · scale, per feature; doubles are rounded last."""
+    """Compute (x − offset) · scale, per feature; doubles become floats at the end."""
     double = _kind(x) == ir.DataType.DOUBLE
     kind = np.float64 if double else np.float32
     centred = op.Sub(x if double else _floats(op, x), np.asarray(offset, np.float32).astype(kind))
@@ -45,7 +45,7 @@ def scaler(op: Any, x: ir.Value, *, offset: Sequence[float], scale: Sequence[flo
 
 @classical("Imputer")
 def imputer(op: Any, x: ir.Value, **attributes: Any) -> Any:
-    """Compute Where(x is missing, imputed, x): a missing value equals the replaced value, or is NaN."""
+    """Compute Where(x is missing, imputed, x). Missing is NaN, or a value that the attribute names."""
     kind = "int64" if _kind(x).is_integer() else "float"
     values, replaced = (
         np.asarray(attributes.get(name, 0), _kind(x).numpy())
@@ -76,7 +76,7 @@ def normalizer(op: Any, x: ir.Value, *, norm: str = "MAX") -> Any:
 
 @classical("ArrayFeatureExtractor")
 def array_feature_extractor(op: Any, x: ir.Value, indices: ir.Value) -> Any:
-    """Return some of the last axis of x."""
+    """Take elements of x along the last axis, by their indices."""
     columns = op.Gather(x, op.Reshape(indices, [-1]), axis=-1)
     return op.Unsqueeze(columns, [0]) if rank_of(x) == 1 else columns
 
@@ -98,7 +98,7 @@ def one_hot_encoder(
     cats_strings: Sequence[str] = (),
     zeros: int = 1,
 ) -> Any:
-    """Return 1 for an integer's category, else 0; keep an encoder that fails for unknown categories."""
+    """Return 1 for the category of an integer, else 0; an encoder that fails for others is not rewritten."""
     if cats_strings or not zeros or not _kind(x).is_integer():
         return None
     spread = op.Unsqueeze(op.Cast(x, to=int(ir.DataType.INT64)), [-1])
@@ -133,7 +133,7 @@ def linear_classifier(
     post_transform: str = "NONE",
     **_: Any,
 ) -> Any:
-    """Compute W x + b and its transform, beside the operator's label; keep a single score for two classes."""
+    """Compute W x + b and its transform. The label, and a single score for two classes, are not rewritten."""
     classes = len(intercepts)
     if classes < 2:
         return None
@@ -156,7 +156,7 @@ def svm_regressor(
     post_transform: str = "NONE",
     **_: Any,
 ) -> Any:
-    """Compute Σ α_i ⟨v_i, x⟩ + ρ for a linear kernel; keep other kernels."""
+    """Compute Σ α_i ⟨v_i, x⟩ + ρ for a linear kernel; other kernels are not rewritten."""
     if kernel_type != "LINEAR" or one_class:
         return None
     weights = np.asarray(coefficients, np.float64)

@@ -155,7 +155,7 @@ def _dequantised(
     return mark(op.Mul(y, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
 
 
-def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
+def recentre(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
     """Return x − zero point as float32."""
     y = op.Cast(x, to=int(ir.DataType.FLOAT))
     if zero_point is None:
@@ -171,7 +171,10 @@ def matmul_integer(
     op: Any, a: ir.Value, b: ir.Value, a_zero: ir.Value | None = None, b_zero: ir.Value | None = None
 ) -> Any:
     """Compute (a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
-    factor_a, factor_b = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
+    factor_a, factor_b = (
+        recentre(op, a, a_zero, rank_of(a) - 2),
+        recentre(op, b, b_zero, rank_of(b) - 1),
+    )
     return op.Cast(op.MatMul(factor_a, factor_b), to=int(ir.DataType.INT32))
 
 
@@ -185,7 +188,7 @@ def conv_integer(
     **attributes: Any,
 ) -> Any:
     """Compute Conv(x − zero of x, w − zero of w), in floats: exact up to 2²⁴."""
-    steps = op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), **attributes)
+    steps = op.Conv(recentre(op, x, x_zero, None), recentre(op, w, w_zero, 0), **attributes)
     return op.Cast(steps, to=int(ir.DataType.INT32))
 
 
@@ -203,9 +206,9 @@ def qlinear_matmul(
 ) -> Any:
     """Requantise (a − zero)·(b − zero)·(scale of a·scale of b/scale of y), from integers."""
     rows, columns = rank_of(a) - 2, rank_of(b) - 1
-    steps = op.MatMul(centred(op, a, a_zero, rows), centred(op, b, b_zero, columns))
+    steps = op.MatMul(recentre(op, a, a_zero, rows), recentre(op, b, b_zero, columns))
     scale = op.Mul(_per_slice(op, a_scale, a, rows, 0), _per_slice(op, b_scale, b, columns, 0))
-    return requantised(op, steps, op.Div(scale, _per_slice(op, y_scale, a, 1, 0)), y_zero)
+    return requantise(op, steps, op.Div(scale, _per_slice(op, y_scale, a, 1, 0)), y_zero)
 
 
 @rewrites("QLinearConv")
@@ -224,12 +227,12 @@ def qlinear_conv(
 ) -> Any:
     """Compute Conv(x − zero of x, w − zero of w) + bias, requantised: scales of x and w over that of y."""
     bias = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
-    steps = op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), bias, **attributes)
+    steps = op.Conv(recentre(op, x, x_zero, None), recentre(op, w, w_zero, 0), bias, **attributes)
     scale = op.Div(op.Mul(x_scale, w_scale), y_scale)
-    return requantised(op, steps, _per_slice(op, scale, x, 1, 0, w_scale), y_zero)
+    return requantise(op, steps, _per_slice(op, scale, x, 1, 0, w_scale), y_zero)
 
 
-def requantised(op: Any, steps: Any, scale: Any, zero_point: ir.Value) -> Any:
+def requantise(op: Any, steps: Any, scale: Any, zero_point: ir.Value) -> Any:
     """Convert steps of one scale to those of another with a single factor, like integer kernels.
 
     A factor with other roundings rounds to the other side if a number of steps ends in a half.

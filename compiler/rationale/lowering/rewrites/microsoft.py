@@ -172,7 +172,7 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[ir.Value | None, ...]:
-    """Compute LayerNormalization of summed embeddings (words, positions, segments), mask lengths, sum."""
+    """Return LayerNormalization of the sum of embeddings, the lengths of the mask, and that sum."""
     del mask_index_type  # an output that nothing reads if it is 0
     if position_ids is None:
         position = op.Slice(positions, [0], op.Shape(ids, start=1, end=2), [0])
@@ -201,7 +201,7 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> ir.Value:
-    """Compute α·A·B of transposed matrices; a transposed batch has its first axis next to its last."""
+    """Compute α·A·B of transposed matrices. transBatch moves the first axis to the second last place."""
     y = op.MatMul(
         _transpose_operand(op, a, transA, transBatchA), _transpose_operand(op, b, transB, transBatchB)
     )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rationale.lowering.rewrites.discrete import centred, dynamic_quantize_linear, requantised
+from rationale.lowering.rewrites.discrete import dynamic_quantize_linear, recentre, requantise
 from rationale.lowering.rewrites.engine import Rewriting, is_constant, rank_of
 from rationale.lowering.rewrites.microsoft import fused, rewrite_error
 from rationale.rules.defaults import HUNDREDTH
@@ -43,12 +43,15 @@ def qgemm(
 ) -> Any:
     """Compute Gemm(a − zero of a, b − zero of b, bias)·α·scale of a·scale of b: floats, or requantised."""
     float_bias = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
-    factor_a, factor_b = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
+    factor_a, factor_b = (
+        recentre(op, a, a_zero, None),
+        recentre(op, b, b_zero, 0 if transB else 1),
+    )
     steps = op.Gemm(factor_a, factor_b, float_bias, transA=transA, transB=transB)
     scale = op.Mul(op.Mul(a_scale, np.asarray(alpha, np.float32)), b_scale)
     if y_scale is None or y_zero is None:
         return op.Mul(steps, scale)
-    return requantised(op, steps, op.Div(scale, y_scale), y_zero)
+    return requantise(op, steps, op.Div(scale, y_scale), y_zero)
 
 
 @fused("QLinearAdd")
@@ -67,7 +70,7 @@ def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
 
 @fused("QLinearConcat")
 def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
-    """Compute Concat of dequantised numbers, quantised; the scale of the result stands in front."""
+    """Compute Concat of dequantised numbers, quantised; the first inputs are the result's scale and zero."""
     return op.QuantizeLinear(op.Concat(*_dequantise(op, operands[2:]), axis=axis), *operands[:2])
 
 
@@ -89,7 +92,7 @@ def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float =
 def qlinear_softmax(
     op: Rewriting, x: ir.Value, *operands: ir.Value | None, opset: int, axis: int = -1
 ) -> Any:
-    """Compute quantised Softmax of dequantised numbers: one axis; before opset 13 all from `axis` on."""
+    """Compute Softmax of dequantised numbers, quantised: one axis, before opset 13 the last."""
     rank = rank_of(x)
     if opset < 13 and axis % rank != rank - 1:
         raise rewrite_error(
@@ -121,8 +124,8 @@ def qlinear_global_average_pool(
 ) -> Any:
     """Compute GlobalAveragePool(x − zero of x), requantised: the scale of x over that of y."""
     _check_channels(op, channels_last)
-    steps = op.GlobalAveragePool(centred(op, x, x_zero, None))
-    return requantised(op, steps, op.Div(x_scale, y_scale), y_zero)
+    steps = op.GlobalAveragePool(recentre(op, x, x_zero, None))
+    return requantise(op, steps, op.Div(x_scale, y_scale), y_zero)
 
 
 def _check_channels(op: Rewriting, channels_last: int) -> None:
@@ -149,7 +152,7 @@ def matmul_integer_to_float(
     bias: ir.Value | None = None,
 ) -> Any:
     """Compute (a − zero of a)·(b − zero of b)·(scale of a·scale of b) + bias."""
-    steps = op.MatMul(centred(op, a, a_zero, None), centred(op, b, b_zero, rank_of(b) - 1))
+    steps = op.MatMul(recentre(op, a, a_zero, None), recentre(op, b, b_zero, rank_of(b) - 1))
     return op.plus(op.Mul(steps, op.Mul(a_scale, b_scale)), bias)
 
 

@@ -19,7 +19,7 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Any:
-    """Compute the DFT of each frame of the signal, times the window."""
+    """Return the DFT of each frame of the signal, times the window."""
     step = frame_step.const_value
     length = frame_length.const_value if frame_length is not None else None
     if step is None or (frame_length is not None and length is None):

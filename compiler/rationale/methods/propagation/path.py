@@ -14,14 +14,13 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 
-from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.errors import InvalidOptionError, UnsupportedModelError, quoted
 from rationale.graph.nodes import NodeBuilder, names_read, take_place_of
 from rationale.lowering import Lowered, with_model
 from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import ChosenLeaves, choose_leaves, keeps_batch
 from rationale.methods.logits import choose_logits, logits_behind
-from rationale.methods.players import listed
 from rationale.methods.propagation.unsupported import no_rules_error, no_slope_error
 from rationale.methods.target import (
     AMONG_CARRIERS,
@@ -400,7 +399,7 @@ def _choose_layers(
     if unknown:
         raise InvalidOptionError(
             f"layers {unknown} do not lie on the way from {list(ends)} to {output!r}. Name outputs of "
-            f"operators there: {listed([*map(repr, path_values)])} (look them up in Netron; 'all' takes "
+            f"operators there: {quoted(path_values)} (look them up in Netron; 'all' takes "
             "every layer)."
         )
     unsized = [n for n in names if not lowered.specs.get(n, ((),))[0]]

@@ -14,14 +14,14 @@ from typing import TypeGuard
 import numpy as np
 import onnx_ir as ir
 
-from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.errors import InvalidOptionError, UnsupportedModelError, quoted
 from rationale.graph.nodes import extract
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
 from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import raw_leaves
-from rationale.methods.players import NOBODY, CoalitionGame, listed
+from rationale.methods.players import NOBODY, CoalitionGame
 from rationale.methods.target import (
     Target,
     check_shapes,
@@ -222,14 +222,14 @@ def players_of_features(lowered: Lowered, target: Target, trees: TreeChoice, met
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
                 f"{feature} of {tensor!r}, which the trees read, depends on several: "
-                f"{listed([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them one "
+                f"{quoted([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them one "
                 f"player (groups=, --group), or explain what the trees read (--input {tensor}), with "
                 "references of it or of the model's inputs."
             )
         if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
                 f"{method} explains all that the trees read: feature {feature} of {tensor!r} depends on "
-                f"{listed([words[i] for i in sorted(elements)])}, which is not explained "
+                f"{quoted([words[i] for i in sorted(elements)])}, which is not explained "
                 f"(explained: {', '.join(target.inputs)}). Explain it too, or {tensor!r} itself (--input)."
             )
     return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])

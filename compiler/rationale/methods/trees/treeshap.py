@@ -134,7 +134,7 @@ class TreeShap(TreeMethod):
             and scores.margins.at_references is not None
             and scores.rows is not None
         ):
-            return _rescaled(op, scores, scores.rows, scores.margins.at_x, scores.margins.at_references)
+            return _rescale(op, scores, scores.rows, scores.margins.at_x, scores.margins.at_references)
         if self.references is not None and scores.rows is not None:
             return _by_references(op, scores, scores.rows)
         return emit_tables(op, self._tables(scores), _flat(op, scores.x), op.dtype)
@@ -186,7 +186,7 @@ def _by_pairs(op: Ops, scores: TreeScores, references: OpenScores) -> Tensor:
     return emit_pairs(op, pairs, x, r, weightings)
 
 
-def _rescaled(
+def _rescale(
     op: Ops, scores: TreeScores, rows: np.ndarray, at_x: Tensor, at_references: np.ndarray
 ) -> Tensor:
     """Return the margin's attributions to each reference, multiplied by the slope to it.

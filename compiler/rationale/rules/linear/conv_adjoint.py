@@ -66,7 +66,7 @@ class Geometry:
 adjoint = Task("convolution adjoint")
 
 
-def flipped(op: Ops, w: Tensor, group: int) -> Tensor:
+def adjoint_kernel(op: Ops, w: Tensor, group: int) -> Tensor:
     """Turn W [M, C/g, *k] into [C, M/g, *k], spatially reversed: the kernel of the adjoint at stride 1."""
     outputs, inputs, *kernel = w.shape
     axes = list(range(2, w.rank))
@@ -90,7 +90,7 @@ def _flipped_cost(site: Site) -> float:
 def by_flipped_kernel(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Convolve with the reversed kernel, at stride 1."""
     back = [n - 1 - p for p, n in zip(g.pads, g.window * 2, strict=True)]
-    return op.Conv(m, flipped(op, w, g.group), dilations=list(g.dilations), group=g.group, pads=back)
+    return op.Conv(m, adjoint_kernel(op, w, g.group), dilations=list(g.dilations), group=g.group, pads=back)
 
 
 def _points_cost(site: Site) -> float:
@@ -188,18 +188,18 @@ def _phases_cost(site: Site) -> float:
 @adjoint.variant("one kernel for each phase", fits=lambda g: g.by_phases, cost=_phases_cost)
 def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Apply s² small convolutions at stride s, each for the positions of one phase, and interleave them."""
-    kernel = flipped(op, w, g.group)
+    kernel = adjoint_kernel(op, w, g.group)
     parts = []
     for phase in _phases(g):
         last = [(k - 1 - f) for k, f in zip(g.kernel, phase.first, strict=True)]  # tap `first`, reversed
         begin = [n % s for n, s in zip(last, g.strides, strict=True)]
         taps = op.Slice(kernel, begin, [n + 1 for n in last], [2, 3], list(g.strides))
         parts.append(op.Conv(m, taps, group=g.group, pads=list(phase.pads)))
-    plane = interleaved(op, parts, g.strides)
+    plane = interleave(op, parts, g.strides)
     return cropped(op, plane, g.size)
 
 
-def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
+def interleave(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
     """Interleave phases [R, C, h, w], row by row, to [R, C, h·strides[0], w·strides[1]]."""
     down, across = strides
     rows, channels, h, w = parts[0].shape
@@ -210,7 +210,7 @@ def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Ten
     return op.reshape(op.Concat(*lines, axis=3), (rows, channels, h * down, w * across))
 
 
-def repeated(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
+def repeat_blocks(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
     """Repeat each value of a plane in a block of its own."""
     scales = op.constant(np.asarray([1, 1, *times], np.float32))
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

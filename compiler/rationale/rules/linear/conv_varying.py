@@ -7,7 +7,7 @@ from functools import lru_cache
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.rules.linear.conv_adjoint import Geometry
-from rationale.rules.linear.products import transposed
+from rationale.rules.linear.products import swap_last_axes
 from rationale.rules.moving.gather import block_indices
 from rationale.rules.moving.indexing import put_back, take
 from rationale.rules.rule import Evaluation
@@ -55,11 +55,13 @@ def _by_blocks(
         return op.reshape(op.MatMul(weight, blocks(x)), (rows, g.filters, *g.out))
 
     def back(z: Tensor) -> Tensor:
-        columns = op.reshape(op.MatMul(transposed(op, weight), grouped(z)), (rows, g.channels, len(indices)))
+        columns = op.reshape(
+            op.MatMul(swap_last_axes(op, weight), grouped(z)), (rows, g.channels, len(indices))
+        )
         return op.reshape(put_back(op, columns, indices, 2, math.prod(g.size)), (rows, g.channels, *g.size))
 
     def to_weight(x: Tensor, z: Tensor) -> Tensor:
-        products = op.MatMul(grouped(z), transposed(op, blocks(x)))
+        products = op.MatMul(grouped(z), swap_last_axes(op, blocks(x)))
         return op.reshape(op.ReduceSum(products, [0], keepdims=0), w.shape)
 
     return forward, back, to_weight

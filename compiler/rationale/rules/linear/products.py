@@ -20,11 +20,11 @@ def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
 
     def matmul_pullback_a(m: Tensor) -> Tensor:
         m = op.reshape(m, y.shape) if vector else m
-        return _vector(op, op.MatMul(m, transposed(op, matrix_b)), a)
+        return _vector(op, op.MatMul(m, swap_last_axes(op, matrix_b)), a)
 
     def matmul_pullback_b(m: Tensor) -> Tensor:
         m = op.reshape(m, y.shape) if vector else m
-        return _vector(op, op.MatMul(transposed(op, matrix_a), m), b)
+        return _vector(op, op.MatMul(swap_last_axes(op, matrix_a), m), b)
 
     drop = [axis for axis, x in ((-2, a), (-1, b)) if x.rank == 1]
     row_shape = [n for i, n in enumerate(y.shape) if i - y.rank not in drop]
@@ -50,7 +50,7 @@ def matmul_layer(op: Ops, w: Tensor, bias: Tensor | None) -> Weights:
     return Weights(w, bias, axis=-1, inputs=(-1, 1), outputs=(1, -1))
 
 
-def transposed(op: Ops, x: Tensor) -> Tensor:
+def swap_last_axes(op: Ops, x: Tensor) -> Tensor:
     """Exchange the last two axes."""
     order = list(range(x.rank))
     order[-2:] = order[-1], order[-2]
@@ -77,7 +77,7 @@ def gemm(
     def gemm_pullback_a(m: Tensor) -> Tensor:
         if alpha == 1.0 and (transB or op.is_one_hot(m)):
             # equal to Gemm, but without a change of layout for the references' axis
-            return op.MatMul(m, b if transB else transposed(op, b))
+            return op.MatMul(m, b if transB else swap_last_axes(op, b))
         return op.Gemm(m, b, alpha=alpha, transB=1 - transB)
 
     def gemm_pullback_c(m: Tensor) -> Tensor:
@@ -91,18 +91,18 @@ def _gemm_of_rows(
     op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turns: tuple[int, int]
 ) -> Evaluation:
     """Compute a Gemm by MatMul, which takes batch axes that Gemm lacks."""
-    matrix_a, matrix_b = (transposed(op, x) if turn else x for x, turn in zip((a, b), turns, strict=True))
+    matrix_a, matrix_b = (swap_last_axes(op, x) if turn else x for x, turn in zip((a, b), turns, strict=True))
 
     def scaled(x: Tensor, factor: float) -> Tensor:
         return x if factor == 1.0 else op.Mul(x, factor)
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
-        back = op.MatMul(scaled(m, alpha), transposed(op, matrix_b))
-        return transposed(op, back) if turns[0] else back
+        back = op.MatMul(scaled(m, alpha), swap_last_axes(op, matrix_b))
+        return swap_last_axes(op, back) if turns[0] else back
 
     def gemm_pullback_b(m: Tensor) -> Tensor:
-        back = op.MatMul(transposed(op, matrix_a), scaled(m, alpha))
-        return transposed(op, back) if turns[1] else back
+        back = op.MatMul(swap_last_axes(op, matrix_a), scaled(m, alpha))
+        return swap_last_axes(op, back) if turns[1] else back
 
     def gemm_pullback_c(m: Tensor) -> Tensor:
         return scaled(m, beta)

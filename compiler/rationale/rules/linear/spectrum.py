@@ -22,7 +22,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Evaluation:
-    """Compute y = F·x, or F⁻¹·x = F̄ᵀ·x/n;  the adjoint of the one is the other times n, or 1/n."""
+    """Compute y = F·x, or F⁻¹·x = F̄ᵀ·x/n;  the adjoint of F is n·F⁻¹, that of F⁻¹ is F/n."""
     along = (ints(axis, "DFT axes")[0] if axis is not None else -2) % x.rank
     y = op.DFT(x, length, axis, inverse=inverse, onesided=onesided)
     n = x.shape[along] if length is None else ints(length, "DFT lengths")[0]
@@ -62,20 +62,20 @@ def _by_matrix(op: Ops, m: Tensor, x: Tensor, along: int, matrix: np.ndarray) ->
 
 def _by_transform(op: Ops, m: Tensor, x: Tensor, along: int, n: int, inverse: bool, onesided: bool) -> Tensor:
     if onesided and not inverse:  # the other half did not contribute
-        m = _resized(op, m, along, n)
+        m = _resize_end(op, m, along, n)
     length, axis = (op.constant(np.asarray(i, np.int64)) for i in (n, along))
     g = op.DFT(m, length, axis, inverse=0 if inverse else 1)
     if inverse and onesided:  # each frequency but 0 and n/2 occurs twice
-        g = _resized(op, g, along, n // 2 + 1)
+        g = _resize_end(op, g, along, n // 2 + 1)
         twice = np.full(n // 2 + 1, 2.0, x.dtype.numpy())
         twice[0] = 1.0
         twice[n // 2 :] = 1.0 if n % 2 == 0 else 2.0
         g = op.Mul(g, op.constant(twice.reshape([-1, *(1 for _ in x.shape[along + 1 :])])))
-    g = _resized(op, op.Mul(g, 1.0 / n if inverse else float(n)), along, x.shape[along])
+    g = _resize_end(op, op.Mul(g, 1.0 / n if inverse else float(n)), along, x.shape[along])
     return g if x.shape[-1] == 2 else op.Slice(g, [0], [1], [x.rank - 1])
 
 
-def _resized(op: Ops, x: Tensor, axis: int, size: int) -> Tensor:
+def _resize_end(op: Ops, x: Tensor, axis: int, size: int) -> Tensor:
     """Cut the end off, or pad it with zeros."""
     extra = size - x.shape[axis]
     if extra < 0:

@@ -15,7 +15,7 @@ import numpy as np
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.graph.variants import Site
-from rationale.rules.linear.conv_adjoint import Geometry, adjoint, cropped, flipped, interleaved
+from rationale.rules.linear.conv_adjoint import Geometry, adjoint, adjoint_kernel, cropped, interleave
 
 _FILTER = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
 _TAPS = (((0, 2), (1, -1)), ((1, 2), (1, 1)), ((1, 2), (-1, 1)), ((1, 3), (1, -1)))  # rows of Bᵀ: where, what
@@ -47,14 +47,14 @@ def _cost(site: Site) -> float:
 @adjoint.variant("minimal filtering", fits=_fits, cost=_cost)
 def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Compute tiles of 2×2 positions of x with the flipped kernel, by Winograd's F(2×2, 3×3)."""
-    filters = _filters(op, flipped(op, w, 1))
+    filters = _filters(op, adjoint_kernel(op, w, 1))
     products = [
         [op.Conv(_tiles(op, m, i, j, g), filters[_POINTS * i + j]) for j in range(_POINTS)]
         for i in range(_POINTS)
     ]
     lines = [_transform_outputs(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
     outputs = [_transform_outputs(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
-    plane = interleaved(op, [output for line in outputs for output in line], (2, 2))
+    plane = interleave(op, [output for line in outputs for output in line], (2, 2))
     return cropped(op, plane, g.size)
 
 

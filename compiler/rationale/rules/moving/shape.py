@@ -45,7 +45,7 @@ def dropout(
 
 @rule("Cast", kind=BILINEAR, traits=[Trait.MOVING, Trait.DISCRETE])
 def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Evaluation:
-    """Compute y = x in another type; floats that become integers must have no fraction (else rewritten)."""
+    """Compute y = x in another type. A cast that drops fractions or makes conditions is rewritten."""
 
     def cast_pullback(m: Tensor) -> Tensor:
         return op.Cast(m, to=int(x.dtype)) if x.dtype.is_floating_point() else m
@@ -71,7 +71,7 @@ for _op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
 
 @rule("Expand", kind=BILINEAR, traits=[Trait.MOVING])
 def expand(op: Ops, x: Tensor, shape: Tensor) -> Evaluation:
-    """Compute y = x broadcast; the walk sums over the repetitions."""
+    """Compute y = x broadcast; the adjoint sums over the repetitions."""
     return op.Expand(x, shape), (lambda m: m, None)
 
 

@@ -94,7 +94,7 @@ def thresholded_relu_slope(
 
 @rule("Shrink", kind=POINTWISE)
 def shrink(op: Ops, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Evaluation:
-    """Compute y = x + bias below −λ, x − bias above λ, else 0: it may jump at both."""
+    """Compute y = x + bias below −λ, x − bias above λ, else 0. It may jump at −λ and λ."""
 
     def shrink_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, step(op, op.Abs(x), lambd))
@@ -290,10 +290,10 @@ def _jump_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor
     return jump_secant(op, x, r, y, y_r, 0.0)
 
 
-declare_unary("Sign", "y = sign x: a step.", None, _jump_slope)
-declare_unary("Floor", "y = ⌊x⌋: steps.", None, _jump_slope)
-declare_unary("Ceil", "y = ⌈x⌉: steps.", None, _jump_slope)
-declare_unary("Round", "y = x rounded to even: steps.", None, _jump_slope)
+declare_unary("Sign", "y = sign x;  dy/dx = 0.", None, _jump_slope)
+declare_unary("Floor", "y = ⌊x⌋;  dy/dx = 0.", None, _jump_slope)
+declare_unary("Ceil", "y = ⌈x⌉;  dy/dx = 0.", None, _jump_slope)
+declare_unary("Round", "y = x rounded, halves to even;  dy/dx = 0.", None, _jump_slope)
 declare_unary(
     "Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x), traits=[Trait.SMOOTH]
 )

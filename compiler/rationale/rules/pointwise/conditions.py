@@ -46,11 +46,11 @@ def _declare_comparison(op_type: str, formula: str) -> None:
     rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE])(forward).deeplift(deeplift)
 
 
-_declare_comparison("Greater", "y = 1 where a > b: a step of a − b.")
-_declare_comparison("Less", "y = 1 where a < b: a step of a − b.")
-_declare_comparison("GreaterOrEqual", "y = 1 where a ≥ b: a step of a − b.")
-_declare_comparison("LessOrEqual", "y = 1 where a ≤ b: a step of a − b.")
-_declare_comparison("Equal", "y = 1 where a = b: a step up and down of a − b.")
+_declare_comparison("Greater", "y = 1 if a > b, else 0: a step of a − b.")
+_declare_comparison("Less", "y = 1 if a < b, else 0: a step of a − b.")
+_declare_comparison("GreaterOrEqual", "y = 1 if a ≥ b, else 0: a step of a − b.")
+_declare_comparison("LessOrEqual", "y = 1 if a ≤ b, else 0: a step of a − b.")
+_declare_comparison("Equal", "y = 1 if a = b, else 0: a step of a − b up to 0, and one down.")
 
 
 @rule("Not", kind=Kind.BILINEAR, traits=[DISCRETE, ELEMENTWISE])

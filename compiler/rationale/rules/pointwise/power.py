@@ -43,7 +43,7 @@ def log_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Sqrt", kind=POINTWISE)
 def sqrt(op: Ops, x: Tensor) -> Evaluation:
-    """Compute y = √x;  dy/dx = 1/(2√x), finite at 0: a square before it has the derivative 0 there."""
+    """Compute y = √x;  dy/dx = 1/(2√x). It stays finite at 0, so that √(x²) has the derivative 0 there."""
     y = op.Sqrt(x)
 
     def sqrt_pullback(m: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
 
 @rule("Pow", kind=POINTWISE)
 def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
-    """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹, for a root finite at 0: a power before it has the derivative 0."""
+    """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹. For 0 < n < 1 it stays finite at 0: (x²)^½ has the derivative 0."""
     distinct = exponents(n)
     power = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype))
 

@@ -61,7 +61,7 @@ def reduce_mean(
 def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """Compute y = the largest over the axes, which are moved last and flattened: one winner for each y."""
+    """Compute y = the largest of x over the axes; each element of y has one winner."""
     reduced = reduced_axes(x, axes, noop_with_empty_axes)
     outer_axes = [i for i in range(x.rank) if i not in reduced]
     order, outer = [*outer_axes, *reduced], [x.shape[i] for i in outer_axes]
@@ -173,15 +173,15 @@ def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
 
 def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
     """Return Π of all elements before each one on the last axis (behind it, with `back`); 1 for none."""
-    x = _shifted(op, x, 1, back)
+    x = _shift(op, x, 1, back)
     step, count = 1, x.shape[-1]
     while step < count:
-        x = op.Mul(x, _shifted(op, x, step, back))
+        x = op.Mul(x, _shift(op, x, step, back))
         step *= 2
     return x
 
 
-def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
+def _shift(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
     """Shift x along the last axis; ones fill the gap."""
     no_pads = [0] * (x.rank - 1)
     begin, end = (-by, by) if back else (by, -by)

@@ -184,7 +184,7 @@ def _taps(op: Ops, grid: Tensor, axis: int, coordinate: int, sampling: Sampling)
     pixels, weights, slopes = [], [], []
     for tap in sampling.taps:
         pixel = op.Cast(op.Add(first, float(tap)), to=onnx.TensorProto.INT64)
-        inside, pixel = _padded(op, pixel, sampling.size[axis], sampling)
+        inside, pixel = _pad_pixels(op, pixel, sampling.size[axis], sampling)
         weight, slope = _weight(op, t, tap, sampling.mode)
         if inside is not None:
             weight, slope = (op.Where(inside, v, 0.0) for v in (weight, slope))
@@ -194,7 +194,7 @@ def _taps(op: Ops, grid: Tensor, axis: int, coordinate: int, sampling: Sampling)
     return Taps(pixels, weights, slopes)
 
 
-def _padded(op: Ops, pixel: Tensor, size: int, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
+def _pad_pixels(op: Ops, pixel: Tensor, size: int, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
     """Return the pixels to read for pixels beyond the border; with zero padding, a mask of those inside."""
     zero, last = (op.constant(np.asarray(i, np.int64)) for i in (0, size - 1))
     if sampling.padding == "reflection" and size > 1:
@@ -231,7 +231,9 @@ def _polynomial(op: Ops, d: Tensor, factors: Sequence[float]) -> Tensor:
     return op.Add(value, factors[-1])
 
 
-def _combined(op: Ops, taps: list[Taps], size: Sequence[int], slope_of: int | None) -> tuple[Tensor, Tensor]:
+def _combine_taps(
+    op: Ops, taps: list[Taps], size: Sequence[int], slope_of: int | None
+) -> tuple[Tensor, Tensor]:
     """Return indices and weights of all choices of a tap per axis, concatenated: [B, 1, taps·P]."""
     indices, weights = [], []
     for choice in itertools.product(*(range(len(t.pixels)) for t in taps)):
@@ -257,7 +259,7 @@ def _in_line(x: Tensor) -> tuple[int, int, int]:
 def _spread(op: Ops, m: Tensor, taps: list[Taps], shape: tuple[int, ...]) -> Tensor:
     """Compute the adjoint in x: send each position's m to its neighbours, by their weights."""
     b, channels, *size = shape
-    index, weight = _combined(op, taps, size, None)
+    index, weight = _combine_taps(op, taps, size, None)
     flat_m = op.reshape(m, (b, channels, math.prod(m.shape[2:])))
     copies = index.shape[2] // flat_m.shape[2]
     repeated_m = op.Concat(*[flat_m] * copies, axis=2) if copies > 1 else flat_m
@@ -275,7 +277,7 @@ def _slope(op: Ops, m: Tensor, x: Tensor, taps: list[Taps], sampling: Sampling) 
     plane = op.reshape(x, (b, channels, math.prod(size)))
     parts = []
     for axis in reversed(range(len(size))):
-        index, weight = _combined(op, taps, size, axis)
+        index, weight = _combine_taps(op, taps, size, axis)
         neighbours = op.GatherElements(plane, op.expand(index, (b, channels, index.shape[2])), axis=2)
         copies = index.shape[2] // count
         by_tap = op.reshape(op.Mul(neighbours, weight), (b, channels, copies, count))

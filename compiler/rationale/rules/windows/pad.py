@@ -83,7 +83,7 @@ def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
     """Pad with x's own values, axis by axis."""
     if mode not in _NUMPY_MODES:
         raise UnsupportedModelError(f"Pad with mode {mode!r}")
-    index = {a: _padded(x.shape[a], *border, mode) for a, border in borders.items()}
+    index = {a: _pad(x.shape[a], *border, mode) for a, border in borders.items()}
 
     def pad_pullback(m: Tensor) -> Tensor:
         for axis, indices in index.items():
@@ -96,7 +96,7 @@ def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
     return (op.Identity(x) if y is x else y), (pad_pullback, None, None, None)
 
 
-def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
+def _pad(size: int, before: int, after: int, mode: str) -> list[int]:
     indices = np.arange(size)[max(-before, 0) : size - max(-after, 0)]
     padded = np.pad(indices, (max(before, 0), max(after, 0)), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]  # its stubs want a literal mode
     return [int(i) for i in padded]

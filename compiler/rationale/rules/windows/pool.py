@@ -13,7 +13,7 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.graph.variants import Site, Task
 from rationale.rules.linear.conv import explicit_pads
-from rationale.rules.linear.conv_adjoint import Geometry, adjoint, repeated
+from rationale.rules.linear.conv_adjoint import Geometry, adjoint, repeat_blocks
 from rationale.rules.rule import Evaluation, Kind, Selection, Trait, rule
 
 
@@ -72,7 +72,7 @@ send_back = Task("values to a pool's winners")
 
 
 @send_back.variant("scattered", cost=lambda _: 3.0)
-def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
+def scatter_planes(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
     """Scatter each plane separately; values of overlapping windows are added."""
     channels, *size = g.shape
     zeros = op.row_constant(np.zeros((1, channels, math.prod(size)), v.dtype.numpy()))
@@ -87,7 +87,7 @@ def _unpool_cost(site: Site) -> float:
 
 
 @send_back.variant("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
-def unpooled(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
+def unpool(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
     """Scatter by a MaxUnpool, which counts indices through all planes of all rows."""
     channels, *size = g.shape
     plane = math.prod(size)
@@ -133,10 +133,9 @@ def average_pool(
         weight = 1 / np.maximum(_counts(attributes, size, y.shape[2:]), 1)
         kernel = np.ones((channels, 1, *kernel_shape), dtype)
         spread = op.Mul(m, op.constant(weight.astype(dtype)))
-        if list(kernel_shape) == strides and size == tuple(
-            k * o for k, o in zip(strides, m.shape[2:], strict=True)
-        ):
-            return repeated(op, spread, strides)
+        covered = tuple(k * o for k, o in zip(strides, m.shape[2:], strict=True))
+        if list(kernel_shape) == strides and covered == size and not any(pads):
+            return repeat_blocks(op, spread, strides)
         geometry = Geometry(
             size=tuple(size),
             out=m.shape[2:],
@@ -188,7 +187,7 @@ def max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Compute y = x at the indices of MaxPool's winners, counted through the whole row, among zeros."""
+    """Compute y = zeros with x at the indices of MaxPool's winners, which count through the whole row."""
     n = len(kernel_shape)
     strides, pads = list(strides or [1] * n), list(pads or [0] * 2 * n)
     size = [

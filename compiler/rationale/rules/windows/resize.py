@@ -63,7 +63,7 @@ def resize(
     resampling = _resampling(x, roi, scales, sizes, resized_axes, "keep_aspect_ratio_policy" in attributes)
     if not resampling.aspect:
         resampling = _changing(x, resampling, coordinate_transformation_mode)
-    y = _resampled(op, x, resampling, attributes) if resampling.axes else op.Identity(x)
+    y = _resample(op, x, resampling, attributes) if resampling.axes else op.Identity(x)
 
     def resize_pullback(m: Tensor) -> Tensor:
         for i, axis in enumerate(resampling.axes):
@@ -106,7 +106,7 @@ def _changing(x: Tensor, resampling: Resampling, mode: str) -> Resampling:
     return resampling.select([i for i, s in enumerate(unchanged) if not s or crops[i]])
 
 
-def _resampled(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
+def _resample(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
     """Resample by scales of every axis: ONNX Runtime moves a Transpose past a Resize as if it had no `axes`.
 
     If no scales are equivalent to the sizes, resample by the matrices.
@@ -115,14 +115,14 @@ def _resampled(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[s
     if scales is not None:
         parts = dict(zip(resampling.axes, resampling.roi, strict=True))
         roi = tuple(parts.get(a, (0.0, 1.0)) for a in range(x.rank))
-        return _resized(op, x, Resampling(tuple(range(x.rank)), None, scales, roi, aspect=False), attributes)
+        return _resize(op, x, Resampling(tuple(range(x.rank)), None, scales, roi, aspect=False), attributes)
     y = x
     for i, axis in enumerate(resampling.axes):
         y = _along(op, y, axis, op.Transpose(_matrix(op, x, resampling, i, attributes), perm=[1, 0]))
     if attributes["coordinate_transformation_mode"] != CROP:
         return y
     zeros = op.constant(np.zeros(x.shape, x.dtype.numpy()))  # values outside of the crop are constant
-    return op.Add(y, _resized(op, zeros, resampling, attributes))
+    return op.Add(y, _resize(op, zeros, resampling, attributes))
 
 
 def _scales(x: Tensor, resampling: Resampling) -> tuple[float, ...] | None:
@@ -145,7 +145,7 @@ def _scales(x: Tensor, resampling: Resampling) -> tuple[float, ...] | None:
     return tuple(float(s) for s in scales)
 
 
-def _resized(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
+def _resize(op: Ops, x: Tensor, resampling: Resampling, attributes: Mapping[str, Any]) -> Tensor:
     cropped = attributes["coordinate_transformation_mode"] == CROP
     ends = [begin for begin, _ in resampling.roi] + [end for _, end in resampling.roi]
     roi = op.constant(np.asarray(ends, np.float32)) if cropped else None
@@ -162,7 +162,7 @@ def _matrix(op: Ops, x: Tensor, resampling: Resampling, i: int, attributes: Mapp
     eye = np.eye(n, dtype=x.dtype.numpy())
     if not resampling.aspect:
         basis = op.constant(eye.reshape(n, 1, n, 1))
-        resampled = _resized(
+        resampled = _resize(
             op, basis, replace(resampling.select([i]), axes=(2,)), {**attributes, "extrapolation_value": 0.0}
         )
         return op.reshape(resampled, (n, resampled.shape[2]))
@@ -172,7 +172,7 @@ def _matrix(op: Ops, x: Tensor, resampling: Resampling, i: int, attributes: Mapp
     shifted = Resampling(
         tuple(a + 1 for a in resampling.axes), resampling.sizes, None, resampling.roi, aspect=True
     )
-    resampled = _resized(op, basis, shifted, attributes)
+    resampled = _resize(op, basis, shifted, attributes)
     other_axes = [a + 1 for a in range(x.rank) if a != axis]
     count = len(other_axes)
     first = op.Slice(resampled, [0] * count, [1] * count, other_axes)  # equal all along the other axes

@@ -65,8 +65,10 @@ const of = (model, verb = "") => `v1/models/${encodeURIComponent(model)}${verb}`
 export const models = (options) => get("v1/models", options);
 
 /** What a form for the model needs to know: see the operation v1_features of /docs. */
-export const features = (model, explainer, options) =>
-  get(of(model, "/features") + (explainer ? `?explainer=${encodeURIComponent(explainer)}` : ""), options);
+export const features = (model, explainer, { language, ...options } = {}) => {
+  const asked = Object.entries({ explainer, language }).filter(([, value]) => value);
+  return get(of(model, "/features") + (asked.length ? `?${new URLSearchParams(asked)}` : ""), options);
+};
 
 /** v1's explanations of rows; `more` has explainer, reference_set, references. */
 export const explain = (model, rows, more = {}, options = {}) =>

@@ -45,7 +45,7 @@ async function open() {
       return;
     }
     const root = h("section", { class: `view ${now.view}`, "aria-label": view.title });
-    fill(main, anew(now, model), root);
+    fill(main, newView(now, model), root);
     await view.show(root, now, { models: known.models, model, signal, go: address.go, say, failed });
   } catch (error) {
     if (!signal.aborted) failed(error);
@@ -86,7 +86,7 @@ async function chosen(at, signal) {
 }
 
 /** A warning where the address was written for another explainer than answers now. */
-function anew(at, model) {
+function newView(at, model) {
   if (!at.digest || at.digest === model.digest) return null;
   return h(
     "p",
@@ -175,7 +175,7 @@ function damaged(at) {
     panel(
       "This address is damaged",
       "A part of it was lost or changed on its way, so what it showed is not known: nothing is shown, and nothing is decided. Ask for the address again, and copy it whole.",
-      h("p", {}, h("a", { href: `#${Object.hasOwn(VIEWS, at.view) ? at.view : FIRST}` }, "Begin anew, with a typical row")),
+      h("p", {}, h("a", { href: `#${Object.hasOwn(VIEWS, at.view) ? at.view : FIRST}` }, "Start again with a typical row")),
     ),
   );
 }

@@ -9,12 +9,12 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from rationale_service.decisions.audit.rows import GENESIS, Row, text_digest, unreadable
 from rationale_service.decisions.audit.store import AuditStore
 from rationale_service.decisions.audit.verify import ChainFault
+from rationale_service.decisions.trail import time_text
 from rationale_service.errors import StateUnavailableError
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class AdminAct:
     status: int
     request_id: str
     detail: Mapping[str, Any] = field(default_factory=dict)
-    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
+    time: str = field(default_factory=time_text)
 
 
 class ActLog:
@@ -105,7 +105,7 @@ def record(store: AuditStore, act: AdminAct) -> None:
     store.add_act(add_to_chain)
 
 
-def shown(row: Row) -> dict[str, Any]:
+def open_act(row: Row) -> dict[str, Any]:
     """Return an act with its detail. Raises StateUnavailableError if its row was altered."""
     try:
         if not unreadable(row):

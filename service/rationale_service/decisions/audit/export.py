@@ -1,21 +1,13 @@
 """Export of the trail as a table, for analysis of decisions."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rationale.artifact.folder import atomic_file
-from rationale.tables.workbooks import write_workbook
-from rationale.tables.written import (
-    WriteTable,
-    batched,
-    check_kind,
-    write_csv,
-    write_json_lines,
-    write_parquet,
-)
+from rationale.tables.files import check_format, write_rows
+from rationale.tables.written import RowForms, split_batches
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
@@ -49,7 +41,7 @@ def export(
             file.
         StateUnavailableError: if the trail cannot be read.
     """
-    check_kind(file, _WRITERS)
+    check_format(file, (".parquet", ".csv", ".jsonl", ".xlsx"))
     count = 0
 
     def count_rows() -> Rows:
@@ -59,31 +51,25 @@ def export(
             yield _row(decision)
 
     with atomic_file(file) as partial_file:
-        _WRITERS[file.suffix.lower()](partial_file, count_rows())
+        write_rows(partial_file, _forms(count_rows()))
     return count
 
 
-def _write_cells(path: Path, rows: Rows, write: WriteTable = write_csv) -> None:
-    texts = ({**_with_json(row), "codes": "; ".join(row["codes"])} for row in rows)
-    write(path, _COLUMNS, ([row[name] for name in _COLUMNS] for row in texts))
+def _forms(rows: Rows) -> RowForms:
+    def cells() -> tuple[tuple[str, ...], Iterator[list[Any]]]:
+        texts = ({**_with_json(row), "codes": "; ".join(row["codes"])} for row in rows)
+        return _COLUMNS, ([row[name] for name in _COLUMNS] for row in texts)
 
+    def arrow() -> tuple[Any, Iterator[Any]]:
+        import pyarrow as pa
 
-def _write_parquet(path: Path, rows: Rows) -> None:
-    import pyarrow as pa
+        kinds = dict.fromkeys(_COLUMNS, pa.string())
+        kinds |= {"latency_ms": pa.float64(), "score": pa.float64(), "codes": pa.list_(pa.string())}
+        schema = pa.schema(kinds)
+        groups = (list(map(_with_json, group)) for group in split_batches(rows, _AT_ONCE))
+        return schema, (pa.Table.from_pylist(group, schema) for group in groups)
 
-    kinds = dict.fromkeys(_COLUMNS, pa.string())
-    kinds |= {"latency_ms": pa.float64(), "score": pa.float64(), "codes": pa.list_(pa.string())}
-    schema = pa.schema(kinds)
-    groups = (list(map(_with_json, group)) for group in batched(rows, _AT_ONCE))
-    write_parquet(path, (pa.Table.from_pylist(group, schema) for group in groups), schema)
-
-
-_WRITERS: dict[str, Callable[[Path, Rows], Any]] = {
-    ".parquet": _write_parquet,
-    ".csv": _write_cells,
-    ".jsonl": write_json_lines,
-    ".xlsx": partial(_write_cells, write=write_workbook),
-}
+    return RowForms(cells, lambda: rows, arrow)
 
 
 def _with_json(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.rows import GENESIS, unreadable
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
 from rationale_service.decisions.audit.store import AuditStore, ChainEnds
+from rationale_service.decisions.trail import time_text
 from rationale_service.errors import StateUnavailableError
 
 
@@ -55,7 +55,7 @@ def _head(ends: ChainEnds) -> SignedHead:
 def signed(signed_heads: Sequence[SignedHead], key: PrivateKey) -> str:
     """Return JSON with the heads and their signature."""
     document: dict[str, Any] = {
-        "made": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "made": time_text(),
         "heads": [{**asdict(head), "erased": [*head.erased]} for head in signed_heads],
         "public_key": key.public_pem,
     }
@@ -74,7 +74,7 @@ def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
         return TypeAdapter(list[SignedHead]).validate_python(document["heads"])
     except ValidationError as error:
         raise InvalidOptionError(
-            f"{file} holds no signed heads of this version: write them anew by `rationale audit heads`"
+            f"{file} holds no signed heads of this version: write them again by `rationale audit heads`"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidOptionError(f"{file} holds no signed heads: {error}") from error

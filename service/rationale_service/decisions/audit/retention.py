@@ -8,6 +8,7 @@ from rationale_service.decisions.audit.ledger import row_of
 from rationale_service.decisions.audit.rows import Row, text_digest
 from rationale_service.decisions.audit.signatures import PrivateKey
 from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.decisions.trail import time_text
 from rationale_service.errors import ConflictError
 
 
@@ -17,7 +18,7 @@ def months_ago(months: int, now: datetime | None = None) -> str:
     years, month = divmod(now.month - 1 - months, 12)
     year = max(now.year + years, datetime.min.year)
     day = min(now.day, calendar.monthrange(year, month + 1)[1])
-    return now.replace(year=year, month=month + 1, day=day).isoformat(timespec="microseconds")
+    return time_text(now.replace(year=year, month=month + 1, day=day))
 
 
 def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
@@ -56,7 +57,7 @@ def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
 
 
 def _erase_one(store: AuditStore, row: Row, key: PrivateKey) -> bool:
-    time = datetime.now(UTC).isoformat(timespec="microseconds")
+    time = time_text()
     return store.erase(row["id"], time, key.sign(erasure_of(row, time)))
 
 

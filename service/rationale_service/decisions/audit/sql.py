@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
 from rationale_service.decisions.audit.store import Chain, ChainEnds, DecisionQuery, DuplicateError
 from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
+from rationale_service.decisions.trail import time_text
 from rationale_service.errors import StateUnavailableError
 from rationale_service.state.database import SCAN_S, Database, Schema
 
@@ -73,13 +73,13 @@ class SqlStore(Database):
     def in_order(
         self, since: str | None, until: str | None, model: str | None, application: str | None = None
     ) -> Iterator[Row]:
-        chosen = _chosen(DecisionQuery(application, None if model is None else [model], since, until))
+        chosen = _conditions(DecisionQuery(application, None if model is None else [model], since, until))
         query = _rows().where(*chosen).order_by(*_PLACE)
         with self.reading(SCAN_S) as connection:
             yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
 
     def latest(self, query: DecisionQuery) -> list[Row]:
-        newest = _rows().where(*_chosen(query)).order_by(*(column.desc() for column in _PLACE))
+        newest = _rows().where(*_conditions(query)).order_by(*(column.desc() for column in _PLACE))
         with self.reading() as connection:
             return list(_read(connection, newest.limit(query.most)))
 
@@ -212,7 +212,7 @@ _IS_OPEN = decisions.c.review_by.is_not(None) & ~exists().where(
 )
 
 
-def _chosen(query: DecisionQuery) -> Iterator[ColumnElement[bool]]:
+def _conditions(query: DecisionQuery) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions of a query."""
     table = decisions.c
     if query.application is not None:
@@ -253,7 +253,7 @@ def _prune(connection: Connection, chain: str, first: int, before: str) -> int:
     end_of_gone = select(decisions).where(gone).order_by(table.sequence.desc()).limit(1)
     connection.execute(delete(checkpoints).where(checkpoints.c.chain == chain))
     (row,) = _read(connection, end_of_gone)
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    now = time_text()
     connection.execute(insert(checkpoints).values(**checkpoint_of(row), pruned=now))
     for by_id in (input_keys, erasures):
         connection.execute(delete(by_id).where(by_id.c.id.in_(select(table.id).where(gone))))

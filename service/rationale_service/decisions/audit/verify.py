@@ -152,7 +152,7 @@ def _end_faults(head: SignedHead, last: ChainHead, hash_now: str) -> Iterator[Ch
         text = f"is gone, and all up to row {head.sequence}, of which there is a signed head"
         yield ChainFault(head.chain, last.sequence + 1, text)
     elif hash_now not in ("", head.hash):
-        text = "is not the row of the signed head: the chain was written anew"
+        text = "is not the row of the signed head: the chain was rewritten"
         yield ChainFault(head.chain, head.sequence, text)
 
 

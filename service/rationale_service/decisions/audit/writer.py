@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale_service.decisions.audit.acts import ActLog
-from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
+from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision, time_text
 from rationale_service.errors import QueueFullError, ServiceError, StateUnavailableError
 from rationale_service.observability.metrics import AuditMetrics, Metrics
 from rationale_service.settings import OFF, Settings
@@ -278,7 +277,7 @@ class DatabaseTrail:
 
     def _count_waiting(self) -> None:
         """Count the decisions that wait for a review, beside the thread that writes."""
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        now = time_text()
         try:
             waiting = self._get_ledger().store.waiting(now)
         except Exception as error:  # the next count may succeed; the writer reports outages

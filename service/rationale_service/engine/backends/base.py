@@ -84,7 +84,7 @@ class Backend(Protocol):
         """Finish accepted requests, then free everything."""
 
 
-def gated(inputs: Tensors, gate: bool) -> Tensors:
+def add_gate(inputs: Tensors, gate: bool) -> Tensors:
     """Return the feeds of a one-shot entry's graph: `inputs`, and the gate that asks for explanations."""
     rows = len(next(iter(inputs.values())))
     return inputs | {EXPLAIN: np.full((rows, 1), gate)}

@@ -108,7 +108,7 @@ def _preload() -> None:
 
 def _absence(missing: list[int], gpus: int) -> str:
     if CUDA_PROVIDER not in ort.get_available_providers():
-        return "a GPU is asked for, and this onnxruntime has no CUDA: install onnxruntime-gpu in its place"
+        return "it needs a GPU, and this onnxruntime has no CUDA: install onnxruntime-gpu instead"
     if not gpus:
-        return "a GPU is asked for, and CUDA's driver shows none"
-    return f"GPU {', '.join(map(str, missing))} is asked for, and CUDA's driver shows {gpus}, counted from 0"
+        return "it needs a GPU, and CUDA's driver shows none"
+    return f"it needs GPU {', '.join(map(str, missing))}: CUDA's driver shows {gpus}, counted from 0"

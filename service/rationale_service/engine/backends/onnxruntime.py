@@ -19,7 +19,7 @@ from rationale.graph.runtime.kernels import installed_kernels, kernels_version, 
 from rationale.schema.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, processor
 from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
-from rationale_service.engine.backends.base import gated, run_failure
+from rationale_service.engine.backends.base import add_gate, run_failure
 from rationale_service.engine.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from rationale_service.engine.backends.proof import ProbeCheck, proof_of
 from rationale_service.engine.scheduling.batch import Joined, LatencyModel, check_rows
@@ -400,7 +400,7 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         InvalidInputError: if the model cannot compute these values, or a string is not UTF-8.
         ModelFailedError: if the run fails for another reason; the log has the cause.
     """
-    fed = inputs if entry.gate is None else gated(inputs, entry.gate)
+    fed = inputs if entry.gate is None else add_gate(inputs, entry.gate)
     feeds = {name: _to_ort(name, _reshape(array, entry.reshapes.get(name))) for name, array in fed.items()}
     try:
         arrays = _run_session(entry, session, feeds, outputs)

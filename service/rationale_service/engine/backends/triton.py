@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from rationale.errors import RepositoryError
 from rationale.schema.locales import locale_advice
-from rationale_service.engine.backends.base import gated
+from rationale_service.engine.backends.base import add_gate
 from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (
     NO_ANSWER,
@@ -25,7 +25,7 @@ from rationale_service.engine.backends.triton_client import (
     refusal,
 )
 from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError, ServiceError
-from rationale_service.observability.context import forwarded, note_run
+from rationale_service.observability.context import headers_to_forward, note_run
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
 from rationale_service.security.tls import ClientTls
@@ -242,7 +242,7 @@ class TritonBackend:
 
     @staticmethod
     def _graph_inputs(entry: Entry, inputs: Tensors) -> Tensors:
-        return inputs if entry.gate is None else gated(inputs, entry.gate)
+        return inputs if entry.gate is None else add_gate(inputs, entry.gate)
 
     async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:
         """Send a request; the time until the deadline limits the call and its wait in Triton's queue."""
@@ -255,7 +255,7 @@ class TritonBackend:
             [InferRequestedOutput(name) for name in outputs],
             timeout=max(int(left_s * 1e6), 1) if bounded else None,
             client_timeout=left_s if bounded else None,
-            headers=forwarded(),
+            headers=headers_to_forward(),
         )
         return output_arrays(entry, result, outputs)
 

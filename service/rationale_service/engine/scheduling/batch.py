@@ -156,10 +156,10 @@ class Batch:
             self.late.append(item)
 
     def _join_members(self) -> Joined | None:
-        return joined(self.members) if self.members else None
+        return join_requests(self.members) if self.members else None
 
 
-def joined(items: Sequence[PendingRequest]) -> Joined:
+def join_requests(items: Sequence[PendingRequest]) -> Joined:
     """Join requests into one run: their rows one after the other, and every output that any of them wants."""
     if len(items) == 1:
         return items[0].inputs, items[0].outputs
@@ -167,7 +167,7 @@ def joined(items: Sequence[PendingRequest]) -> Joined:
     return inputs, list(dict.fromkeys(name for item in items for name in item.outputs))
 
 
-def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
+def split_answer(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
     """Split a joined answer: each request gets its own rows and outputs."""
     if len(items) == 1:
         return [answer]

@@ -20,8 +20,8 @@ from rationale_service.engine.scheduling.batch import (
     PendingRequest,
     WaitingRequests,
     check_rows,
-    joined,
-    parted,
+    join_requests,
+    split_answer,
 )
 from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError
 from rationale_service.observability.context import note_run
@@ -314,7 +314,7 @@ class BatchQueue:
         for item in items:
             if len(items) > 1 and not item.future.done():
                 try:
-                    answer = await self._run(item.rows, partial(joined, [item]))
+                    answer = await self._run(item.rows, partial(join_requests, [item]))
                     _settle([item], self._split_answer([item], answer))
                 except Exception as own:  # see `_answer`
                     error = own
@@ -331,7 +331,7 @@ class BatchQueue:
         if answer is None:
             return []
         check_rows(self._entry, answer, sum(item.rows for item in items))
-        return parted(items, answer)
+        return split_answer(items, answer)
 
     def _refuse_late(self, item: PendingRequest) -> None:
         """Refuse a request that has left the line."""

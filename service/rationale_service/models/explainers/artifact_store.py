@@ -17,10 +17,10 @@ from typing import Any
 
 from rationale_service.errors import StateUnavailableError
 from rationale_service.models.explainers.records import Artifact, lease_of
-from rationale_service.models.explainers.worker import synced
+from rationale_service.models.explainers.worker import sync_folder
 from rationale_service.repository.entry import Entry, read_entry
 from rationale_service.state.blobs import Blobs
-from rationale_service.state.files import reported, sync
+from rationale_service.state.files import convert_os_errors, sync
 from rationale_service.state.state import State
 
 _ON_THE_WAY = ".publishing-"  # prefix of hidden folders in the repository
@@ -61,7 +61,7 @@ class ArtifactStore:
         if self.blobs is None:
             return ""
         file = folder.parent / f"{folder.name}.tar"
-        with reported("the entry"), tarfile.open(file, "w") as archive:
+        with convert_os_errors("the entry"), tarfile.open(file, "w") as archive:
             archive.add(folder, folder.name)
         digest_of_file = _sha256(file)
         self.blobs.put(_blob(digest), file)
@@ -75,12 +75,12 @@ class ArtifactStore:
             StateUnavailableError: if it cannot be written; nothing has changed then.
         """
         aside = self.repository / f"{_ON_THE_WAY}{folder.name}"
-        with reported("the entry"):
+        with convert_os_errors("the entry"):
             self.repository.mkdir(parents=True, exist_ok=True)
             _delete(aside)
             try:
                 shutil.move(folder, aside)
-                synced(aside)
+                sync_folder(aside)
                 aside.rename(self.repository / folder.name)
             finally:
                 self.discard(aside)
@@ -104,7 +104,7 @@ class ArtifactStore:
                     f"the artifact of {artifact.entry} is not the file that was recorded: delete the "
                     "explainer and PUT it again"
                 )
-            with reported("the entry"):
+            with convert_os_errors("the entry"):
                 _unpack(file, folder)
             self.publish(folder / artifact.entry)
         finally:
@@ -130,7 +130,7 @@ class ArtifactStore:
     def remove_here(self, entry: str) -> None:
         """Delete an entry of the repository; rename it first, so that no reader sees a part of it."""
         folder, aside = self.repository / entry, self.repository / f"{_ON_THE_WAY}gone-{entry}"
-        with reported("the entry"):
+        with convert_os_errors("the entry"):
             _delete(aside)
             try:
                 folder.rename(aside)
@@ -145,7 +145,7 @@ class ArtifactStore:
         busy = {
             f"{_ON_THE_WAY}{artifact.entry}" for artifact in artifacts if lease_of(artifact.digest) in leases
         }
-        with reported("the entry"):
+        with convert_os_errors("the entry"):
             for path in self.repository.glob(f"{_ON_THE_WAY}*"):
                 if path.name not in busy:
                     _delete(path)
@@ -161,7 +161,7 @@ class ArtifactStore:
         """Delete copies of entries that others removed while this machine did not follow."""
         if self.repository != copies_in(self.state) or not self.repository.is_dir():
             return
-        with reported("the entry"):
+        with convert_os_errors("the entry"):
             for path in self.repository.iterdir():
                 if path.name not in names and path.stat().st_mtime < time.time() - _YOUNG_S:
                     _delete(path)

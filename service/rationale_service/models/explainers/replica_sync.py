@@ -233,7 +233,7 @@ class ReplicaSync:
             try:
                 entry = await asyncio.to_thread(self._artifacts.read, artifact)
             except RationaleError as error:
-                log.error("explainer %s is not taken up: %s", artifact.entry, error)
+                log.error("explainer %s cannot be served: %s", artifact.entry, error)
                 continue
             self._store.entries[artifact.digest] = entry
             self._plane.model_cache.admit(entry)

@@ -205,10 +205,10 @@ class Explainers:
                 # Recent use keeps it from being deleted as surplus.
                 self.store.records[serving.key] = replace(serving, updated_s=time.time())
                 return self.store.entries[digest]
-        record = self.store.records.get(_hidden(model, digest))
+        record = self.store.records.get(_hidden_key(model, digest))
         if record is None or (retry and record.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
-                await self._ask(*_hidden(model, digest), spec, references)
+                await self._ask(*_hidden_key(model, digest), spec, references)
         return None
 
     async def wait_for_entry(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
@@ -223,7 +223,7 @@ class Explainers:
         entry = await self.ensure(model, spec, references)
         if entry is not None:
             return entry
-        key = _hidden(model, await self.store.digest(model, spec, references))
+        key = _hidden_key(model, await self.store.digest(model, spec, references))
         while (record := self.store.records.get(key)) is not None and not record.settled:
             if self._tasks.stopping:
                 break
@@ -613,6 +613,6 @@ class Explainers:
                 self._progress[record.key] = progress
 
 
-def _hidden(model: str, digest: str) -> Key:
+def _hidden_key(model: str, digest: str) -> Key:
     """Return the key of a hidden explainer, made for requests."""
     return model, f"{HIDDEN}{digest[:16]}"

@@ -79,10 +79,10 @@ def run(order: CompileOrder, channel: TextIO) -> int:
     compiled = compile_files(request, Path(order.model), references, progress, parity)
     progress("writing", 0, 1)
     compiled.write_explainer(Path(order.entry), order.name)
-    return synced(Path(order.entry))
+    return sync_folder(Path(order.entry))
 
 
-def synced(folder: Path) -> int:
+def sync_folder(folder: Path) -> int:
     """Flush every file and folder below to the disk; return the sum of the files' sizes."""
     size = 0
     for path in (*folder.rglob("*"), folder):

@@ -20,7 +20,7 @@ from rationale.tables.archives import write_npz
 from rationale_service.errors import StateUnavailableError, UnknownResourceError
 from rationale_service.models.references.formats import ReferenceRows, to_file
 from rationale_service.state.blobs import Blobs
-from rationale_service.state.files import reported, sync
+from rationale_service.state.files import convert_os_errors, sync
 from rationale_service.state.state import State
 from rationale_service.tensors import datatype_of
 
@@ -184,7 +184,7 @@ class ReferenceSets:
     def _delete_files(self, before_s: float) -> None:
         """Delete this machine's files of contents without a name, if they are old enough."""
         digests = {item.digest for item in self.all()} | self._coming
-        with reported("the reference set"):
+        with convert_os_errors("the reference set"):
             for path in self._state.references.iterdir():
                 if path.stem not in digests and path.stat().st_mtime < before_s:
                     path.unlink(missing_ok=True)
@@ -215,7 +215,7 @@ class ReferenceSets:
         """Write and flush the content's file, all of it or nothing; return its size in bytes."""
         self._state.open()
         target = self._file(digest)
-        with reported("the reference set"):
+        with convert_os_errors("the reference set"):
             if not target.is_file():
                 handle, name = tempfile.mkstemp(dir=self._state.staging)
                 try:
@@ -236,7 +236,7 @@ class ReferenceSets:
         if not self.named(digest):
             if self._blobs is not None:
                 self._blobs.remove(_blob(digest))
-            with reported("the reference set"):
+            with convert_os_errors("the reference set"):
                 self._file(digest).unlink(missing_ok=True)
                 sync(self._state.references)
 

@@ -17,7 +17,7 @@ from rationale_service.process.listening import CannotListenError, address_of
 from rationale_service.protocols.gateway import Gateway
 from rationale_service.protocols.grpc import health, servicer
 from rationale_service.protocols.grpc.interceptor import Interceptor
-from rationale_service.security.keys import ANY_KEY, Scopes, UndeclaredScopesError, declared, needs
+from rationale_service.security.keys import ANY_KEY, Scopes, UndeclaredScopesError, declared_scopes, needs
 from rationale_service.security.tls import ServerTls
 
 MAX_CALLS = 1024  # at one time, streams among them
@@ -146,7 +146,7 @@ def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) ->
     scopes_by_path: dict[str, Scopes] = {}
     for name in methods:
         if name in vars(type(servicer)):  # other methods are stubs of the package
-            scopes = declared(getattr(servicer, name), f"the gRPC method /{service}/{name}")
+            scopes = declared_scopes(getattr(servicer, name), f"the gRPC method /{service}/{name}")
             if not isinstance(scopes, frozenset):
                 raise UndeclaredScopesError(
                     f"the gRPC method /{service}/{name} declares scopes by its model, which only its message "

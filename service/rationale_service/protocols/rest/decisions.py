@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from starlette.responses import Response
 
 from rationale.schema.profile import DecisionProfile
-from rationale_service.decisions.archive import noticed
+from rationale_service.decisions.archive import write_notice
 from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.cases import history
 from rationale_service.decisions.trail import Case, RecordedDecision, name_fault, text_fault
@@ -323,7 +323,7 @@ async def decision_notice(
     body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
     record = await _read(request, decision, body.instance)
-    notice = noticed(
+    notice = write_notice(
         record,
         await gateway_of(request).archive.case(record.id),
         await _profile(request, record),

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rationale_service.engine.checks import Faults, from_validation, listed
+from rationale.errors import quoted
+from rationale_service.engine.checks import Faults, from_validation
 from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.engine.request import InferenceAnswer, InferenceRequest
 from rationale_service.errors import (
@@ -150,7 +151,7 @@ def _model(body: bytearray, model: type[Model], kind: type[ServiceError], exampl
     fields = model.model_fields
     unknown = [name for name in message if name not in fields]
     if len(unknown) > MOST_UNKNOWN:  # pydantic would write a text for each
-        raise kind(f"the body has the unknown members {listed(unknown)}; it takes {', '.join(fields)}")
+        raise kind(f"the body has the unknown members {quoted(unknown)}; it takes {', '.join(fields)}")
     try:
         return model.model_validate(message)
     except ValidationError as error:

@@ -46,8 +46,8 @@ class ExplainerStatus(BaseModel):
     progress: CompileProgress | None = None
     error: str | None = Field(None, description="why it failed; what serves went on serving")
     default: bool = Field(description="whether it answers requests that name no explainer")
-    asked: dict[str, Any] = Field(description="what was asked for last, defaults left out")
-    digest: str = Field(description="of what was asked for last")
+    asked: dict[str, Any] = Field(description="the latest specification, without defaults")
+    digest: str = Field(description="digest of the latest specification")
     serving: Serving | None = None
     timings_s: dict[str, float] = Field(description="seconds spent in each state")
     updated: datetime
@@ -83,7 +83,7 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
 
 @router.put(
     "/{name}",
-    summary="Make an explainer, or make it anew",
+    summary="Create or replace an explainer",
     description="Answers at once; the compile runs in a process of its own. `Location` says where to look "
     "how it goes. Until the new one is compiled, checked, loaded and warmed, the old one answers, and a "
     "failure changes nothing. What an explainer answers by already is not compiled again.",

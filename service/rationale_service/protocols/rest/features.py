@@ -7,12 +7,13 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from rationale.decisions.rows import profile_of, score_index
+from rationale.errors import InvalidOptionError
 from rationale.schema.form import FormField, instance_names, knock_out_fields, model_fields
 from rationale.schema.manifest import Manifest, Spread
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
-from rationale_service.errors import NotExplainableError
+from rationale_service.errors import InvalidInputError, NotExplainableError
 from rationale_service.models.references.resolver import takes_own_references
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.endpoint import gateway_of
@@ -24,6 +25,15 @@ from rationale_service.security.keys import EXPLAIN, needs
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 Explainer = Annotated[
     str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
+]
+
+Language = Annotated[
+    str | None,
+    Query(
+        description="of the texts of titles, units and values: one of the decision profile's; by default its "
+        "first",
+        max_length=80,
+    ),
 ]
 
 
@@ -72,6 +82,7 @@ class Threshold(BaseModel):
     decision_only_features: list[FormField] = Field(
         description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
     )
+    languages: list[str] = Field(description="of the decision profile's texts")
     comparisons: list[str] = Field(
         description="other references by which `:decide` can tell which reasons stay (`stability`)"
     )
@@ -124,7 +135,7 @@ class ModelFeatures(BaseModel):
     "/{model}/features",
     summary="A model's features, with what a form for them needs to know",
     description="Names, units, ranges and categories: as the decision profile has them, and as the "
-    "references are spread, feature by feature; no row of them is told. Needs the scope `explain`, for the "
+    "references are spread, feature by feature; it shows no row of them. Needs the scope `explain`, for the "
     "spreads are of people's data.",
     operation_id="v1_features",
     response_model=ModelFeatures,
@@ -132,7 +143,9 @@ class ModelFeatures(BaseModel):
     responses=problem_responses(404, 422, 503),
 )
 @needs(EXPLAIN)
-async def features(request: Request, model: str, explainer: Explainer = None) -> ModelFeatures:
+async def features(
+    request: Request, model: str, explainer: Explainer = None, language: Language = None
+) -> ModelFeatures:
     gateway = gateway_of(request)
     plane = gateway.plane
     await plane.loaded(plane.deadline())
@@ -145,6 +158,8 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         context.caller.require_model(manifest.model)
     decider = _decider(registry, manifest)
     profile = None if decider is None else profile_of(decider[1]).profile
+    if language is not None:
+        profile = _in_language(profile, language)
     compiled = registry.compiled(manifest.model)
     spreads = _spreads(manifest) or _spreads(None if compiled is None else compiled.manifest)
     fields = model_fields(manifest, instance_names(manifest), profile, spreads)
@@ -174,7 +189,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         other_outputs=_other_outputs(manifest) or None,
         references=_references(manifest),
         request_references=gateway.settings.open_references if takes_own_references(manifest) else 0,
-        decision=None if decider is None else _threshold(*decider, manifest),
+        decision=None if decider is None or profile is None else _threshold(*decider, manifest, profile),
         warnings=list(manifest.warnings),
     )
 
@@ -244,10 +259,23 @@ def _references(manifest: Manifest) -> ReferencesItem | None:
     return ReferencesItem(rows=references.given, digest=manifest.digests.references, base_value=base)
 
 
-def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Threshold:
-    """Return the threshold of an entry's profile, with the margin output of the `answering` entry."""
+def _in_language(profile: DecisionProfile | None, language: str) -> DecisionProfile:
+    """Return a profile with its texts in a language. Raises InvalidInputError if it has none in it."""
+    if profile is None:
+        raise InvalidInputError(f"language '{language}': the model has no decision profile: leave it out")
+    try:
+        return profile.in_language(language)
+    except InvalidOptionError as error:
+        raise InvalidInputError(str(error)) from error
+
+
+def _threshold(entry: Entry, manifest: Manifest, answering: Manifest, profile: DecisionProfile) -> Threshold:
+    """Return the threshold of an entry's profile, with the margin output of the `answering` entry.
+
+    Args:
+        profile: the entry's, in the language of the texts.
+    """
     decided, form = profile_of(manifest), form_of(entry, manifest)
-    profile = decided.profile
     shapes = {spec.name: spec.shape for spec in manifest.outputs}
     return Threshold(
         output=profile.tensor,
@@ -258,5 +286,6 @@ def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Thresho
         space=profile.space,
         margin=None if answering.decision is None else answering.decision.margin,
         decision_only_features=knock_out_fields(profile, form.allowed_keys),
+        languages=list(decided.profile.languages),
         comparisons=[comparison.name for comparison in decided.comparisons],
     )

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from rationale_service.engine.checks import listed
+from rationale.errors import quoted
 from rationale_service.engine.index import index_of
 from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.errors import MalformedError, NotOfferedError
@@ -126,7 +126,7 @@ async def _check_parameters(request: Request) -> None:
     names = [name for name, value in parameters.items() if value is not False]
     if names:
         raise NotOfferedError(
-            f"the parameter {listed(names)} is not offered: write the entry's files, then load it"
+            f"the parameter {quoted(names)} is not offered: write the entry's files, then load it"
         )
 
 

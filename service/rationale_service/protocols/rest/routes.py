@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match, Mount, Route, request_response
 
-from rationale_service.security.keys import ANY_KEY, Needs, Scopes, UndeclaredScopesError, declared
+from rationale_service.security.keys import ANY_KEY, Needs, Scopes, UndeclaredScopesError, declared_scopes
 
 
 class DirectRoute(APIRoute):
@@ -52,14 +52,14 @@ def needs_of(route: BaseRoute) -> Needs:
     match route:
         case Route():
             name = f"the route {' '.join(sorted(route.methods or ()))} {route.path}"
-            needed = declared(route.endpoint, name)
+            needed = declared_scopes(route.endpoint, name)
             if not isinstance(needed, frozenset) and "model" not in route.param_convertors:
                 raise UndeclaredScopesError(
                     f"{name} declares scopes by its model: name it {{model}} in the path"
                 )
             return needed
         case Mount():
-            return declared(route.app, f"the app that is mounted at {route.path}")
+            return declared_scopes(route.app, f"the app that is mounted at {route.path}")
     raise UndeclaredScopesError(
         f"{route!r} is neither a route of HTTP nor a mounted app: nothing would ask its callers for a key. "
         "Add a router's routes themselves (app.routes.extend(router.routes)); WebSockets are not offered"

@@ -174,7 +174,7 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    instance: str = Field(description="the path that was asked for")
+    instance: str = Field(description="the path of the request")
     error: str
 
 
@@ -302,7 +302,7 @@ class Reason(BaseModel):
     )
     survival: dict[str, bool | float] | None = Field(
         None,
-        description="where stability was asked for: whether the code is a principal reason by each other "
+        description="if the request asks for stability: whether the code is a principal reason by each other "
         "baseline, by its name, and in which share of `draws`",
     )
 
@@ -382,7 +382,7 @@ class Decision(BaseModel):
         None, description="by how much it differs from the decision that it reviews"
     )
     recourse: Recourse | None = Field(
-        None, description="where it was asked for; null in the trail if the inputs are not kept"
+        None, description="if the request asks for it; null in the trail if the inputs are not kept"
     )
     drift: float | None = _DRIFT
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,13 @@ from sqlalchemy import func, select, text
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.rows import InputCodec, WrongInstanceError
+from rationale_service.decisions.audit.rows import InputCodec, Row, WrongInstanceError
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.tables import decisions
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.errors import ConflictError, StateUnavailableError, UnknownResourceError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
+from tests.service.decisions.audit.memory import MemoryStore
 from tests.service.decisions.audit.test_verify import execute
 
 
@@ -320,3 +322,31 @@ def test_keys_that_are_none(tmp_path: Path) -> None:
         InputCodec("hashed", tmp_path / "missing")
     with pytest.raises(InvalidOptionError, match="need a key"):
         InputCodec("hashed")
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "not written"])
+def test_after_a_transaction_of_unknown_result_a_new_chain_begins(is_written: bool) -> None:
+    """Its rows may be there: one more in their places would look like tampering."""
+
+    class Cut(MemoryStore):
+        is_cut = False
+
+        def append(self, rows: Sequence[Row], keys: Mapping[str, str]) -> None:
+            if is_written or not self.is_cut:
+                super().append(rows, keys)
+            if self.is_cut:
+                raise StateUnavailableError("the connection is gone")
+
+    store = Cut()
+    ledger = Ledger(store, InputCodec())
+    ledger.append([[decision(1)]])
+    store.is_cut = True
+    with pytest.raises(StateUnavailableError):
+        ledger.append([[decision(2)]])
+    store.is_cut = False
+    ledger.append([[decision(3)], [decision(4)]])
+    chains = [(row["chain"], row["sequence"]) for row in store.in_order(None, None, None)]
+    assert len({chain for chain, _ in chains}) == 2
+    assert len(set(chains)) == len(chains) == 3 + is_written
+    assert [number for _, number in chains[-2:]] == [1, 2]
+    assert list(verify(store)) == [len(chains)]

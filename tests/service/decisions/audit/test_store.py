@@ -20,7 +20,7 @@ from rationale_service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.memory import MemoryStore
 from tests.service.decisions.audit.postgres import Postgres
-from tests.service.decisions.test_cases import case_of
+from tests.service.decisions.reviews.test_cases import case_of
 
 OLD, BEFORE = "2024-01-01T00:00:00.000000+00:00", "2024-06"
 Make = Callable[[pytest.FixtureRequest, Path], AuditStore]

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.audit.acts import AdminAct, record, shown, verify_acts
+from rationale_service.decisions.audit.acts import AdminAct, open_act, record, verify_acts
 from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import GENESIS
@@ -243,7 +243,7 @@ def test_an_act_that_cannot_be_read_is_named(tmp_path: Path, column: str, value:
         if not is_of_its_kind(column, value):
             assert f"cannot be read: {column} cannot have been written so" in "\n".join(map(str, actual))
             with pytest.raises(StateUnavailableError, match=r"altered, .*`rationale audit verify`"):
-                [shown(row) for row in database.acts()]
+                [open_act(row) for row in database.acts()]
             if column != "number" or value == "a number":  # else it is not the last
                 with pytest.raises(StateUnavailableError, match="was altered"):
                     record(database, act)

@@ -349,6 +349,24 @@ async def test_an_outage_is_told_once_a_minute(
     assert not any(record.exc_info for record in caplog.records)
 
 
+def test_outages_one_after_the_other_are_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that comes and goes would fill the log."""
+    outage = writer._Outage(Metrics().audit)
+    for _ in range(3):
+        outage.begin("down", 2)
+        outage.end()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    monkeypatch.setattr(writer, "_LOG_S", 0.0)  # a minute later
+    outage.begin("down", 1)
+    outage.end()
+    assert caplog.messages[2:] == [
+        "decisions are refused: down (5 refused since the line before)",
+        "the audit trail is back, and decisions are recorded again",
+    ]
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["probe", "append", "prune"])
 async def test_a_thread_that_hangs_is_told_by_another(

@@ -7,12 +7,12 @@ const MOST_DECIMALS = 9;
 const NEGLIGIBLE = 1e-6; // of the largest effect: what is less has no say in how many decimals all have
 
 /** 0.19694 → "0.1969", 24500 → "24,500", 1.2e-7 → "1.2e−7"; null → "–". The last two are toLocaleString's. */
-export function number(value, digits = DIGITS, useGrouping = "always", roundingMode = "halfExpand") {
+export function number(value, digits = DIGITS, useGrouping = "always", roundingMode = "halfExpand", locale = "en") {
   if (!isThere(value)) return "–";
   const size = Math.abs(value);
   if (size && (size < Math.max(1e-4, 10 ** -digits) || size >= LARGEST)) return exponent(value, Math.max(1, digits - 3));
   const places = size >= 1000 ? 2 : Math.max(0, digits - (size < 1 ? 0 : order(size)));
-  return grouped(value, { maximumFractionDigits: places, useGrouping, roundingMode });
+  return grouped(value, { maximumFractionDigits: places, useGrouping, roundingMode }, locale);
 }
 
 /** With its sign, which says that it is a difference. */
@@ -24,10 +24,10 @@ export const rest = (value) => (value ? exponent(value) : "0");
 export const percent = (share) => `${number(share * 100, 3)}%`;
 
 /** A value of a feature, of whatever kind: 1956 may be a year, and has no mark of thousands. */
-export function formatted(value, roundingMode) {
+export function formatted(value, roundingMode, locale) {
   if (value === undefined) return "not given";
   if (value === null || value === "") return "missing";
-  return typeof value === "number" ? number(value, 6, "min2", roundingMode) : String(value);
+  return typeof value === "number" ? number(value, 6, "min2", roundingMode, locale) : String(value);
 }
 
 /**
@@ -64,8 +64,8 @@ const isThere = (value) => value !== null && value !== undefined && !Number.isNa
 const exponent = (value, places = 1) => (Number.isFinite(value) ? value.toExponential(places).replaceAll("-", MINUS) : grouped(value, {}));
 
 /** With separators of thousands; what is rounded to nothing has no sign. */
-function grouped(value, places) {
-  return value.toLocaleString("en", { ...places, signDisplay: "negative" }).replace("-", MINUS);
+function grouped(value, places, locale = "en") {
+  return value.toLocaleString(locale, { ...places, signDisplay: "negative" }).replace("-", MINUS);
 }
 
 /** A share in a column of a table: one decimal, so that figures stand below each other. */

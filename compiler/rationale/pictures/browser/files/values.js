@@ -14,13 +14,13 @@ export function choicesOf({ choices }, present = null) {
   return choices ? [...new Set(present === null ? choices : [...choices, present])] : null;
 }
 
-/** A value as people call it. */
-export function labelOf({ value_labels: labels }, value) {
-  return labels && Object.hasOwn(labels, String(value)) ? labels[String(value)] : formatted(value);
+/** A value as people call it; `write` writes one without a label. */
+export function labelOf({ value_labels: labels }, value, write = formatted) {
+  return labels && Object.hasOwn(labels, String(value)) ? labels[String(value)] : write(value);
 }
 
 /** And with its unit. */
-export const shownOf = (field, value) => `${labelOf(field, value)}${field.unit && value !== null ? ` ${field.unit}` : ""}`;
+export const shownOf = (field, value, write = formatted) => `${labelOf(field, value, write)}${field.unit && value !== null ? ` ${field.unit}` : ""}`;
 
 /** The value that a text stands for; `unseen`: nobody sees how it was read. Throws an Error that names the feature. */
 export function parsed(field, text, unseen = false) {

@@ -7,7 +7,7 @@ import { Form } from "../form.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
-import { recoursePanel } from "../recourse.js";
+import { languageName, recoursePanel } from "../recourse.js";
 import * as reviews from "../reviews.js";
 import * as rows from "../rows.js";
 import { isShare } from "../score.js";
@@ -249,10 +249,14 @@ class View {
 
   /** What would have changed it. */
   changing(answer, row, isOther) {
-    const form = isOther ? { fields: [], groups: [] } : { fields: this.fields, groups: this.model.groups };
+    const formOf = (model) => ({ fields: rows.decisionFields(model), groups: model.groups });
+    const form = isOther ? { fields: [], groups: [] } : formOf(this.model);
+    const languages = isOther ? [] : this.model.decision.languages;
+    const formIn = async (language) => (language === languages[0] ? form : formOf(await api.features(this.model.model, this.model.explainer, { language, signal: this.signal })));
     const take = isOther || !row ? null : (changes) => this.put({ ...row, ...changes });
     const save = (text, name) => this.saved(text, `${name}-${answer.id ?? "what-if"}.txt`);
-    return recoursePanel(answer, row, form, { take, save, figure: (score) => this.figure(score) });
+    const refused = (error, place) => this.refused(error, place);
+    return recoursePanel(answer, row, form, { take, save, languages, formIn, refused, figure: (score) => this.figure(score) });
   }
 
   /** Put a row into the form. */
@@ -286,7 +290,7 @@ class View {
   }
 
   where(answer, record, isOther) {
-    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant is told it.");
+    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant sees it.");
     const facts = [
       ["Id", h("span", { class: "mono" }, answer.id)],
       ["Application", answer.application_id],
@@ -512,7 +516,7 @@ class View {
       "section",
       { class: "panel", "aria-label": "Notice" },
       h("h2", {}, "Notice"),
-      h("p", { class: "quiet" }, "What the applicant is told: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
+      h("p", { class: "quiet" }, "What the notice says: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
       isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
       h("label", { class: "entry" }, h("span", {}, "Template"), choice),
       chooser,
@@ -590,9 +594,6 @@ function group(name, called, more, inputs) {
   inputs.set(name, unset);
   return [h("label", { class: "entry" }, h("span", {}, called), choice), inner];
 }
-
-/** de → German. */
-const languageName = (code) => new Intl.DisplayNames("en", { type: "language" }).of(code);
 
 const linesOf = (area) => area.value.split("\n").map((line) => line.trim()).filter(Boolean);
 

@@ -1,0 +1,1 @@
+"""The delay of the console in a real Chromium."""

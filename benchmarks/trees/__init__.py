@@ -1,0 +1,1 @@
+"""Boosted trees beside other explainers of trees."""

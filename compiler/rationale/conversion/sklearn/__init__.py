@@ -1,0 +1,1 @@
+"""scikit-learn: its estimators and pipelines in operators that have rules."""
