@@ -1,11 +1,11 @@
-# The gateway, with the compiler in it. Models run on the CPU, or in a Triton beside it.
+# The gateway with the compiler. Models run on the CPU, or in a separate Triton.
 #
 #     docker build -t rationale .
 #     docker run -p 127.0.0.1:8080:8080 -v ./model_repository:/models:ro -v rationale-state:/var/lib/rationale rationale
 #
-# The volume keeps what survives a restart: the audit trail of decisions, explainers and reference sets. With it the
-# container may be read-only (--read-only --tmpfs /tmp), and of any user of group 0. Dockerfile.gpu makes an image
-# that runs models on a GPU.
+# The volume keeps the audit trail of decisions, explainers and reference sets over a restart. With it the container
+# can be read-only (--read-only --tmpfs /tmp) and run as any user of group 0. Dockerfile.gpu builds an image that runs
+# models on a GPU.
 
 ARG PYTHON=3.11
 

@@ -182,13 +182,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for each case."""
     parser = parser_of(__doc__, MODELS, many=True)
     add = parser.add_argument
-    add("--references", type=numbers, default=[], help="K, by commas (10, credit and trees 100 and 1000)")
-    add("--rows", type=numbers, default=[], help="N, by commas (1, for credit and trees 64 too)")
-    add("--size", type=positive, help="pixels of an image's edge")
-    add("--repeats", type=positive, default=9, help="rounds: in each, every system has its turn (9)")
-    add("--seconds", type=positive, help="for all cases: fewer rounds if they are short, no float64 values")
-    add("--threads", type=positive, default=2, help="of every system (2)")
-    add("--peers", type=names(PEERS), help=f"by commas: {', '.join(PEERS)} (all that explain the model)")
+    add(
+        "--references",
+        type=numbers,
+        default=[],
+        help="numbers of references K, by commas (10; credit and trees: 100 and 1000)",
+    )
+    add("--rows", type=numbers, default=[], help="numbers of rows N, by commas (1; credit and trees also 64)")
+    add("--size", type=positive, help="edge of an image in pixels")
+    add("--repeats", type=positive, default=9, help="rounds; each round times every system once (9)")
+    add("--seconds", type=positive, help="time limit for all cases: fewer rounds, and no float64 values")
+    add("--threads", type=positive, default=2, help="threads of every system (2)")
+    add(
+        "--peers",
+        type=names(PEERS),
+        help=f"by commas: {', '.join(PEERS)} (default: all that explain the model)",
+    )
     add("--as-installed", action="store_true", help="memory as the system allocates it; else all get the "
         "settings that suit PyTorch: freed memory is kept, large pages are used (Linux)")  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help=f"write {JSON_FILE} (every time, for pyperf)")

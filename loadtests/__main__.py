@@ -35,10 +35,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     workloads, scenarios = ([row.name for row in table] for table in (WORKLOADS, SCENARIOS))
     parser.add_argument("--profile", choices=PROFILES, default="short")
-    parser.add_argument("--workload", nargs="+", choices=workloads, help="default: those of the profile")
-    parser.add_argument("--system", nargs="+", choices=ALL_SYSTEMS, help="default: those of the profile")
-    parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: those of the profile")
-    parser.add_argument("--cores", type=int, default=2, help="for the server and the load generator together")
+    parser.add_argument("--workload", nargs="+", choices=workloads, help="default: all of the profile")
+    parser.add_argument("--system", nargs="+", choices=ALL_SYSTEMS, help="default: all of the profile")
+    parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: all of the profile")
+    parser.add_argument(
+        "--cores", type=int, default=2, help="cores for server and load generator together (default: 2)"
+    )
     parser.add_argument("--out", type=Path, default=Path("loadtests/results"), metavar="FOLDER")
     return parser.parse_args(argv)
 

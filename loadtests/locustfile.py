@@ -301,17 +301,46 @@ def three_digits(response_time: float) -> Any:
 def add_options(parser: LocustArgumentParser) -> None:
     """Add options to the command line and to locust's page."""
     add = functools.partial(parser.add_argument, default="")
-    add("--models", env_var="LOADTEST_MODELS", help="names with commas between; default: all")
-    add("--rows", env_var="LOADTEST_ROWS", type=int, default=1, help="of a request (default: 1)")
-    add("--api-key", env_var="LOADTEST_API_KEY", is_secret=True, help="sent with each request")
-    add("--grpc", env_var="LOADTEST_GRPC", metavar="HOST:PORT", help="of GrpcUser, which is left out without")
+    add("--models", env_var="LOADTEST_MODELS", help="models to call, by commas (default: all)")
+    add("--rows", env_var="LOADTEST_ROWS", type=int, default=1, help="rows per request (default: 1)")
+    add("--api-key", env_var="LOADTEST_API_KEY", is_secret=True, help="key to send with each request")
     add(
-        "--rate", env_var="LOADTEST_RATE", help="open load: requests a second, of all users; 20,80,20 in turn"
+        "--grpc",
+        env_var="LOADTEST_GRPC",
+        metavar="HOST:PORT",
+        help="gRPC address; without it no GrpcUser runs",
     )
-    add("--explanations", env_var="LOADTEST_EXPLANATIONS", type=int, default=20, help="% of the requests")
-    add("--timeout", env_var="LOADTEST_TIMEOUT", type=float, default=30.0, help="seconds for an answer")
-    add("--expected", env_var="LOADTEST_EXPECTED", metavar="FILE", help="rows, and answers to compare with")
-    add("--summary", env_var="LOADTEST_SUMMARY", metavar="FILE", help="to write: rate, times, failures")
+    add(
+        "--rate",
+        env_var="LOADTEST_RATE",
+        help="open load: requests per second of all users, such as 20,80,20 in turn",
+    )
+    add(
+        "--explanations",
+        env_var="LOADTEST_EXPLANATIONS",
+        type=int,
+        default=20,
+        help="percentage of explain requests (default: 20)",
+    )
+    add(
+        "--timeout",
+        env_var="LOADTEST_TIMEOUT",
+        type=float,
+        default=30.0,
+        help="seconds to wait for an answer (default: 30)",
+    )
+    add(
+        "--expected",
+        env_var="LOADTEST_EXPECTED",
+        metavar="FILE",
+        help="file of rows and the expected answers",
+    )
+    add(
+        "--summary",
+        env_var="LOADTEST_SUMMARY",
+        metavar="FILE",
+        help="write rate, times and failures to this file",
+    )
 
 
 def leave_out_grpc(environment: Environment, **_: Any) -> None:

@@ -300,14 +300,20 @@ def main() -> None:
     parser.add_argument(
         "--patches", type=Path, help="a folder of changes made by hand, each a patch of one file (*.patch)"
     )
-    parser.add_argument("--full", action="store_true", help="tests marked full if no other notices a mutant")
-    parser.add_argument("--coverage", type=Path, help="coverage by test that is measured already")
-    parser.add_argument("--seed", type=int, default=0, help="draws the mutants and their tests (0)")
-    parser.add_argument("--mutants", type=int, default=200, help="how many are drawn (200)")
-    parser.add_argument("--most", type=int, default=60, help="tests for each mutant (60)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant ({SECONDS})")
-    parser.add_argument("--only", nargs="+", default=[""], help="of those drawn, whose path begins so")
-    parser.add_argument("--tests", nargs="+", help="where they are looked for; by default beside the folders")
+    parser.add_argument(
+        "--full", action="store_true", help="also run tests marked full if no other test notices a mutant"
+    )
+    parser.add_argument("--coverage", type=Path, help="reuse this coverage by test")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw of mutants and tests (0)")
+    parser.add_argument("--mutants", type=int, default=200, help="number of mutants to draw (200)")
+    parser.add_argument("--most", type=int, default=60, help="most tests per mutant (60)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"seconds per mutant ({SECONDS})")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="only drawn mutants whose path begins with this"
+    )
+    parser.add_argument(
+        "--tests", nargs="+", help="folders of tests (default: the tests of the changed folders)"
+    )
     options = parser.parse_args()
     os.chdir(ROOT)
     mutants: list[Mutant | Patch] = []

@@ -376,7 +376,7 @@ def _convert_model(
         return convert(model, example_of(method), allow_parity=allow_parity, categories=categories)
     if allow_parity is not None:
         raise InvalidOptionError(
-            "--allow-parity is of fitted models, which are converted: this one is ONNX already, and compared "
-            "with nothing."
+            "--allow-parity works only for fitted models, which the compiler converts. This model is ONNX "
+            "already: leave it out."
         )
     return None

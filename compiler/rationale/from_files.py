@@ -91,7 +91,9 @@ def _convert_by_rows(read: "ModelSource", file: Path, allow_parity: float | None
     from rationale.tables.files import read_rows
 
     if not read.fitted:
-        raise InvalidOptionError("--categories is for fitted models, and this one is ONNX: leave it out.")
+        raise InvalidOptionError(
+            "--categories works only for fitted models, and this one is ONNX: leave it out."
+        )
     table = read_rows(file, read.columns, read.texts, underscored=read.underscored)
     return convert(read.model, read.labelled_rows(table), allow_parity=allow_parity)
 
@@ -203,7 +205,9 @@ def read_model(
         underscored = fitted_features.underscored
         return ModelSource(fitted, True, columns, texts, labelled=True, underscored=underscored)
     if missing is not None:
-        raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is not one: leave it out.")
+        raise InvalidOptionError(
+            f"--missing works only for XGBoost's files, and {model} is not one: leave it out."
+        )
     single, texts = columns_of_inputs(model)
     columns = features or single
     return ModelSource(model, False, columns, text_columns(columns, texts), labelled=columns is not features)

@@ -36,8 +36,8 @@ class Panel(StrEnum):
 def _folder(text: str | Path) -> Path:
     if "://" in str(text):
         raise typer.BadParameter(
-            f"'{text}' is a URL, and entries are written to a folder: write them there, then copy it to the "
-            "storage with a tool of that (aws s3 sync …)"
+            f"'{text}' is a URL, but this command writes to a folder: write there, then copy the folder to "
+            "the storage with its own tool (aws s3 sync …)"
         )
     return Path(text)
 

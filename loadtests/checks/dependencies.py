@@ -495,7 +495,7 @@ def table(rows: Sequence[FaultReport]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
-    parser.add_argument("--only", default="", help="what begins the names of the dependencies")
+    parser.add_argument("--only", default="", help="only dependencies whose names begin with this")
     parser.add_argument("--at-once", type=int, default=4)
     options = parser.parse_args(arguments)
     if "cut off" in options.faults and os.geteuid() != 0:

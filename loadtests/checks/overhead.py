@@ -161,10 +161,10 @@ def yardstick_of(name: str, measured: Container[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--requests", type=int, default=20_000, help="of each kind")
+    parser.add_argument("--requests", type=int, default=20_000, help="requests of each kind (default: 20000)")
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--only", nargs="*", help="names of kinds")
-    parser.add_argument("--triton", action="store_true", help="before a Triton")
+    parser.add_argument("--only", nargs="*", help="run only these kinds")
+    parser.add_argument("--triton", action="store_true", help="run the gateway in front of a Triton")
     options = parser.parse_args()
     with kinds_before_triton() if options.triton else kinds() as every:
         chosen = {name: kind for name, kind in every.items() if not options.only or name in options.only}

@@ -207,12 +207,14 @@ def report(outcome: OverloadResult, deadline_s: float, factor: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", choices=(models.NETWORK, models.CREDIT), default=models.NETWORK)
-    parser.add_argument("--width", type=int, default=1024, help="of the network's layers")
-    parser.add_argument("--factor", type=float, default=3.0, help="how many times what is sustained")
+    parser.add_argument("--width", type=int, default=1024, help="width of the network's layers")
+    parser.add_argument("--factor", type=float, default=3.0, help="load as a multiple of the sustained rate")
     parser.add_argument("--profile", choices=PROFILES, default="short")
     parser.add_argument("--deadline-ms", type=float, default=250)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4))
-    parser.add_argument("--connections", type=int, default=512, help="of each process, under overload")
+    parser.add_argument(
+        "--connections", type=int, default=512, help="connections of each process under overload"
+    )
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # each connection is a file; children inherit it
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -172,8 +172,10 @@ def say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10, help="how long (default: 10)")
-    parser.add_argument("--out", type=Path, default=Path("loadtests/results/soak"), help="folder to write")
+    parser.add_argument("--minutes", type=float, default=10, help="duration in minutes (default: 10)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("loadtests/results/soak"), help="folder for the results"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_workload(Path(name))

@@ -347,7 +347,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of routes, or of bodies")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="run only routes or bodies whose names contain one of these"
+    )
     parser.add_argument("--most-ms", type=float, default=MOST_MS)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

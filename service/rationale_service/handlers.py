@@ -175,7 +175,7 @@ class InferenceHandler:
         """Return the rows of recorded decisions, as a request brings rows to compare with."""
         manifest = entry.manifest
         if manifest is None:
-            raise InvalidInputError(f"compare_with: '{entry.name}' explains nothing")
+            raise InvalidInputError(f"compare_with: '{entry.name}' has no explanation")
         context, faults = current(), Faults()
         if context is not None:
             context.caller.require(AUDIT)

@@ -45,11 +45,11 @@ class Settings(BaseSettings):
     strict: bool = False
     """Do not start if an entry is broken. Otherwise the gateway lists it and serves the others."""
     watch_s: float | None = Field(default=None, gt=0)
-    """Time between two looks at the repository for entries that are new, changed or gone. Without it the
-    gateway looks on SIGHUP, or if the admin API asks for it."""
+    """Interval at which the gateway picks up added, changed and removed entries of the repository. Without
+    it, the gateway does so only on SIGHUP or by the admin API."""
     allow_custom_ops: bool = False
-    """Load the libraries of kernels that entries bring for operators of their own. They are code that this
-    process runs ([security](../security.md)). Otherwise it does not serve such an entry."""
+    """Load the kernel libraries that entries contain for custom operators. This process runs their code
+    ([security](../security.md)). Otherwise it does not serve such an entry."""
     allow_drift: bool = False
     """Serve entries whose files have changed since the compile, or whose answers to their probe rows differ
     by more than is allowed. Every answer and decision then names the difference as `drift`
@@ -58,9 +58,8 @@ class Settings(BaseSettings):
     state: SecretStr | None = None
     """Place for explainers and reference sets that are made over the API. Either a folder,
     which the gateways of one machine share, or a database `postgresql://USER:PASSWORD@HOST/DATABASE`, which
-    those of many machines share (`pip install '.[postgres]'`, [replicas](../replicas.md)). Without it: a
-    folder beside the repository, named as it is with `.state` at the end; of a repository at a URL, in the
-    working folder."""
+    those of many machines share (`pip install '.[postgres]'`, [replicas](../replicas.md)). Without it:
+    `REPOSITORY.state`, next to the repository, or in the working folder if the repository is a URL."""
     artifacts: str | None = None
     """URL of the storage in which machines share compiled explainers and reference sets:
     `s3://BUCKET/FOLDER` (`pip install '.[s3]'`), `gs://…`, `abfs://…`, `file:///FOLDER`, or another that
@@ -72,21 +71,22 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     """HTTP port. `0` takes a free one and prints it."""
     grpc_port: int | Literal["off"] = 8081
-    """gRPC port, on the same address. `0` takes a free one and prints it; `off` switches gRPC off. If the
-    HTTP port is `0` and this one is not set, it is `0` too."""
+    """gRPC port, on the same address. `0` takes a free one and prints it; `off` disables gRPC. Default if the
+    HTTP port is `0`: `0`."""
     admin_port: int | None = Field(default=None, ge=0, le=_LARGEST_PORT)
     """Separate port for the admin API and `/metrics`, which the HTTP port then does not have. `0` takes a
     free one. Without it they are on the HTTP port."""
     admin_host: str = "127.0.0.1"
     """Address that the admin port listens on."""
     workers: int = Field(default=1, ge=1, le=_MOST_WORKERS)
-    """Processes that serve on the same ports. Each holds the models and has its share of the cores; all
-    answer the admin API and `/metrics`. Bounds of queues, bytes and caches hold for each worker, and so do
+    """Processes that serve on the same ports. Each loads all models and uses its share of the cores; all
+    answer the admin API and `/metrics`. Limits of queues, bytes and caches apply to each worker, and so do
     rates unless a Redis counts them."""
     drain_timeout_s: float = Field(default=30.0, gt=0)
     """Time that running requests have to finish after SIGTERM or Ctrl-C."""
     shutdown_delay_s: float = Field(default=0.0, ge=0)
-    """Time after SIGTERM in which the gateway still answers but is not ready, until load balancers know."""
+    """Time after SIGTERM in which the gateway still answers but reports that it is not ready, so that load
+    balancers stop sending requests."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device on which this process runs models. `auto` follows the `instance_group` of each model."""
@@ -94,13 +94,13 @@ class Settings(BaseSettings):
     """Run a model that asks for an unusable GPU on the CPU, with a warning. Otherwise the gateway does not
     serve it."""
     triton: str | None = None
-    """`host:port` of Triton's gRPC end. Without it the models run in this process."""
+    """`host:port` of Triton's gRPC port. Without it the models run in this process."""
     triton_wait_s: float = Field(default=60.0, gt=0)
     """Time to wait at the start until Triton serves every entry."""
     triton_tls: bool = False
-    """Ask Triton over TLS."""
+    """Connect to Triton over TLS."""
     triton_tls_ca: Path | None = None
-    """Authority that Triton's certificate must come from. Without it: those that gRPC knows."""
+    """Authority that signed Triton's certificate (PEM). Without it: gRPC's default authorities."""
     triton_tls_cert: Path | None = None
     """The gateway's own certificate chain for Triton."""
     triton_tls_key: Path | None = None
@@ -114,34 +114,35 @@ class Settings(BaseSettings):
     """Largest request body, after decompression. The gateway answers a larger one with 413 and does not
     keep it."""
     max_json_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
-    """Largest JSON of a request, without raw tensors behind it; 413 if it is larger. Beyond 1 MiB it may
-    hold a value for each 8 of these bytes, a member of an object for each 16, a list or object for each 32.
-    An answer in JSON may have twice as many bytes of tensors; a gRPC message a quarter as many beside
+    """Largest JSON of a request, without the raw tensors after it; 413 if it is larger. A JSON above 1 MiB
+    may contain one value per 8 of these bytes, one member of an object per 16, and one list or object per 32.
+    An answer in JSON may have twice as many bytes of tensors, and a gRPC message a quarter as many outside
     `raw_input_contents`."""
     max_grpc_message_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
     """Largest gRPC message, after decompression; `RESOURCE_EXHAUSTED` if it is larger. gRPC inflates and
-    copies a message on the event loop, and holds it up to three times meanwhile."""
+    copies a message on the event loop, and needs up to three times its size in memory."""
     max_queue_size: int = Field(default=256, gt=0)
     """Requests that may wait for an entry before 429, if its `config.pbtxt` names no `max_queue_size`."""
     max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
-    """Inputs and answers of all requests that wait or run, over all entries, before 429. Bodies that HTTP
-    is reading count, and so do gRPC answers that nobody has taken yet. A quarter is kept for requests of at
-    most 1 MiB. One request alone may be larger."""
+    """Inputs and answers of all requests that wait or run, over all entries, before 429. They include HTTP
+    bodies in transfer and gRPC answers that callers have not read yet. A quarter is reserved for requests of
+    at most 1 MiB. A single request may exceed the limit."""
     max_answer_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
     """Largest tensors of one answer, known by rows and outputs before it is computed; 413
     (`RESOURCE_EXHAUSTED`) if they are larger. As JSON they take about three times as much."""
     answer_cache_bytes: int = Field(default=0, ge=0)
-    """Explanations that the gateway keeps for equal requests, least recently used first out; `0`: none.
+    """Size of the cache of explanations for equal requests; the least recently used leave first; `0`: none.
     Deleting an explainer or a reference set clears the cache."""
 
     max_loaded_explainers: int = Field(default=16, gt=0)
-    """Explainers made over the API that are loaded at once. The least recently used is unloaded first, and
-    a request for it loads it again. Those of `rationale compile` stay loaded and do not count."""
+    """Explainers made over the API that are loaded at the same time. The gateway unloads the least recently
+    used first, and loads it again for a request. Explainers of `rationale compile` stay loaded and do not
+    count."""
     max_artifact_bytes: int = Field(default=10 << 30, ge=0)
-    """Compiled explainers that are made for requests (of a reference set that they name, or open ones). The
-    least recently used is deleted first, and compiled again for a request."""
+    """Total size of explainers that the gateway compiles for requests (for a named reference set, or with
+    open references). It deletes the least recently used first, and compiles it again for a request."""
     max_compiles: int = Field(default=1, gt=0)
-    """Explainers that compile at once, each in a process of its own."""
+    """Compiles that run at the same time, each in a separate process."""
     max_queued_compiles: int = Field(default=16, gt=0)
     """Explainers that may wait for their compile before 429."""
     compile_timeout_s: float = Field(default=600.0, gt=0)
@@ -152,22 +153,22 @@ class Settings(BaseSettings):
     """Largest uploaded reference set, as a file and as numbers (JSON: a 32nd of it). The references of an
     explain request count once for each of its rows."""
     open_references: int = Field(default=32, ge=1, le=10_000)
-    """References that an explain request may bring. The graph that answers takes as many, and costs as
-    much, however few come."""
+    """References that an explain request may bring. The graph always computes with this number, so fewer
+    references do not cost less."""
     bake_references_after: int = Field(default=0, ge=0)
-    """Explain requests that bring the same references before the gateway keeps them and compiles an entry
-    of their own; `0`: never."""
+    """Number of explain requests with the same references after which the gateway stores these references and
+    compiles an entry for them; `0`: never."""
     max_unnamed_reference_sets: int = Field(default=32, ge=0)
-    """Reference sets that are kept because they came back. The oldest go first, with what was compiled from
-    them."""
+    """Reference sets that the gateway stores because requests repeat them. It deletes the oldest first, with
+    the explainers compiled from them."""
 
     tls_cert: Path | None = None
-    """Certificate chain of the gateway in PEM, for HTTP and gRPC. With it both ends speak only TLS (1.2 or
-    newer). The gateway takes up a replaced file within seconds."""
+    """Certificate chain of the gateway in PEM, for HTTP and gRPC. With it both accept only TLS (1.2 or
+    newer). The gateway picks up a replaced file within seconds."""
     tls_key: Path | None = None
     """Private key of the certificate, without a passphrase."""
     tls_client_ca: Path | None = None
-    """Mutual TLS: callers need a certificate of this authority."""
+    """Mutual TLS: callers need a certificate signed by this authority (PEM)."""
     keys_file: Path | None = None
     """TOML file of the keys that callers may use. `rationale keys new` writes into it; it holds only their
     SHA-256 ([security](../security.md))."""
@@ -185,27 +186,27 @@ class Settings(BaseSettings):
     jwt_scope_claim: str = "scope"
     """Claim with the scopes: words in a text, or a list; `explain` or `rationale:explain`."""
     jwt_leeway_s: float = Field(default=30.0, ge=0, le=600)
-    """Largest difference between two clocks that is still accepted."""
+    """Accepted difference between the clocks of gateway and provider."""
     rate_limit_per_s: float | None = Field(default=None, ge=LEAST_RATE, le=MOST_RATE)
     """Rate of each key, above which the gateway answers 429 with `Retry-After`. A key may have its own
     `requests_per_s`. Callers without a key share one limit."""
     rate_limit_burst: int | None = Field(default=None, ge=1)
-    """Requests of a key at once: its window has as many whole seconds as its rate takes for them. Without
-    it, or if it is smaller: as many as the key may send in a second."""
+    """Requests that a key may send at once. The rate is then counted over as many whole seconds as it needs
+    for this number. Without it, or if it is smaller: the number that the key may send in a second."""
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
     """URL of a Redis that counts requests for all gateways, `redis://HOST:6379` (`rediss://` over TLS); needs
-    `pip install '.[redis]'`. Without it each process counts by itself. So it does while Redis does not
-    answer; it tries Redis again every five seconds, and logs it."""
+    `pip install '.[redis]'`. Without it each process counts alone, as it does while Redis does not
+    answer: it logs this and tries Redis again every five seconds."""
 
     console: bool = True
-    """Serve the [console](../console.md), a page to look at explanations, at `/console`."""
+    """Serve the [console](../console.md), a page that shows explanations, at `/console`."""
     cors_origins: Annotated[tuple[str, ...] | None, NoDecode] = None
-    """Origins of web pages that may ask and read answers, such as `https://app.example.com`, separated by
-    commas; `*` for all. The admin API's PUT and DELETE are not for them."""
+    """Origins of web pages that may send requests and read answers, such as `https://app.example.com`,
+    separated by commas; `*` for all. They may not use the admin API's PUT and DELETE."""
     hosts: Annotated[tuple[str, ...] | None, NoDecode] = None
-    """Names by which callers may ask (the `Host` header without its port), separated by commas:
-    `scores.example.com`, `*.example.com`, `*` for any. Without it, an end that listens on loopback takes
-    `localhost`, `127.0.0.1` and `[::1]`, any other end every name."""
+    """Accepted host names (the `Host` header without its port), separated by commas: `scores.example.com`,
+    `*.example.com`, `*` for any. Without it, a port on loopback accepts `localhost`, `127.0.0.1` and `[::1]`,
+    and any other port accepts every name."""
 
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
     """`info` writes a line for each request."""
@@ -217,13 +218,12 @@ class Settings(BaseSettings):
     """`http://HOST:4317` of an OpenTelemetry collector (OTLP over gRPC; `https://` with TLS) that receives
     what `/metrics` shows. Needs `pip install '.[tracing]'`."""
     metrics_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
-    """Time between two such messages."""
+    """Interval between two messages of metrics to the collector."""
     trace_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
     """`http://HOST:4317` of an OpenTelemetry collector (OTLP over gRPC). Needs `pip install '.[tracing]'`.
-    Without it the gateway makes no traces of its own; a caller's `traceparent` still goes along to
-    Triton."""
+    Without it the gateway makes no traces, but still passes a caller's `traceparent` on to Triton."""
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
-    """Share of the traces that begin here and are kept. A caller's own decision comes first."""
+    """Share of the traces that begin here and are sent. A caller's sampling decision overrides it."""
 
     audit: SecretStr | None = None
     """Database in which the gateway records each decision before it answers:
@@ -309,16 +309,19 @@ class Settings(BaseSettings):
             raise ValueError(f"{', '.join(tokens)} go together: give all or none")
         if self.state_url is not None and not self.state_url.startswith("sqlite") and self.artifacts is None:
             raise ValueError(
-                "state is a database that machines share: give artifacts too, where they share files, such "
-                "as s3://BUCKET/FOLDER"
+                "state is a database that several machines share, so they also need shared files: give "
+                "artifacts too, such as s3://BUCKET/FOLDER"
             )
         if self.triton is not None and self.repository_url is not None:
             raise ValueError(
-                "repository is a URL, and triton serves one of its own: give both the same folder, in which "
-                "explainers made over the API are put too"
+                "repository is a URL, but triton reads a folder: give both the same folder, where the "
+                "gateway also writes explainers made over the API"
             )
         if self.triton is not None and self.device != "auto":
-            raise ValueError("device is of models that run here; in Triton their instance_group says where")
+            raise ValueError(
+                "device applies to models that run in this process; with triton, set instance_group in "
+                "their config.pbtxt"
+            )
         of_triton = (self.triton_tls_ca, self.triton_tls_cert)
         if not self.triton_tls and any(file is not None for file in of_triton):
             raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")
@@ -361,7 +364,7 @@ class Settings(BaseSettings):
         names = _items(value)
         if not names or not _SIGNATURES.issuperset(names):
             raise ValueError(
-                f"choose among {', '.join(sorted(_SIGNATURES))}: what public keys verify, and no secret"
+                f"choose from {', '.join(sorted(_SIGNATURES))}: only algorithms with public keys"
             )
         return names
 
@@ -397,5 +400,5 @@ class Settings(BaseSettings):
     @classmethod
     def _is_an_address(cls, address: str | None) -> str | None:
         if address is not None and not re.fullmatch(r"[^\s/]+:\d{1,5}", address):
-            raise ValueError(f"'{address}' must be host:port of Triton's gRPC end, such as localhost:8001")
+            raise ValueError(f"'{address}' must be host:port of Triton's gRPC port, such as localhost:8001")
         return address

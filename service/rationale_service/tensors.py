@@ -195,7 +195,7 @@ def to_json(name: str, array: Array) -> Any:
         decoded = [element.decode() for element in array.reshape(-1)]
     except UnicodeDecodeError as error:
         raise InvalidInputError(
-            f"output '{name}' holds bytes that are not UTF-8: ask for it with binary_data: true"
+            f"output '{name}' holds bytes that are not UTF-8: request it with binary_data: true"
         ) from error
     return np.array(decoded, dtype=np.object_).reshape(array.shape).tolist()
 
@@ -205,7 +205,7 @@ def _check_range(name: str, datatype: str, values: list[int]) -> None:
     if values and not (info.min <= min(values) and max(values) <= info.max):
         wrong = next(value for value in values if not info.min <= value <= info.max)
         raise InvalidInputError(
-            f"input '{name}': {wrong} is out of the range of {datatype}, {info.min} to {info.max}"
+            f"input '{name}': {wrong} is outside the range of {datatype}, {info.min} to {info.max}"
         )
 
 

@@ -91,7 +91,7 @@ LOWERING: dict[str, tuple[str, str, str]] = {
     "a step that is computed": (
         "y = STFT (x, step, ones)",
         "int64 step",
-        "STFT with a step or length that is computed",
+        "STFT with a computed step",
     ),
     "no window": ("y = STFT (x, five)", "", "STFT needs a window or a frame length"),
     "a region's own number of samples": (
@@ -180,7 +180,7 @@ STAYS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
             "else_branch = e () => (q) { q = Concat <axis = 1> (x, x) }>",
             "bool c",
         ),
-        r"node .y.: .*chooses between the shapes .* Both must be the same",
+        r"node .y.: .*chooses between the shapes",
     ),
     "two shapes": (
         lambda: graph(
@@ -188,7 +188,7 @@ STAYS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
             "else_branch = e () => (float[N, 3, 1] q) { q = ReduceSum <keepdims = 1> (x, minus) }>",
             "bool c",
         ),
-        r"chooses between the shapes .* Both must be the same",
+        r"chooses between the shapes",
     ),
 }
 
@@ -210,11 +210,11 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "no inputs": ({"inputs": []}, "give a list of different names"),
     "an input that is not there": ({"inputs": ["nil"]}, r"no input \['nil'\]; the model has"),
     "an inner tensor of whole numbers": ({"inputs": ["i"]}, "'i' holds no floats"),
-    "an inner tensor without rows": ({"inputs": ["s"]}, "does not hold one row of floats for each row"),
+    "an inner tensor without rows": ({"inputs": ["s"]}, "one row of floats, of a known size"),
     "one number for the batch": ({"inputs": ["p"]}, "one number for the whole batch"),
     "whole numbers that no table looks up": (
         {"inputs": ["k"], "output": "d"},
-        "no table is looked up by its elements alone",
+        "not an index into an embedding table",
     ),
     "targets as another text": (
         {"targets": "best"},
@@ -235,8 +235,8 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
         {"inputs": ["x", "z"], "feature_names": ["a"], "output": "d"},
         r"name the features of each input: \['x', 'z'\]",
     ),
-    "two open lengths": ({"sizes": {"A": (1, 8), "B": (1, 8)}}, "one length can be open"),
-    "an open length of two": ({"sizes": {"A": (1, 2)}}, "must span three whole numbers or more"),
+    "two open lengths": ({"sizes": {"A": (1, 8), "B": (1, 8)}}, "only one length"),
+    "an open length of two": ({"sizes": {"A": (1, 2)}}, r"\(1, 128\)"),
 }
 
 
@@ -309,7 +309,7 @@ def test_an_attribute_of_a_function_outside_of_one() -> None:
     model = graph("[leak] y = LeakyRelu <alpha = 0.3> (x)")
     model.graph.node[0].attribute[0].ref_attr_name = "slope"
     with pytest.raises(
-        InvalidModelError, match=r"LeakyRelu node 'leak' takes its alpha from an attribute 'slope'"
+        InvalidModelError, match=r"LeakyRelu node 'leak' takes its alpha from a function's attribute 'slope'"
     ):
         compile_model(model, Gradient())
 
@@ -318,13 +318,15 @@ def test_a_scan_of_opset_8_that_cannot_be_converted() -> None:
     inner = "b (float[3] h, float[3] s) => (float[3] n, float[3] k) { n = Add (h, s) k = Identity (n) }"
     scan = f"last, y = Scan <num_scan_inputs = 1, body = {inner}> (lengths, start, x)"
     text = f"g (float[N, 4, 3] x, float[N, 3] start, int64[N] lengths) => (float[N, 4, 3] y) {{ {scan} }}"
-    with pytest.raises(UnsupportedModelError, match="of opset 8 has lengths, or stands inside of other"):
+    with pytest.raises(UnsupportedModelError, match="of opset 8 has lengths"):
         compile_model(parsed(text, opsets='"" : 8'), Gradient())
     norm = "z = BatchNormalization (y, w, w, w, w)"
     text = f"g (float[N, 4, 3] x, float[N, 3] start) => (float[N, 4, 3] z) {{ {scan} {norm} }}".replace(
         "lengths", ""
     )
-    with pytest.raises(UnsupportedModelError, match=r"of opset 8 .* or beside \['BatchNormalization', 'Ups"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"of opset 8 .* combines it with \['BatchNormalization', 'Ups"
+    ):
         compile_model(parsed(text, {"w": np.ones(4, np.float32)}, opsets='"" : 8'), Gradient())
 
 
@@ -391,7 +393,7 @@ OWN: dict[str, tuple[str, Any, rule.Kind, Any, str]] = {
         plain,
         POINTWISE,
         Gradient(),
-        "Elu node 'own': used with inputs or attributes its rule does not take",
+        "Elu node 'own': its rule does not support",
     ),
     "another shape": (
         "Tanh",

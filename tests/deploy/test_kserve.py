@@ -50,12 +50,12 @@ def url(request: pytest.FixtureRequest, mounted: Path) -> Iterator[str]:
     inputs = [*arguments(request.param, mounted), *more]
     with serve(*inputs, command="kserve", RATIONALE_LOG_FORMAT="plain", TMPDIR=str(mounted.parent)) as child:
         actual, lines = ready_line(child)
-        assert any("the predictor score-predictor.default is not asked" in line for line in lines)
+        assert any("does not call the predictor score-predictor.default" in line for line in lines)
         assert any("containerConcurrency is 4" in line for line in lines)
         yield f"http://127.0.0.1:{actual.rpartition(':')[2]}"
         child.terminate()
         _, output = child.communicate(timeout=60)
-        assert "warning: --enable_docs_url=true is not known here" in output
+        assert "warning: --enable_docs_url=true is unknown" in output
         assert "this pod" in output
 
 
@@ -82,8 +82,8 @@ def test_the_probes_of_the_manifests_are_answered(url: str) -> None:
     ("folder", "message"),
     [
         ("", "it holds score"),
-        ("score", "let STORAGE_URI name the folder above it"),
-        ("none", "holds no entry"),
+        ("score", "set STORAGE_URI to the folder above it"),
+        ("none", "contains no entry"),
     ],
 )
 def test_what_is_mounted_and_is_not_the_model(mounted: Path, folder: str, message: str) -> None:

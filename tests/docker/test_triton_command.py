@@ -187,7 +187,7 @@ def test_a_folder_without_models_is_refused(tmp_path: Path, make: object) -> Non
     if callable(make):
         make(folder)
     status, _, err = rationale_triton("start", "--repository", str(folder))
-    assert (status, err) == (2, f"error: {folder} holds no models; `rationale compile` makes them.\n")
+    assert (status, err) == (2, f"error: {folder} contains no models; write one with `rationale compile`.\n")
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "logs"])

@@ -52,8 +52,8 @@ def answer_columns(answer: ExplanationLike, first: int = 0) -> AnswerColumns:
         names = explained.names(width)
         if len(names) > MOST_COLUMNS:
             raise InvalidOptionError(
-                f"{explained.tensor.name!r} has {len(names)} features, too many for columns of a table: save "
-                ".npz instead."
+                f"{explained.tensor.name!r} has {len(names)} features, too many for a table: save .npz "
+                "instead."
             )
         for kind, name in explained.outputs.items():
             values = answer[name].reshape(n * t, width).T
@@ -61,6 +61,6 @@ def answer_columns(answer: ExplanationLike, first: int = 0) -> AnswerColumns:
     clash = sorted(facts.keys() & by_feature["attributions"].keys())
     if clash:
         raise InvalidOptionError(
-            f"features are named {clash}, as columns of the file's own: save .npz instead."
+            f"the features {clash} have names that the file uses for its other columns: save .npz instead."
         )
     return AnswerColumns(facts, by_feature)

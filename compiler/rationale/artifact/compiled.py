@@ -313,8 +313,8 @@ class Compiled:
             return self._fit_inputs(x, names | (references.names if references else set()))
         if references is None:
             raise InvalidOptionError(
-                "compare_with: the graph holds its references. Compile it once more with references that "
-                "come with each row: OpenReferences(1) (--open-references 1)."
+                "compare_with: this graph contains its references. Compile the model again with "
+                "OpenReferences(1) (--open-references 1), so that each request can bring a reference."
             )
         inputs = self._fit_inputs(x, names)
         if isinstance(compare_with, Mapping):  # inputs that are not explained keep each row's own values
@@ -326,8 +326,8 @@ class Compiled:
         rows = max(len(a) for a in inputs.values() if a.ndim)
         if count not in (1, rows):
             raise InvalidOptionError(
-                f"compare_with holds {count} rows, and {rows} are explained: give one for each, or one for "
-                "all."
+                f"compare_with has {count} rows, but {rows} rows are explained: give one for each, or one "
+                "for all."
             )
         repeated = {name: np.repeat(a, rows // count, axis=0) for name, a in partners.items()}
         return inputs | pair_references(references, repeated)

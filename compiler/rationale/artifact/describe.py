@@ -288,8 +288,8 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
     if kind not in DATATYPES:
         raise UnsupportedModelError(
-            f"{value.name!r} holds {kind}, which no server can carry. Cast it to another type, or drop it "
-            "from the model's outputs."
+            f"{value.name!r} holds {kind}, which no server can return. Cast it to another type, or remove "
+            "it from the model's outputs."
         )
     dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
     return TensorSpec(name=value.name, datatype=DATATYPES[kind], shape=dims[1:])

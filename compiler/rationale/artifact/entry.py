@@ -84,13 +84,14 @@ def open_entry(repository: Path, name: str) -> Compiled:
         missing = names - {v.name for v in model.graph.output}
         if missing:
             raise RepositoryError(
-                f"{folder}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
+                f"{folder}: the graph lacks {sorted(missing)}, which its manifest lists. Compile it again."
             )
     libraries = tuple(explain / "1" / library.file for library in manifest.custom_ops)
     for library, promised in zip(libraries, manifest.custom_ops, strict=True):
         if library.parent != explain / "1" or not library.is_file() or digest(library) != promised.sha256:
             raise RepositoryError(
-                f"{library}: is not the library that the entry was compiled with. Compile it again."
+                f"{library}: this library differs from the one that the entry was compiled with. Compile "
+                "it again."
             )
     return Compiled(combined, manifest, source, sample, libraries, probes=probes, is_proven=probes is None)
 
@@ -112,7 +113,8 @@ def _folders(repository: Path, name: str) -> tuple[Path, Path]:
         raise RepositoryError(f"{repository} is a file: give the folder that `rationale compile` wrote to.")
     entries = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
     raise RepositoryError(
-        f"{explain}: no such entry; {repository} has {entries or 'none'}. Make one with `rationale compile`."
+        f"{explain}: there is no such entry; {repository} has {entries or 'none'}. Write one with "
+        "`rationale compile`."
     )
 
 
@@ -163,8 +165,8 @@ def open_comparing(repository: Path, name: str) -> Compiled:
     open_name = name if name.endswith(OPEN_SUFFIX) else f"{name}{OPEN_SUFFIX}"
     if not (repository / check_name(open_name) / FILE_NAME).is_file():
         raise InvalidOptionError(
-            f"{repository / open_name}: no entry of {name!r} takes references with each row: make it with "
-            "`rationale compile … --open-references 1`, with the same method and options."
+            f"{repository / open_name}: {name!r} has no entry that takes references with each request. "
+            "Compile one with `rationale compile … --open-references 1` and the same method and options."
         )
     return open_entry(repository, open_name)
 
@@ -238,14 +240,15 @@ def check_table(file: str, table: Table, manifest: Manifest) -> None:
     names = [spec.name for spec in manifest.inputs]
     if len(names) > 1:
         raise InvalidOptionError(
-            f"{file}: one array, where the model takes {names}: give a .npz file with an array for each, or "
-            "compile the entry with --features INPUT=A,B,C for each and give a table with such columns."
+            f"{file}: one array, but the model has the inputs {names}. Give a .npz file with an array for "
+            "each, or compile the entry with --features INPUT=A,B,C for each and give a table with these "
+            "columns."
         )
     width = math.prod(manifest.inputs[0].shape)
     if table.columns is not None and len(table.columns) != width:
         raise InvalidOptionError(
-            f"{file}: has {len(table.columns)} columns where the model takes {width} features. Leave the "
-            "others out, or compile the entry with --features so that columns are found by name."
+            f"{file}: has {len(table.columns)} columns, but the model takes {width} features. Remove the "
+            "other columns, or compile the entry with --features, which finds columns by name."
         )
 
 

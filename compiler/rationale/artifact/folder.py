@@ -18,7 +18,7 @@ def check_folder(folder: Path) -> None:
     """Raise InvalidOptionError early if files could not be written: the work for them takes minutes."""
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InvalidOptionError(f"--out {folder}: {existing} is not a folder that can be written to.")
+        raise InvalidOptionError(f"--out {folder}: {existing} is not a folder with write permission.")
 
 
 @contextmanager

@@ -97,10 +97,12 @@ class RemoteRepository:
             if not file or is_folder or entry.startswith("."):
                 continue
             if any(name in ("", ".", "..") for name in file.split("/")) or "\\" in file:
-                raise RepositoryError(f"{self.name}: '{path}' is no name of an entry's file: delete it")
+                raise RepositoryError(
+                    f"{self.name}: '{path}' is not a valid file name in an entry: delete it"
+                )
             entries[entry][file] = _mark(about)
         if not entries:
-            raise UnreachableError(f"{self.name}: holds no entry of `rationale compile`")
+            raise UnreachableError(f"{self.name}: contains no entry that `rationale compile` wrote")
         return dict(entries)
 
     def open(self) -> None:
@@ -115,7 +117,7 @@ class RemoteRepository:
         except UnreachableError as error:
             if not self._linked():
                 raise
-            self.fault = f"{error}; what was pulled before is read from {self.entries}"
+            self.fault = f"{error}; the command uses the earlier copy in {self.entries}"
 
     def pull(self) -> None:
         """Sync the local copy with the storage; entries that do not fit together keep their old version.
@@ -247,12 +249,12 @@ class RemoteRepository:
                 for version, digest in graphs.items():
                     entry, _, number = version.partition("/")
                     if not number.isdecimal():
-                        raise RepositoryError(f"{folder / FILE_NAME}: '{version}' is no version folder")
+                        raise RepositoryError(f"{folder / FILE_NAME}: '{version}' is not a version folder")
                     if entry in entries and graph_digest(entries[entry] / number) != digest:
                         raise RepositoryError(
-                            f"{self.name}/{version}: its files are not those that {name}/{FILE_NAME} was "
-                            f"written with (SHA-256 {digest[:12]}…): upload {model} and what explains it "
-                            "as one compile wrote them"
+                            f"{self.name}/{version}: its files differ from those recorded in "
+                            f"{name}/{FILE_NAME} (SHA-256 {digest[:12]}…). Upload {model} and its "
+                            "explaining entry as one compile wrote them"
                         )
             except RepositoryError as error:
                 faults.setdefault(model, str(error).replace(str(folder), f"{self.name}/{name}"))

@@ -199,7 +199,7 @@ def _spare_foreign_folders(targets: list[Path]) -> None:
         )
         if strange or (target.exists() and not target.is_dir()):
             raise RepositoryError(
-                f"{target}: exists and was not written by `rationale compile` "
+                f"{target}: exists, and `rationale compile` did not write it "
                 f"({', '.join(strange[:3]) or 'a file'}). Choose another --name, or move it away."
             )
 
@@ -297,8 +297,9 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     unfit = [v.name for v in (*inputs, *outputs) if not _is_batched(v)]
     if unfit:
         raise UnsupportedModelError(
-            f"{unfit} cannot be served: every input and output must be a tensor with the batch on axis 0, "
-            "since requests are batched. Drop it from the model, or make it a constant or a column [N, 1]."
+            f"{unfit} cannot be served, because the server batches requests: every input and output must "
+            "be a tensor with the batch on axis 0. Remove it from the model, or make it a constant or a "
+            "column [N, 1]."
         )
     return [_spec(v) for v in inputs], [_spec(v) for v in outputs]
 

@@ -58,8 +58,8 @@ def _select(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed
     arrays = [name for name in names if len(by_name[name].tensor.shape) > 1]
     if arrays and len(names) > 1:
         raise InvalidOptionError(
-            f"to_shap(): {arrays} are not tables, whose features could stand side by side. Take one input "
-            f"at a time, such as to_shap(inputs={arrays[:1]})."
+            f"to_shap(): {arrays} are not tables, so their features cannot be joined in one row. Convert "
+            f"one input at a time, such as to_shap(inputs={arrays[:1]})."
         )
     return [by_name[name] for name in names]
 

@@ -100,8 +100,8 @@ Layers = Annotated[
 Concepts = Annotated[
     str | None,
     _explained(
-        help="An inner tensor, and the number of its channels to explain: for the channels with the largest "
-        "attributions in the row, the graph returns what the inputs contribute to each.",
+        help="An inner tensor and a number of channels: for the channels with the largest attributions in "
+        "a row, the graph returns the inputs' contributions to each.",
         metavar="TENSOR=COUNT",
     ),
 ]

@@ -30,10 +30,10 @@ def explain_command(
         str | None,
         typer.Option(
             help="Write the explanation of every row: .csv, .parquet or .xlsx (a row for each row and "
-            "target: its value, base value, each feature's attribution, gap), .json, or .npz (every tensor). "
-            "Or draw the --rows as a picture, .svg: bars of tables, heatmaps of images, shaded words of "
-            "token ids. For many files: a folder, or its URL, which gets one .parquet each; an interrupted "
-            "run goes on.",
+            "target: its value, base value, each feature's attribution, gap), .json, or .npz (every "
+            "tensor). Or draw the --rows as a picture, .svg: bars of tables, heatmaps of images, "
+            "shaded words of token ids. For many files: a folder, or its URL, which gets one .parquet "
+            "each; run the command again to continue an interrupted run.",
             metavar="FILE|FOLDER",
         ),
     ] = None,
@@ -98,8 +98,8 @@ def explain_command(
         columns = [] if keep is None else [name.strip() for name in keep.split(",")]
         if compare_with is not None and (picture or html is not None or is_portfolio(rows_in)):
             raise InvalidOptionError(
-                "--compare-with is for the rows of one file, printed or saved as .csv, .parquet, .json or "
-                ".npz."
+                "--compare-with works for the rows of one file, printed or saved as .csv, .parquet, .json "
+                "or .npz."
             )
         if is_portfolio(rows_in):
             if save is None or html is not None:
@@ -114,7 +114,8 @@ def explain_command(
             raise InvalidOptionError("--keep needs --save FILE, a table such as .csv, or --html FILE.")
         if threads is not None:
             raise InvalidOptionError(
-                "--threads is for many files: give --input a folder, or a pattern such as 'loans-*.parquet'."
+                "--threads works only for many files: give --input a folder, or a pattern such as "
+                "'loans-*.parquet'."
             )
         row_count, input_file = parse_rows(rows), Path(rows_in)
         if picture is not None:

@@ -67,9 +67,11 @@ class DrawRequest:
         if self.policy is not None and self.policy not in POLICIES:
             raise InvalidOptionError(f"--policy {self.policy!r}: choose {', '.join(POLICIES[:-1])}.")
         if self.by == "whole" and (self.count is not None or self.measure is not None):
-            raise InvalidOptionError("--by whole takes every row: --count and --measure are for draws.")
+            raise InvalidOptionError(
+                "--by whole takes every row: leave --count and --measure out, or choose another --by."
+            )
         if self.by != "stratified" and self.stratify is not None:
-            raise InvalidOptionError(f"--stratify is for --by stratified, not for {self.by}.")
+            raise InvalidOptionError(f"--stratify works only with --by stratified, not with {self.by}.")
         weighted = takers(WEIGHTS)
         if self.measure is not None and self.measure not in weighted:
             raise InvalidOptionError(
@@ -121,7 +123,7 @@ def draw_by_policy(request: DrawRequest) -> DrawnSet:
     profile = as_profile(request.decision)
     policy = request.policy or profile.references.policy
     if request.band is not None and policy != "near_threshold":
-        raise InvalidOptionError(f"--band: only of the policy near_threshold, and this is {policy}.")
+        raise InvalidOptionError(f"--band belongs to the policy near_threshold, but the policy is {policy}.")
     applicants, warnings = read_applicants(request, profile)
     scored = ScoredRows(applicants.scores, applicants.knocked_out)
     rows = population(profile, policy, scored, band)
@@ -190,7 +192,7 @@ def read_applicants(request: DrawRequest, profile: DecisionProfile) -> tuple[Sco
     if table.weights is not None or not table.count:
         raise InvalidReferencesError(
             f"{request.file}: "
-            + ("no rows" if not table.count else "its rows have weights, as sets that were made of others do")
+            + ("no rows" if not table.count else "its rows have weights, like a set that this command wrote")
             + ". Give rows of applicants, the more the better."
         )
     model, names, rows = read.model, request.features or table.columns, table.arrays
@@ -208,8 +210,8 @@ def read_applicants(request: DrawRequest, profile: DecisionProfile) -> tuple[Sco
         cells = column_of(request.file, table, feature)
         if cells is None:
             warnings.append(
-                f"{request.file} has no column {feature!r}, by which a knock-out of the profile declines: "
-                "rows that it would decline count as passed."
+                f"{request.file} has no column {feature!r}, which a knock-out of the profile tests: rows "
+                "that it would decline count as passed."
             )
         else:
             values[feature] = [read_cell(cell, feature, profile.knock_outs) for cell in cells]
@@ -262,7 +264,7 @@ def _measure_draws(
     """Return a table of how far draws of each size vary in base value and attributions, and warnings."""
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):
-        return [], ["nothing was measured: the scores decline no row, and there are no reasons."]
+        return [], ["nothing was measured, because no row is declined and there are no reasons."]
     if len(declined) > DECLINES:
         declined = np.sort(np.random.default_rng(request.seed).choice(declined, DECLINES, replace=False))
     count = min(request.count or COUNT, len(rows))
@@ -314,9 +316,7 @@ def _set_warnings(
             f"{policy}: the commentary on Regulation B, 9(b)(2)-5, names near_threshold and all_applicants."
         )
     if policy == "all_applicants" and not (outcomes == "decline").any():
-        warnings.append(
-            "none of the rows is declined: are these all who applied, or those who were accepted?"
-        )
+        warnings.append("no row is declined. Check that the file has all applicants, not only accepted ones.")
     if len(drawn) < FEW:
         warnings.append(
             f"{len(drawn)} references are few: an answer depends on each of them. Give more rows."
@@ -326,7 +326,7 @@ def _set_warnings(
 
 def _describe_draw(by: str, weights: Any) -> str:
     if by == "medoids":
-        return f"are medoids, somebody's rows, weighted (the heaviest {weights.max():.1%})"
+        return f"are medoids (real rows), weighted (the heaviest {weights.max():.1%})"
     return "are all of them" if by == "whole" else "drawn along the score, of equal weight"
 
 

@@ -159,7 +159,8 @@ def references_command(
         policy_options = {name: value for name, value in policy_options.items() if value is not None}
         if (centroids is None) == (decision is None):
             raise InvalidOptionError(
-                "give --centroids K for a set that holds no one's row, or --decision FILE for a policy's."
+                "give --centroids K for means of groups (no person's row), or --decision FILE for rows "
+                "drawn by a policy."
             )
         if decision is None:
             _check_none(policy_options, "--decision")
@@ -233,7 +234,7 @@ def _check_out(out: Path) -> None:
     from rationale.errors import InvalidOptionError
 
     if out.suffix != ".npz":
-        raise InvalidOptionError(f"{out}: must be a .npz, which holds weights.")
+        raise InvalidOptionError(f"{out}: the name must end in .npz, the format that stores weights.")
     if not out.parent.is_dir():
         raise InvalidOptionError(f"{out}: cannot be written: there is no folder {out.parent}.")
     check_folder(out.parent)
@@ -241,13 +242,16 @@ def _check_out(out: Path) -> None:
 
 def _summary(rows: int, groups: "Centroids") -> list[str]:
     lines = [
-        f"{len(groups.weights)} centroids of {rows} rows; the smallest stands for {groups.smallest}",
+        f"{len(groups.weights)} centroids of {rows} rows; the smallest group has {groups.smallest} rows",
         f"column means within {groups.moved:.2g} standard deviations of those of all rows",
     ]
     if groups.rounded:
         lines.append(f"{groups.rounded} columns of whole numbers stayed whole")
     if groups.fractional:
-        lines.append(f"{groups.fractional} centroids keep fractions there: rounded, they were somebody's row")
+        lines.append(
+            f"{groups.fractional} centroids keep fractions in these columns, because rounded they would "
+            "equal a real row"
+        )
     return lines
 
 

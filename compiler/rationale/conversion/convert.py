@@ -233,7 +233,7 @@ def _converting(model: Any) -> Iterator[tuple[_LibraryModule, str]]:
     """
     library, name = _library(model), _class_name(model)
     if library is None and (advice := exporter(model)) is not None:
-        raise InvalidModelError(f"{name} is not converted here. {advice}.")
+        raise InvalidModelError(f"Rationale does not convert {name}. {advice}.")
     if library is None:
         raise InvalidModelError(
             f"{name} is not a model: give a path, an onnx.ModelProto, a fitted scikit-learn, XGBoost, "

@@ -43,15 +43,15 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
     if missing is None and (path.is_dir() or _is_name(path)):
         return _folder(path)
     if kind in _ELSEWHERE:
-        raise InvalidModelError(f"{path} is not converted here. {export_advice(_ELSEWHERE[kind])}.")
+        raise InvalidModelError(f"Rationale does not convert {path}. {export_advice(_ELSEWHERE[kind])}.")
     if kind in PICKLES and not allow_pickle:
         raise InvalidOptionError(
-            f"{path}: a pickle is a program that runs as it is read, with your rights. If you made it, or "
-            f"trust who did, add --allow-pickle, or set {ALLOW_PICKLE}=1 for every command (in Python: load "
-            "the model yourself, and give that)."
+            f"{path}: reading a pickle runs the code in it, with your rights. If you trust the file's "
+            f"author, add --allow-pickle, or set {ALLOW_PICKLE}=1 for every command (in Python: load the "
+            "model yourself and pass it)."
         )
     if missing is not None and _READERS.get(kind) is not _xgboost:
-        raise InvalidOptionError(f"--missing is for XGBoost's files, and {path} is none.")
+        raise InvalidOptionError(f"--missing works only for XGBoost's files, and {path} is not one.")
     if not path.is_file():
         raise InvalidModelError(f"{path}: cannot be read: no such file.")
     read = _READERS.get(kind, _pickle)
@@ -62,11 +62,12 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         return model
     except ModuleNotFoundError as error:
         raise InvalidOptionError(
-            f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."
+            f"{path}: reading it needs {error.name}, which is not installed. Install the packages that "
+            "saved the file."
         ) from error
     except Exception as error:  # a library or a pickle may raise any error
         raise InvalidModelError(
-            f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again, with the "
+            f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again with the "
             "versions of the libraries that are installed here."
         ) from error
 

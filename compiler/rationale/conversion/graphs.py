@@ -72,8 +72,8 @@ def _naming_the_model(answer: Answer) -> Answer:
             raise
         except Exception as error:  # each library has errors of its own for rows that it refuses
             raise InvalidReferencesError(
-                f"the fitted model itself does not answer the references ({type(error).__name__}: "
-                f"{reason_of(error)}). Give rows as its predict takes them."
+                f"the fitted model itself fails on the references ({type(error).__name__}: "
+                f"{reason_of(error)}). Give rows that its predict accepts."
             ) from error
 
     return answers

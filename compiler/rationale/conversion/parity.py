@@ -19,8 +19,8 @@ from rationale.schema.manifest import Parity, RowErrors, RowKind, Texts, in_digi
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one
 ADVICE = (
-    "Fit a model of the kinds that docs/trees.md lists, or explain what stands behind the step that differs: "
-    "give the last steps of a pipeline as the model, with rows as they come to them"
+    "Fit a kind of model that docs/trees.md lists, or compile only the steps of the pipeline after the "
+    "one that differs, with the rows that these steps receive"
 )
 ANY = float(np.finfo(np.float64).max)  # allowed if scores alone are needed
 MIXTURES = 2000
@@ -126,7 +126,7 @@ def describe_parity(parity: Parity) -> str:
     return "; ".join(
         [
             f"parity: {parity.model} as ONNX ({parity.converter}) differs by {worst.error:.1e} at most on "
-            f"{parity.errors[0].rows} references and what is made of them, {worst.relative:.1e} of "
+            f"{parity.errors[0].rows} references and variants of them, {worst.relative:.1e} of "
             f"{worst.column or 'its output'}'s range",
             *clauses,
         ]
@@ -272,8 +272,8 @@ def _matching(answers: np.ndarray, expected: np.ndarray, model: str) -> tuple[np
         a = a[:, 1:]
     if a.shape != b.shape:
         raise UnsupportedModelError(
-            f"{model}: its ONNX model answers {list(answers.shape)} where it answers {list(expected.shape)} "
-            f"itself: the converter does not know this kind of model. {ADVICE}."
+            f"{model}: its ONNX model returns the shape {list(answers.shape)}, but the model itself "
+            f"returns {list(expected.shape)}. The converter does not support this kind of model. {ADVICE}."
         )
     return a, b
 

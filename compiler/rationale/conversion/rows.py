@@ -74,8 +74,8 @@ class Rows:
         library = next((name for name in ("pandas", "polars") if importlib.util.find_spec(name)), None)
         if library is None:
             raise InvalidReferencesError(
-                "the model names its columns, and neither pandas nor polars, from which it reads them, is "
-                "installed: pip install pandas."
+                "the model reads columns by name, which needs pandas or polars, and neither is installed: "
+                "pip install pandas."
             )
         names = self.names or tuple(map(str, range(len(self.columns))))
         words = self.has_words
@@ -97,7 +97,7 @@ class Rows:
         wrong = [value for value in texts if not isinstance(value, str)]
         if wrong:
             raise _fault(
-                f"column {self.column_name(i)!r} holds {wrong[0]!r}, but the model reads texts there."
+                f"column {self.column_name(i)!r} holds {wrong[0]!r}, but the model needs text in this column."
             )
         return texts[:, None]
 
@@ -159,8 +159,8 @@ class Rows:
             and max(abs(int(column.min())), int(column.max())) > _WHOLE
         ):
             raise _fault(
-                f"column {self.column_name(i)!r} holds whole numbers beyond 2^53, which no float keeps "
-                "apart. Write them as texts, before the model is fitted."
+                f"column {self.column_name(i)!r} holds whole numbers beyond 2^53, which floats cannot "
+                "distinguish. Write them as texts before you fit the model."
             )
         return column.astype(self.dtype)
 

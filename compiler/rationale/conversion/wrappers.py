@@ -13,20 +13,17 @@ _NETWORK = "skorch.net.NeuralNet"
 _KERAS_ON_TORCH = "keras.src.backend.torch.layer.TorchLayer"  # such models are modules of torch
 _KERAS_MODEL = "keras.src.models.model.Model"
 _KERAS = "Write it as ONNX by Keras 3, model.export('model.onnx', format='onnx'), and compile that file"
-_PMML = (
-    "There is no exporter of PMML to ONNX: give the fitted model that the PMML was written from, or write "
-    "that one as ONNX"
-)
+_PMML = "No exporter converts PMML to ONNX: compile the original fitted model, or export it as ONNX"
 _EXPORTERS = {  # by package; their models are not converted here
     "keras": _KERAS,
     "tensorflow": f"{_KERAS}; a model of tf.keras 2 by tf2onnx.convert.from_keras",
     "pyspark": "Write it as ONNX by onnxmltools.convert_sparkml, and compile that file",
     "h2o": (
-        "Write the MOJO of a gradient boosting machine as ONNX by onnxmltools.convert_h2o, and compile that "
-        "file. There is no exporter of its other models: fit those with XGBoost, LightGBM or scikit-learn"
+        "Write the MOJO of a gradient boosting machine as ONNX by onnxmltools.convert_h2o, and compile "
+        "that file. Its other models have no exporter: fit those with XGBoost, LightGBM or scikit-learn"
     ),
     "statsmodels": (
-        "There is no exporter of it to ONNX: fit scikit-learn's LinearRegression(), "
+        "No exporter converts it to ONNX: fit scikit-learn's LinearRegression(), "
         "LogisticRegression(C=np.inf) or PoissonRegressor(alpha=0), which have the same coefficients"
     ),
     "pypmml": _PMML,
@@ -43,7 +40,8 @@ def unwrap(model: Any) -> Any:
     while (attribute := attribute_of(model)) is not None:
         if not hasattr(model, attribute):
             raise InvalidModelError(
-                f"{_name(model)} holds no fitted model ({attribute}): fit it, a search with refit=True."
+                f"{_name(model)} contains no fitted model ({attribute}): call fit first; a search needs "
+                "refit=True."
             )
         model = getattr(model, attribute)
     kinds = _kinds(model)

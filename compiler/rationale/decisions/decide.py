@@ -113,7 +113,7 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
     """
     profile = embedded.profile
     if not math.isfinite(row.score):
-        raise NoReasonsError(f"nothing is decided: the score is {row.score}")
+        raise NoReasonsError(f"no decision: the score is {row.score}")
     hit = find_knock_outs(profile, values)
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
@@ -328,7 +328,7 @@ def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
         return float(text)
     except ValueError as error:
         raise InvalidOptionError(
-            f"{feature!r} holds {text[:80]!r}, and its knock-out compares numbers: give a number, true or "
+            f"{feature!r} holds {text[:80]!r}, but its knock-out compares numbers: give a number, true or "
             "false."
         ) from error
 
@@ -346,8 +346,8 @@ def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
 def _check_gap(embedded: EmbeddedProfile, row: ExplainedRow) -> None:
     if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
         raise NoReasonsError(
-            f"no reasons are given: the attributions miss the score by {row.gap:.2g}, more than the "
-            f"{embedded.tolerance:.2g} that the decision profile allows (tolerance)"
+            f"no reasons: the attributions miss the score by {row.gap:.2g}, more than the decision "
+            f"profile's tolerance of {embedded.tolerance:.2g}"
         )
 
 
@@ -358,7 +358,7 @@ def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, 
     undisclosed = named & {*profile.never_disclose}
     if undisclosed:
         raise NoReasonsError(
-            f"no reasons are given: {', '.join(sorted(undisclosed))} is a principal reason, and the decision "
-            "profile says never to disclose it; to leave it out would be to give other reasons than the true "
+            f"no reasons are given: {', '.join(sorted(undisclosed))} is a principal reason, but the "
+            "decision profile lists it under never_disclose; without it the reasons would not be the true "
             "ones"
         )

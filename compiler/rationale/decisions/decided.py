@@ -114,9 +114,7 @@ def decide_inputs(
             (name for name, a in answers.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None
         )
         if infinite is not None:
-            yield Undecided(
-                f"output '{infinite}' is not finite: the row lies outside of what the model can compute"
-            )
+            yield Undecided(f"output '{infinite}' is not finite: the row is outside the range of the model")
         else:
             yield from decide_rows(manifest, answers, [values], row)
 
@@ -146,8 +144,8 @@ def find_knock_out_cells(manifest: Manifest, inputs: Tensors, rows: Any) -> dict
     missing = [name for name in names if name not in columns]
     if missing:
         raise InvalidOptionError(
-            f"the rows: columns {quoted(missing)} are missing, by which knock-outs decline. Give a table "
-            "that has them, with empty cells where they are not known."
+            f"the rows: columns {quoted(missing)} are missing, and knock-outs need them. Give a table with "
+            "these columns, and leave unknown cells empty."
         )
     return read_knock_out_cells(manifest, {name: _cells(table[name]) for name in names}, names)
 

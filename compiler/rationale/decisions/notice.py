@@ -91,9 +91,11 @@ def notice(
     """
     clashes = [name for name in _FILLED if name in variables]
     if clashes:
-        raise InvalidOptionError(f"variables: {', '.join(clashes)} is filled from the decision: leave it out")
+        raise InvalidOptionError(f"variables: {', '.join(clashes)} comes from the decision: leave it out")
     if answer["decision"] == "approve":
-        raise InvalidOptionError(f"decision {answer['id']} approves: a notice is for a decline or a referral")
+        raise InvalidOptionError(
+            f"decision {answer['id']} is an approval: a notice needs a decline or a referral"
+        )
     judged = _judgment(answer, variables, person_declined=person_declined)
     is_judgment = "reviewer" in answer and "score" not in answer
     if is_judgment:  # where score and person decided together, the reasons of both
@@ -131,8 +133,8 @@ def notice(
         raise InvalidOptionError(f"template {template}: cannot be rendered: {_message(error)}") from error
     if missing:
         raise InvalidOptionError(
-            f"variables are missing: {', '.join(missing)}. Give each in the file of --variables, or by --set "
-            "NAME=VALUE; false says that there is no such thing"
+            f"variables are missing: {', '.join(missing)}. Give each in the --variables file or by --set "
+            "NAME=VALUE; use false for one that does not exist"
         )
     return Notice(text, language, tuple(_warnings(answer)))
 
@@ -165,7 +167,7 @@ def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str,
         for parent in parents:
             scope = scope.setdefault(parent, {})
             if not isinstance(scope, dict):
-                raise InvalidOptionError(f"--set {setting}: {parent} has a value of its own, and no parts")
+                raise InvalidOptionError(f"--set {setting}: {parent} has a value, so it cannot have parts")
         scope[last] = False if value == "false" else value
     return dict(variables)
 
@@ -239,13 +241,13 @@ def _check_specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
     """Return the same texts; raise InvalidOptionError if a notice must not hold them."""
     if not reasons or not all(text.strip() for text in reasons):
         raise InvalidOptionError(
-            f"decision {answer['id']} has no principal reason: a notice needs at least one that is specific"
+            f"decision {answer['id']} has no principal reason: a notice needs at least one specific reason"
         )
     generic = [text for text in reasons if _GENERIC.search(text)]
     if generic:
         raise InvalidOptionError(
-            f"'{generic[0]}' is no specific reason: 12 CFR 1002.9(b)(2) calls such a statement insufficient. "
-            "Say in the decision profile what of the application speaks against it"
+            f"'{generic[0]}' is not a specific reason: 12 CFR 1002.9(b)(2) calls such a statement "
+            "insufficient. Name in the decision profile what in the application led to the decline"
         )
     return reasons
 
@@ -255,14 +257,14 @@ def _judgment(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person
     if answer["decision"] != "refer":
         if person_declined or variables.get("judgment"):
             raise InvalidOptionError(
-                f"decision {answer['id']} declined by itself: its reasons are those of the notice, and a "
-                "person's are not among them"
+                f"decision {answer['id']} is an automatic decline: the notice has the decision's reasons, "
+                "so leave --person-declined and judgment out"
             )
         return []
     if not person_declined:
         raise InvalidOptionError(
-            f"decision {answer['id']} refers to a person: give notice after the person has declined, with "
-            "--person-declined"
+            f"decision {answer['id']} is a referral to a person: after the person has declined, write the "
+            "notice with --person-declined"
         )
     judgment = variables.get("judgment")
     if (
@@ -271,8 +273,8 @@ def _judgment(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person
         or not all(isinstance(reason, str) for reason in judgment)
     ):
         raise InvalidOptionError(
-            "variable judgment: give the list of the reasons for which the person declined; where score and "
-            "person decided together, a notice has the reasons of both"
+            "variable judgment: list the person's reasons for the decline; if score and person decided "
+            "together, the notice has the reasons of both"
         )
     return judgment
 
@@ -296,7 +298,7 @@ def _template_file(template: str, language: str) -> tuple[Path, str]:
         if own not in there:  # a caller of the API chooses it: no path
             raise InvalidOptionError(
                 f"--template {template}: it is in {', '.join(there)}, and not in '{language[:80]}': choose "
-                "another language, or write a template of your own (--template FILE)"
+                "another language, or write your own template (--template FILE)"
             )
         return _FOLDER / own, f"{template}.txt"
     path = Path(template)

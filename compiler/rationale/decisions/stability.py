@@ -23,8 +23,8 @@ def reason_codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Cod
     """
     if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
         raise NoReasonsError(
-            f"which reasons stay is not known: the attributions of {name} miss the score by {row.gap:.2g}, "
-            f"more than the {embedded.tolerance:.2g} that the decision profile allows (tolerance)"
+            f"the stability of the reasons is unknown: the attributions of {name} miss the score by "
+            f"{row.gap:.2g}, more than the decision profile's tolerance of {embedded.tolerance:.2g}"
         )
     return tuple(reason.code for reason in principal_reasons(embedded.profile, row, {}))
 

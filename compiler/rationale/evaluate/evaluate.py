@@ -285,8 +285,9 @@ def _check_features(manifest: Manifest) -> None:
     unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
     if unfit:
         raise InvalidOptionError(
-            f"{unfit} are token ids or inner tensors: the measures replace features of a float "
-            "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
+            f"{unfit} are token ids or inner tensors, but the measures replace features of a float input. "
+            "Evaluate an entry that explains float inputs, such as the part of the model after the "
+            "embedding."
         )
 
 
@@ -361,8 +362,8 @@ def read_references(entry: Compiled, name: str, file: Path) -> GivenReferences:
     prepared = prepare(rows, weights, shapes, missing=missing)
     if prepared.digest != entry.manifest.digests.references:
         raise InvalidReferencesError(
-            f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "
-            "file, or leave --references out: the other numbers need none."
+            f"{file}: these are not the references that {name!r} was compiled with (the digests differ). "
+            "Give that file, or leave --references out: the other measures need none."
         )
     arrays: Mapping[str, np.ndarray] = rows if isinstance(rows, dict) else {next(iter(shapes)): rows}
     return GivenReferences(dict(arrays), weights)

@@ -179,8 +179,8 @@ def rows_at_once(features: int) -> int:
 def _finite(array: np.ndarray, verb: str) -> np.ndarray:
     if not np.isfinite(array).all():
         raise InvalidOptionError(
-            f"the model {verb} NaN or infinity for rows of the file, or for such rows partly replaced by the "
-            "baseline: choose rows and references in the range the model was made for."
+            f"the model {verb} NaN or infinity for rows of the file, or for such rows partly replaced by "
+            "the baseline: choose rows and references in the range of the training data."
         )
     return array
 
@@ -206,7 +206,8 @@ def warmup_rows(compiled: Compiled) -> dict[str, np.ndarray]:
     missing = [name for name in names if name not in compiled.sample]
     if missing:
         raise RepositoryError(
-            f"the entry has no warmup row for {missing}, with which features are replaced. Compile it again."
+            f"the entry has no warmup row for {missing}, and the measures replace features with its "
+            "values. Compile it again."
         )
     return {name: compiled.sample[name] for name in names}
 

@@ -77,7 +77,7 @@ def randomised_check(
     """
     layers = find_layers(compiled.source)
     if not layers:
-        return Randomised(left_out="no layer has weights of its own")
+        return Randomised(left_out="no layer has weights")
     try:
         rows, weights = (dict(references.arrays), references.weights) if references else (None, None)
         method = method_of(compiled.manifest.request, rows, weights)

@@ -148,8 +148,8 @@ def notes(evaluations: Sequence[Evaluation]) -> list[str]:
         lines.append(f"{rows}, {e.features} features replaced by: {e.baseline}")
         if e.baseline == "zeros":
             lines.append(
-                f"{e.name}: zeros may be far from any real row; evaluate it beside an entry of the same "
-                "model that has references"
+                f"{e.name}: zeros may be far from any real row; compare it with an entry of the same model "
+                "that has references"
             )
         if e.randomised.left_out:
             lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")

@@ -144,9 +144,9 @@ def rounds_within(most: int, rows: int, players: int, references: int) -> int:
     if sampled > most:
         least = min(sampled, enumerated)
         raise InvalidOptionError(
-            f"--shapley: {rows} rows of {players} features against {references} references take {least} "
-            f"answers of the model at least, more than --evaluations {most}. Judge fewer --rows, or allow as "
-            "many."
+            f"--shapley: {rows} rows of {players} features against {references} references need at least "
+            f"{least} answers of the model, more than --evaluations {most}. Lower --rows, or raise "
+            "--evaluations."
         )
     fixed = rows * (1 + references)
     return min(MOST_ROUNDS, (most - fixed) // (rows * 2 * references * max(players - 1, 1)))

@@ -35,8 +35,9 @@ def check_size(explain: Path) -> None:
     size = sum(file.stat().st_size for file in (explain / "1").glob("*") if file.is_file())
     if size > MOST_BYTES:
         raise UnsupportedModelError(
-            f"{explain}: its graph takes {size / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} MiB that a "
-            "page holds. Compile it with fewer references (rationale references), or use rationale serve."
+            f"{explain}: its graph takes {size / 2**20:.0f} MiB, and a page can contain at most "
+            f"{MOST_BYTES >> 20} MiB. Compile it with fewer references (rationale references), or use "
+            "rationale serve."
         )
 
 
@@ -85,15 +86,15 @@ def _input_faults(manifest: Manifest) -> Iterator[str]:
         )
     elif sum(math.prod(spec.shape) for spec in manifest.inputs) > MOST_FEATURES:
         yield (
-            f"it has more than {MOST_FEATURES} features, which nobody fills in: draw rows of it instead "
+            f"it has more than {MOST_FEATURES} features, too many to fill in: draw its rows instead "
             "(rationale explain --html page.html)"
         )
     strange = sorted({spec.datatype for spec in manifest.inputs if spec.datatype not in TYPES})
     if strange:
         yield (
-            f"its inputs hold {', '.join(strange)}, which JavaScript has not: let the model take FP32 "
+            f"its inputs hold {', '.join(strange)}, a type that JavaScript lacks: let the model take FP32 "
             "and cast it"
         )
     inner = [e.tensor.name for e in manifest.explained if e.tensor not in manifest.inputs]
     if inner and not words:
-        yield f"{', '.join(inner)} is explained, which is no input: compile it without --input"
+        yield f"{', '.join(inner)} is explained, but is not an input: compile it without --input"

@@ -87,9 +87,9 @@ def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) ->
     ]
     if manifest.references is not None:
         lines.append(
-            f"The graph in it holds what {manifest.method.name} needs of its {manifest.references.count} "
-            "references, which may be people's rows: hand the page on only to somebody who may see them, or "
-            "compile with rows that are nobody's (docs/references.md)."
+            f"The graph contains what {manifest.method.name} needs of its {manifest.references.count} "
+            "references, which may be people's rows: give the page only to people who may see them, or "
+            "compile with references that are not people's rows (docs/references.md)."
         )
     if manifest.decision is not None:
         lines.append("It holds the decision profile too: threshold, knock-outs, codes and texts.")

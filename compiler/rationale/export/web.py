@@ -31,7 +31,7 @@ _EXPORTS = re.compile(r"export\s*\{([^{}]*)\}\s*;?")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 _LONGEST_S = 600
 _ADVICE = (
-    f"Run `npm install {PACKAGE}@{VERSION}` here, or there where a network is, and name the folder by "
+    f"Run `npm install {PACKAGE}@{VERSION}` here or on a machine with a network, and give the folder with "
     f"--onnxruntime-web node_modules/{PACKAGE}"
 )
 
@@ -83,8 +83,8 @@ def _read(folder: Path, flag: str = "") -> WebRuntime:
         raise InvalidOptionError(f"{flag}{folder}: is not the npm package {PACKAGE}. {_ADVICE}.")
     if tuple(map(int, str(version).split(".")[:2])) < LEAST:
         raise InvalidOptionError(
-            f"{flag}{folder}: is {PACKAGE} {version}, and those before {LEAST[0]}.{LEAST[1]} load a further "
-            f"script, which a page cannot. {_ADVICE}."
+            f"{flag}{folder}: is {PACKAGE} {version}, but versions before {LEAST[0]}.{LEAST[1]} load "
+            f"another script, which a page cannot do. {_ADVICE}."
         )
     return WebRuntime(
         str(version), _without_exports(script, f"{flag}{folder}"), gzip.compress(wasm, 6, mtime=0)
@@ -97,9 +97,7 @@ def _without_exports(script: str, where: str) -> str:
     pairs = [pair.split(" as ") for pair in exports[0].split(",")] if len(exports) == 1 else []
     names: Mapping[str, str] = {pair[-1].strip(): pair[0].strip() for pair in pairs}
     if not names.keys() >= {*_NEEDED} or "</script" in script.lower() or "<!--" in script:
-        raise InvalidOptionError(
-            f"{where}: {SCRIPT} is not written as those of the releases that are known. {_ADVICE}."
-        )
+        raise InvalidOptionError(f"{where}: {SCRIPT} differs from that of all known releases. {_ADVICE}.")
     members = ", ".join(f"{name}: {names[name]}" for name in _NEEDED)
     script = _SOURCE_MAP.sub("", _EXPORTS.sub("", script)).strip()
     return f"{script}\nconst ort = {{ {members} }};"
@@ -120,8 +118,8 @@ def _cached() -> Path:
         npm = shutil.which("npm")
         if npm is None:
             raise InvalidOptionError(
-                f"the page needs {PACKAGE}, which is neither in node_modules here nor fetched before, and "
-                f"there is no npm to fetch it (on Debian and Ubuntu: apt-get install npm). {_ADVICE}."
+                f"the page needs {PACKAGE}, which is neither in ./node_modules nor in the cache, and npm "
+                f"is not installed (on Debian and Ubuntu: apt-get install npm). {_ADVICE}."
             )
         _fetch(npm, folder)
     return folder
@@ -148,8 +146,8 @@ def _unpack(archive: Path, folder: Path) -> None:
     integrity = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
     if integrity != INTEGRITY:
         raise InvalidOptionError(
-            f"what npm fetched is not {PACKAGE} {VERSION}: its digest is {integrity}, not {INTEGRITY}. Which "
-            "registry does npm ask (npm config get registry)?"
+            f"npm fetched something other than {PACKAGE} {VERSION}: the digest is {integrity}, not "
+            f"{INTEGRITY}. Check npm's registry (npm config get registry)."
         )
     with tarfile.open(archive) as files:
         for name in _FILES:

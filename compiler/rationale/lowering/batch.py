@@ -83,9 +83,9 @@ def _demand_no_state(model: ir.Model, value: ir.Value) -> None:
         raise UnsupportedModelError(
             f"input {value.name!r} [{shape}] is a state of {layer.op_type} node "
             f"{layer.name or layer.outputs[0].name!r}: axis 0 counts its layers and directions, and the "
-            "batch lies on axis 1. Rows must lie on axis 0: export a module that takes no states (they are "
-            f"zeros then), or one that takes them as [{', '.join(map(str, ('N', first, *row)))}] and "
-            "transposes them (transpose(0, 1))."
+            "batch is axis 1. The batch must be axis 0: export a module without states (they are zeros "
+            f"then), or one that takes them as [{', '.join(map(str, ('N', first, *row)))}] and transposes "
+            "them (transpose(0, 1))."
         )
 
 
@@ -99,9 +99,9 @@ def _demand_batch(name: str, first: int | ir.SymbolicDim, lengths: Collection[in
         return
     if len(lengths) > 1:
         raise UnsupportedModelError(
-            f"input {name!r} has the fixed length {first} on axis 0, where rows have to lie, and other "
-            "inputs have another length there. Export the model with the batch on axis 0 of every input, or "
-            f"make {name!r} a constant of it."
+            f"input {name!r} has the fixed length {first} on axis 0, which must be the batch, and other "
+            "inputs have another length there. Export the model with the batch on axis 0 of every input, "
+            f"or make {name!r} a constant of it."
         )
     raise UnsupportedModelError(
         f"input {name!r} has a fixed batch of {first}. Export the model with a dynamic batch "

@@ -158,7 +158,7 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
         body = schema.get_context_dependent_function_with_opset_version(max(versions), serialised, types)
     except RuntimeError as error:  # an attribute or a type that the definition does not allow
         raise UnsupportedModelError(
-            f"{node.op_type} node {node.name!r}: ONNX has no definition of it for these inputs: {error}"
+            f"{node.op_type} node {node.name!r}: ONNX does not define it for these inputs: {error}"
         ) from error
     proto.ParseFromString(body)
     return proto

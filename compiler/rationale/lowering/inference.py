@@ -146,7 +146,7 @@ def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -
     unknown = sorted(set(sizes) - names)
     if unknown:
         raise InvalidOptionError(
-            f"no input has an open length {unknown}; the model's are {sorted(names) or 'none'}."
+            f"no input has an open length {unknown}; the model's open lengths are {sorted(names) or 'none'}."
         )
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
@@ -185,11 +185,13 @@ def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
         are_lengths = len(ends) == 2 and all(isinstance(n, int | np.integer) and n >= 1 for n in ends)
         if not are_lengths or ends[1] < ends[0] + 2:
             raise InvalidOptionError(
-                f"length {name!r} must span three whole numbers or more, from 1 on, such as (1, 128), "
-                f"not {ends!r}."
+                f"length {name!r} must be a range of at least three whole numbers from 1 on, such as (1, "
+                f"128), not {ends!r}."
             )
     if len(spans) > 1:
-        raise InvalidOptionError(f"one length can be open, not {sorted(spans)}: give numbers for the others.")
+        raise InvalidOptionError(
+            f"only one length can stay open, not {sorted(spans)}: give numbers for the others."
+        )
     fixed = {name: size[1] if isinstance(size, tuple) else size for name, size in sizes.items()}
     return fixed, next((Span(name, *ends) for name, ends in spans.items()), None)
 
@@ -202,7 +204,7 @@ def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
         f"{name} = {size[0]} to {size[1]}" if isinstance(size, tuple) else f"{name} = {size}"
         for name, size in lengths.items()
     )
-    return (f"the explanation takes rows with {', '.join(named)} alone; the plain entry takes any",)
+    return (f"the explanation takes only rows with {', '.join(named)}; the plain entry takes any length",)
 
 
 def _open_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:

@@ -55,8 +55,8 @@ def check_nodes(proto: onnx.ModelProto, name: str) -> None:
         nodes = 0  # the checker refuses functions that call each other so deep
     if nodes > MOST_NODES:
         raise InvalidModelError(
-            f"{name}: it has {nodes} nodes once its functions are inlined; {MOST_NODES} are the most that "
-            "can be explained. Export a part of the model, or without functions that repeat."
+            f"{name}: it has {nodes} nodes after its functions are inlined; the limit is {MOST_NODES}. "
+            "Export a part of the model, or without repeated functions."
         )
 
 
@@ -72,8 +72,8 @@ def check_inputs(proto: onnx.ModelProto, name: str) -> None:
         axes = len(kind.shape.dim)
         if axes > MOST_AXES or math.prod(dims) > LARGEST:
             raise InvalidModelError(
-                f"{name}: input {value.name!r} has {axes} axes and {math.prod(dims)} elements; at most "
-                f"{MOST_AXES} and {LARGEST} can be explained. Correct that size."
+                f"{name}: input {value.name!r} has {axes} axes and {math.prod(dims)} elements; the limits "
+                f"are {MOST_AXES} axes and {LARGEST} elements. Correct that size."
             )
 
 
@@ -93,7 +93,7 @@ def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
         fault = f"takes {format_bytes(size)}" if size > LARGEST else f"has {len(shape)} axes"
         limit = format_bytes(LARGEST) if size > LARGEST else MOST_AXES
         raise UnsupportedModelError(
-            f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Correct that size, or "
+            f"{where} {value.name!r} {fault} for one row, and the limit is {limit}. Correct that size, or "
             "explain an output before it (--output)."
         )
 

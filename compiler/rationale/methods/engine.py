@@ -148,9 +148,7 @@ class Method(ABC):
             InvalidOptionError: if only another method explains that space; the message names it.
         """
         if space == "margin" and transform:
-            raise InvalidOptionError(
-                f"space 'margin', of trees, is explained by treeshap, not by {self.name}"
-            )
+            raise InvalidOptionError(f"space 'margin' works only for treeshap, not for {self.name}")
         return self
 
 
@@ -466,8 +464,8 @@ def request_of(method: Method, **fields: Any) -> CompileRequest:
     """
     if not isinstance(method, Method):
         raise InvalidOptionError(
-            f"method {method!r} is no Method: give one such as DeepShap(references); CONTRIBUTING.md shows "
-            "how to write one."
+            f"method {method!r} is not a Method: give one such as DeepShap(references); CONTRIBUTING.md "
+            "shows how to write one."
         )
     name, options = method.name, dict(method.options)
     if options.pop("times_input", False):

@@ -126,7 +126,7 @@ def evaluate(
         if "argument" not in str(error):
             raise
         raise UnsupportedModelError(
-            f"{rule.op_type} node {name!r}: used with inputs or attributes its rule does not take ({error})"
+            f"{rule.op_type} node {name!r}: its rule does not support these inputs or attributes ({error})"
         ) from error
     outputs = y if isinstance(y, tuple) else (y,)
     given_pullbacks = pullbacks if isinstance(pullbacks, tuple) else (pullbacks,)
@@ -379,7 +379,7 @@ def emit_copy(
     attributes = {a.name: a if specs else a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         why = node.metadata_props.get(REASON, "it stays in the graph")
-        raise UnsupportedModelError(f"{_describe_node(node)} cannot be written out for each {where}: {why}.")
+        raise UnsupportedModelError(f"{_describe_node(node)} cannot be expanded for each {where}: {why}.")
     return op.emit(
         node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain, specs=specs
     )
@@ -401,8 +401,8 @@ def with_batch(lowered: Lowered) -> Lowered:
     source = narrow(build_whole(model), lowered.narrow)
     if how_rows_mix(source, ir.from_proto(lowered.source), batch_leading=True) is not None:
         raise UnsupportedModelError(
-            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model gives other "
-            "answers. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
+            "the batch is fixed at 1 and cannot be made symbolic, because the answers change with more "
+            "rows. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
             "torch.onnx.export)."
         )
     return replace(lowered, source=ir.serde.serialize_model(source))
@@ -472,14 +472,14 @@ def _demand_independent_rows(lowered: Lowered, output: str, needed: Collection[s
     quantised = _first_with_one_scale(lowered, needed)
     if quantised is not None:
         raise UnsupportedModelError(
-            f"{_describe_node(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a "
-            "row's answer depends on the other rows. Export the model with a batch of 1 before it is "
-            "quantised: the entries take any number of rows, each with its own scale. Or quantise it "
-            "statically."
+            f"{_describe_node(quantised)}: dynamic quantisation computes one scale for all rows of a "
+            "batch, so a row's answer depends on the other rows. Export the model with a batch of 1 "
+            "before you quantise it: the entries still take any number of rows, each with its own scale. "
+            "Or quantise it statically."
         )
     mixes = first_to_mix(lowered.model, lowered.specs, specs_at_batch(lowered.model, 2)[0], needed)
     if mixes is not None:
-        raise _mixing_error(mixes, "it works along the axis on which rows lie, and mixes the rows of a batch")
+        raise _mixing_error(mixes, "it works along the batch axis and mixes the rows of a batch")
     node = _first_off_axis_0(lowered, needed)
     if node is None:
         return

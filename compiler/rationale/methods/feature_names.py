@@ -117,7 +117,7 @@ def _checked_names(name: str, row: Sequence[int], names: Sequence[str] | None) -
     if -1 in row:
         if names is not None:
             raise InvalidOptionError(
-                f"{name!r} has no fixed number of features, so they have no names: give its length."
+                f"{name!r} has no fixed number of features, so they cannot have names: give its length."
             )
         return None
     if names is not None:

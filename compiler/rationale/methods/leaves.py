@@ -18,7 +18,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
 
 _MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
-_ANY_MODEL = "take exactshap (up to 12 features) or permutationshap, which explain whole numbers as they are"
+_ANY_MODEL = "use exactshap (up to 12 features) or permutationshap, which explain whole numbers"
 OTHER_INPUT = -1
 _IDS_OPERAND = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # the operand that holds the ids
 
@@ -122,7 +122,7 @@ def _has_rows(value: ir.Value) -> bool:
 def _check_rows(value: ir.Value) -> None:
     if not _has_rows(value):
         raise InvalidOptionError(
-            f"input {[value.name]} is one number for the whole batch: it has no attributions per row."
+            f"input {[value.name]} is one number for the whole batch, so it has no attribution per row."
         )
 
 
@@ -134,8 +134,9 @@ def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
     unknown = [name for name in inputs if name not in inner and name not in input_names]
     if unknown:
         raise InvalidOptionError(
-            f"no input {unknown}; the model has {input_names}, and inner tensors that are operators' outputs "
-            "can be named (look them up in Netron; one that the compiler folds or rewrites is gone)."
+            f"no input {unknown}; the model has {input_names}. You can also name inner tensors, the "
+            "outputs of operators (look them up in Netron; some disappear when the compiler folds or "
+            "rewrites them)."
         )
 
 
@@ -149,8 +150,8 @@ def _leaves_of_input(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     leaves = lookups(lowered, name)
     if not leaves:
         raise InvalidOptionError(
-            f"input {[name]} holds no floats, so it has no attributions, and no table is looked up by its "
-            f"elements alone. Name the float tensor that they become (--input), or {_ANY_MODEL}."
+            f"input {[name]} holds no floats and is not an index into an embedding table, so it has no "
+            f"attributions. Name the float tensor that is computed from it (--input), or {_ANY_MODEL}."
         )
     return leaves
 
@@ -161,8 +162,8 @@ def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
         raise InvalidOptionError(f"{name!r} holds no floats, so it has no attributions.")
     if not keeps_batch(lowered, name):
         raise InvalidOptionError(
-            f"{name!r} does not hold one row of floats for each row of the batch, on axis 0 and of a known "
-            "size: name a tensor that does (--input)."
+            f"{name!r} does not hold one row of floats, of a known size, for each row of the batch (axis "
+            "0): name a tensor that does (--input)."
         )
     return Leaf(name, name)
 
@@ -181,9 +182,9 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> ChosenLeaves:
     tables = [s for s in leaves if s.size is not None]
     if not leaves:
         raise UnsupportedModelError(
-            f"none of the model's inputs {list(names)} holds rows of floats, nor ids by which rows of a "
-            "table are looked up, so they can have no attributions. Explain a model that takes floats "
-            "(encoded features, or embeddings), or name an inner tensor (--input)."
+            f"none of the model's inputs {list(names)} holds rows of floats or ids of an embedding table, "
+            "so none can have attributions. Explain a model that takes floats (encoded features, or "
+            "embeddings), or name an inner tensor (--input)."
         )
     if not tables:
         return _with_notes(lowered, tuple(leaves))
@@ -220,8 +221,8 @@ def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], addition: str = "") 
         for leaf in group:
             if not keeps_batch(lowered, leaf.tensor):
                 raise UnsupportedModelError(
-                    f"input {leaf.name!r} is looked up in {leaf.tensor!r}, which does not keep the batch "
-                    f"on axis 0. Name a tensor behind it that does (--input), or {_ANY_MODEL}."
+                    f"the embeddings {leaf.tensor!r} of input {leaf.name!r} do not keep the batch on axis "
+                    f"0. Name a tensor computed from them that does (--input), or {_ANY_MODEL}."
                 )
     words = {n: "truth values" if lowered.specs[n][1] == ir.DataType.BOOL else "integers" for n in groups}
     notes = [

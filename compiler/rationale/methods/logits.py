@@ -59,7 +59,7 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
     ends = sorted(set(_end_operators(model.graph, output)))
     other_operators = ", ".join(sorted({operator for operator, _ in ends if operator not in _PROBABILITIES}))
     if ends and not other_operators:
-        reason = f"is made of several logits, {[name for _, name in ends]}: choose one with --output"
+        reason = f"depends on several logits, {[name for _, name in ends]}: choose one with --output"
     else:
         reason = (
             f"ends with {other_operators or 'a constant'}, not with a Sigmoid, Softmax or LogSoftmax: leave "

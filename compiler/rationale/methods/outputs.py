@@ -93,8 +93,8 @@ def check_group_names(target: Target, tensors: Sequence[str]) -> None:
     """Raise InvalidOptionError if a tensor's attributions would have the name of the players' output."""
     if target.players is not None and GROUPS in tensors:
         raise InvalidOptionError(
-            f"{GROUPS!r} would be explained by {attributions_name(GROUPS)!r}, which is the output of all "
-            "groups: rename the tensor, or leave it or the groups out."
+            f"{GROUPS!r} would have its attributions in {attributions_name(GROUPS)!r}, the name of the "
+            "groups' output: rename the tensor, or leave it or the groups out."
         )
 
 

@@ -132,8 +132,8 @@ def _matching_features(group: str, word: object, tensor_of: Mapping[str, str]) -
     if matches:
         return matches
     raise InvalidOptionError(
-        f"group {group!r}: no explained feature is called {word!r}{near(str(word), tensor_of)}. There are "
-        f"{quoted(tensor_of)}."
+        f"group {group!r}: no explained feature has the name {word!r}{near(str(word), tensor_of)}. There "
+        f"are {quoted(tensor_of)}."
     )
 
 

@@ -93,8 +93,8 @@ def _demand_read(lowered: Lowered, target: Target, references: References) -> No
     ]
     if unread:
         raise InvalidReferencesError(
-            f"references are given for {unread}, which the explained output {target.output!r} is not "
-            "computed from: leave them out, or explain an output that is (--output)."
+            f"the explained output {target.output!r} does not depend on {unread}: leave their references "
+            "out, or explain an output that depends on them (--output)."
         )
 
 
@@ -136,8 +136,8 @@ def references_of_leaves(
     surplus = sorted(set(arrays) - {s.name for s in target.leaves} - needed)
     if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
         raise InvalidReferencesError(
-            f"references are given for {surplus}; {list(target.inputs)} are explained: give rows of these, "
-            f"or of the inputs from which they are computed ({[str(v.name) for v in read]})."
+            f"references are given for {surplus}, but {list(target.inputs)} are explained: give rows of "
+            f"these, or of the inputs that they are computed from ({[str(v.name) for v in read]})."
         )
     if input_rows:
         check_count(input_rows)

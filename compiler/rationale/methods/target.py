@@ -261,6 +261,7 @@ def check_names(lowered: Lowered, names: Collection[str]) -> None:
     collisions = sorted({*names} & {v.name for v in (*graph.input, *graph.output)})
     if collisions:
         raise InvalidOptionError(
-            f"the model already has inputs or outputs named {collisions}, as outputs of the explanation are: "
-            "rename them before compiling (input_names and output_names in torch.onnx.export)."
+            f"the model already has inputs or outputs named {collisions}, and outputs of the explanation "
+            "need these names: rename them before compiling (input_names and output_names in "
+            "torch.onnx.export)."
         )

@@ -289,7 +289,7 @@ def thresholds(embedded: EmbeddedProfile, base: float | None, *, is_share: bool)
     if base is not None:
         rows.append(_row("base value", write(base), [_dot(scale, base)], end=True))
     return _figure(
-        f"{profile.output}: what is decided", f"threshold {write(profile.threshold)}", element("ul", *rows)
+        f"{profile.output}: the decision", f"threshold {write(profile.threshold)}", element("ul", *rows)
     )
 
 

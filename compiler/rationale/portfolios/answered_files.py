@@ -96,7 +96,9 @@ def answer_files(rows: str, save: str, answerer: RowAnswerer, progress: Progress
     target = Folder.open(save, "--save")
     sources = _sources(rows, target)
     if any(target.is_target_of(source) for source in sources):
-        raise InvalidOptionError(f"--save {save}: holds the rows to answer: save to another folder.")
+        raise InvalidOptionError(
+            f"--save {save}: this folder contains the input rows: save to another folder."
+        )
     waiting = [source for source in sources if not _is_answered(answerer, source, target)]
     total = sum(source.rows for source in waiting)
     earlier_rows, answers = 0, answerer.answers(_rows_of(waiting, answerer.batch_rows))
@@ -189,9 +191,7 @@ def _sources(text: str, target: Folder) -> list[RowFile]:
     }
     if not chosen:
         kind = f"{SUFFIX} file" if pattern is None else f"{SUFFIX} file that fits the pattern"
-        raise InvalidOptionError(
-            f"--input {text}: no file below {fixed} is a {kind} ({len(named)} looked at)."
-        )
+        raise InvalidOptionError(f"--input {text}: none of the {len(named)} files below {fixed} is a {kind}.")
     return [_source(folder.system, info, name) for name, info in chosen.items()]
 
 
@@ -245,7 +245,7 @@ def _rows_of(sources: Iterable[RowFile], batch_rows: int) -> Iterator[tuple[RowF
     for source in sources:
         with source.system.open_input_file(source.path) as file, parquet.ParquetFile(file) as opened:
             if opened.metadata.num_rows != source.rows:
-                raise InvalidOptionError("it has changed since this run began: run it again.")
+                raise InvalidOptionError("the file changed during this run: run the command again.")
             yield source, opened.iter_batches(batch_rows)
 
 
@@ -306,7 +306,9 @@ def _atomic_file_here(file: Path) -> Iterator[Any]:
     ):
         if alone:
             if not partial_file.exists() or not os.path.samestat(partial_file.stat(), os.fstat(out.fileno())):
-                raise InvalidOptionError("another run has just written its answer: run it again.")
+                raise InvalidOptionError(
+                    "another run wrote its answer at the same time: run the command again."
+                )
             out.truncate(0)
             try:
                 yield out

@@ -47,7 +47,7 @@ def explain_file(
     if save is not None:
         check_explanations(save, keep)
         if save.exists() and file.exists() and save.samefile(file):
-            raise InvalidOptionError(f"{save}: holds the rows to explain: save to another file.")
+            raise InvalidOptionError(f"{save}: this file contains the input rows: save to another file.")
     compiled = open_entry(repository, name) if compare_with is None else open_comparing(repository, name)
     inputs = read_inputs(compiled, file, compare_with=compare_with)
     count = len(next(iter(inputs.values())))

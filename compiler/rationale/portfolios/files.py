@@ -30,7 +30,9 @@ def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
         keep: columns to write beside the explanations; a .npz cannot hold them.
     """
     if keep and path.suffix.lower() == ".npz":
-        raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json, .parquet or .xlsx.")
+        raise InvalidOptionError(
+            f"{path}: this format cannot keep columns: save .csv, .json, .parquet or .xlsx."
+        )
     check_format(path, _FORMATS, ", or .svg, a picture")
 
 

@@ -34,18 +34,17 @@ class Comparisons:
         """Check the options before anything is compiled; raise InvalidOptionError."""
         if not decides:
             raise InvalidOptionError(
-                "comparisons show which reasons of a decision stay: give a decision profile (--decision)."
+                "comparisons need a decision profile, because they test its reasons: give --decision FILE."
             )
         if deployment.one_shot or isinstance(method.reference_set, OpenReferences):
             raise InvalidOptionError(
-                "comparisons are entries beside NAME_explain: compile without --one-shot and "
-                "--open-references."
+                "comparisons need the entry NAME_explain: compile without --one-shot and --open-references."
             )
         for name, other in self.baselines.items():
             if not _NAME.fullmatch(name) or name == DRAWS:
                 raise InvalidOptionError(
-                    f"{name[:80]!r} is no name of a baseline: use letters, digits, '_' and '-', beginning "
-                    f"with a letter, and not {DRAWS!r}."
+                    f"{name[:80]!r} is not a valid name of a baseline: use letters, digits, '_' and '-', "
+                    f"beginning with a letter, and not {DRAWS!r}."
                 )
             if other.reference_set is None:
                 raise InvalidOptionError(f"baseline {name!r} needs references: --compare {name}=FILE.")
@@ -64,8 +63,8 @@ def check_same_method(name: str, decision: Manifest, other: Manifest) -> None:
     if decision.method != other.method:
         ours, theirs = (f"{m.method.name} {m.method.options}" for m in (decision, other))
         raise InvalidOptionError(
-            f"{name} is explained by {theirs}, the decision by {ours}: give the same method and options "
-            "(with --method auto, name the method)."
+            f"{name} uses {theirs}, but the decision uses {ours}: give the same method and options (with "
+            "--method auto, name the method)."
         )
 
 

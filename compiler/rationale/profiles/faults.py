@@ -143,7 +143,7 @@ def _domain(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
         if rule.least is not None and rule.most is not None and rule.least > rule.most:
             yield f"features.{name} takes no value: least {rule.least:g} is more than most {rule.most:g}"
         if rule.open and not rule.categories:
-            yield f"features.{name}.open: there are no categories beside which values could be"
+            yield f"features.{name}.open: open needs categories: list them"
         if name in model.texts and has_bounds:
             yield f"features.{name} holds text: least and most are of numbers"
         is_number = name in model.features and name not in model.texts
@@ -158,7 +158,7 @@ def _domain(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
             guess = near(unknown[0], categories) if len(unknown) == 1 else ""
             has = f": there are {quoted(categories)}" if not guess else ""
             kind = "category" if len(unknown) == 1 else "categories"
-            yield f"features.{name}: the model knows no {kind} {quoted(unknown)}{guess}{has}"
+            yield f"features.{name}: the model has no {kind} {quoted(unknown)}{guess}{has}"
 
 
 def _number(key: str | float) -> float | None:
@@ -174,16 +174,16 @@ def _codes(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     if untold := [code for code in _codes_used(profile) if code not in profile.reasons]:
         known_codes = list(profile.reasons)
         guess = near(untold[0], known_codes) if len(untold) == 1 else ""
-        yield f"reasons: there is no text of {_listed('the code', untold)}{guess}"
+        yield f"reasons: {_listed('the code', untold)} has no text{guess}"
 
 
 def _conditions(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[str]:
     for i, rule in enumerate(profile.knock_outs):
         where = f"knock_outs.{i} ({rule.feature})"
         if rule.feature in profile.groups:
-            yield f"{where} looks at a group: name one of its members"
+            yield f"{where} tests a group: name one of its members"
         if rule.feature in model.inputs and rule.feature not in model.features and len(model.features) > 1:
-            yield f"{where} looks at a whole input of the model: name one of its features"
+            yield f"{where} tests a whole input of the model: name one of its features"
         yield from (f"{where} {fault}" for fault in _condition_faults(rule))
         if rule.feature in model.features and (fault := _unmet(rule, rule.feature in model.texts)):
             yield f"{where} {fault}"
@@ -200,7 +200,7 @@ def _conditions(profile: DecisionProfile, model: ProfiledFeatures) -> Iterator[s
 def _condition_faults(rule: Condition) -> Iterator[str]:
     has_bound = rule.above is not None or rule.below is not None
     if has_bound == (rule.equals is not None):
-        yield "needs one condition: above, below, both for what is between them, or equals"
+        yield "needs one condition: above, below, both (for values between them), or equals"
     if rule.above is not None and rule.below is not None and rule.above >= rule.below:
         yield f"is never met: no value is above {rule.above:g} and below {rule.below:g}"
 
@@ -258,19 +258,21 @@ def _actions(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
         if unknown := [each for each in action.moves if each not in known.features]:
             yield f"{where}.moves: {_unknown(unknown, known.features)}"
         if twice := [each for each in action.moves if each in changing]:
-            yield f"{where}.moves names {quoted(twice)}, which changes by itself: leave one of both out"
+            yield f"{where}.moves names {quoted(twice)}, which has its own entry: remove one of the two"
         words = [each for each in (name, *action.moves) if each in known.texts]
         if words or name in profile.groups:
             limits = {"direction": action.direction != "either", "step": action.step, "most": action.most}
             if given := [key for key, value in {**limits, "moves": action.moves}.items() if value]:
                 kind = "a group" if name in profile.groups else f"the text '{words[0]}'"
-                yield f"{where}.{given[0]} is for numbers, and it changes {kind}: leave it out"
+                yield (
+                    f"{where}.{given[0]} works only for numbers, but this entry changes {kind}: leave it out"
+                )
 
 
 def _notices(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]:
     told = {**profile.actionable} if profile.notice.recourse else {}
     if profile.notice.recourse and not told:
-        yield "notice.recourse tells plans, and there are none without actionable: say what can change"
+        yield "notice.recourse needs plans, and plans need actionable: list the features that can change"
     if hidden := [name for name in told if name in profile.never_disclose]:
         yield f"notice.recourse: plans name {quoted(hidden)}, which never_disclose hides: leave it out"
     if len(profile.languages) == 1:

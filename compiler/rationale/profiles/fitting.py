@@ -130,9 +130,10 @@ class FittedProfile:
         raise profile_error(
             self.where,
             [
-                f"'{profile.output}' is {score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
-                f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
-                f"that its reasons would be another number's: {self._advice(compiled)}"
+                f"'{profile.output}' is {score:g} where "
+                f"{'the Sigmoid of ' * (profile.space == 'margin')}what {manifest.method.name} explains "
+                f"('{manifest.explained_output}') is {explained:g}, so the reasons would explain another "
+                f"number: {self._advice(compiled)}"
             ],
         )
 
@@ -146,7 +147,7 @@ class FittedProfile:
         if is_probability(compiled.source, self.profile.tensor):
             return f"{_OTHER_METHODS}, or name another output"
         output = compiled.manifest.explained_output
-        return f"say output: {output} with a threshold of its own, {others}"
+        return f"use output: {output} with its own threshold, {others}"
 
 
 def apply_profile(
@@ -269,7 +270,7 @@ def _name_faults(explained: _Explained) -> Iterator[str]:
 def _inner_tensor_faults(explained: _Explained) -> Iterator[str]:
     """Yield a fault for each tensor without values in an instance, so that no reason could name one."""
     if inner := [name for name in explained.target.inputs if name not in explained.inputs]:
-        yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
+        yield f"{inner} are not inputs of the model, but reasons name its features: leave --input out"
 
 
 def _hidden_input_faults(explained: _Explained, output: str) -> Iterator[str]:
@@ -287,8 +288,8 @@ def _method_faults(profile: DecisionProfile, method: Method, request: CompileReq
     """Yield contradictions of the request to the profile, and reasons why the method can give none."""
     if method.gap is None:
         yield (
-            f"attributions by {method.name} do not add up to the score, so that they are no shares of it: "
-            "choose deepshap, treeshap, exactshap or permutationshap"
+            f"attributions by {method.name} do not add up to the score, so they cannot be reasons: choose "
+            "deepshap, treeshap, exactshap or permutationshap"
         )
     if isinstance(method.reference_set, OpenReferences):
         yield "a decision's references are baked: leave --open-references out"
@@ -350,7 +351,7 @@ def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, l
         floats = [
             n for n in outputs if (kind := _row_type(lowered, n)[0]) is None or kind.is_floating_point()
         ]
-        return None, [f"output '{name}' holds {dtype.name}, which is no score: the model has {floats}"]
+        return None, [f"output '{name}' holds {dtype.name}, which cannot be a score: the model has {floats}"]
     if sizes is None:
         return None, [f"output '{name}' has rows of no known size: name another tensor"]
     elements = prod(sizes)
@@ -445,7 +446,7 @@ def _with_margin(
     """Return the request for the margin whose Sigmoid is the score: two Softmax classes' difference."""
     if not score.is_output:
         return request, [
-            f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
+            f"space 'margin': '{score.tensor}' is not one of the model's outputs, so an answer has no score"
         ]
     margin = _margin_of(lowered, score)
     if margin is None:
@@ -455,8 +456,8 @@ def _with_margin(
         except InvalidOptionError:
             advice += f", and {_OTHER_METHODS}"
         return request, [
-            f"space 'margin': '{profile.output}' is not made by a Sigmoid, nor by a Softmax of two classes: "
-            f"{advice}"
+            f"space 'margin': '{profile.output}' is not the output of a Sigmoid or of a Softmax of two "
+            f"classes: {advice}"
         ]
     update = {"output": margin.tensor, "targets": [margin.element], "logits": margin.of_trees}
     return request.model_copy(update=update), []
@@ -472,12 +473,14 @@ def _end_remarks(profile: DecisionProfile, lowered: Lowered, score: _Score) -> I
         return
     has_margin = _margin_of(lowered, score) is not None
     advice = (
-        "say space: margin, by which rows are decided" if has_margin else "choose a threshold farther away"
+        "use space: margin, so that rows are decided by the margin"
+        if has_margin
+        else "choose a threshold farther away"
     )
     yield (
         f"decision: {', '.join(f'{n:.9g}' for n in close)} is within {ENDS:g} of 0 or 1, where "
-        f"'{profile.output}' comes in steps of 1e-7 and not in order, so that a row may be decided otherwise "
-        f"than by the fitted model: {advice}"
+        f"'{profile.output}' has steps of 1e-7 in no strict order, so a row may get another decision than "
+        f"by the fitted model: {advice}"
     )
 
 
@@ -492,7 +495,7 @@ def classes_of_references(compiled: Compiled, method: Method) -> dict[str, Class
     """
     references, weights = method.reference_set, method.reference_weights
     if references is None or isinstance(references, Baseline | OpenReferences):
-        raise InvalidOptionError("there are no references that decisions could drift from")
+        raise InvalidOptionError("the entry has no references, so drift cannot be measured")
     manifest, inputs = compiled.manifest, compiled.fit(references)
     count = len(next(iter(inputs.values())))
     chosen = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)

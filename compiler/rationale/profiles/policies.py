@@ -52,8 +52,8 @@ def parse_band(text: str) -> Band:
     number = 0.0 if match is None else float(match["number"])
     if match is None or not number or (match["percent"] and number > 100):
         raise InvalidOptionError(
-            f"--band {text!r}: give a difference of scores such as 0.05, or a part of those who pass such as "
-            f"{BAND}."
+            f"--band {text!r}: give a difference of scores such as 0.05, or a share of the rows that pass "
+            f"such as {BAND}."
         )
     return Band(share=number / 100) if match["percent"] else Band(width=number)
 
@@ -69,8 +69,8 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     """
     if policy == "custom":
         raise InvalidOptionError(
-            "the policy custom names no population: give --policy near_threshold, all_applicants or "
-            "approved, or put one of them into the decision profile."
+            "the policy custom has no population to draw from: give --policy near_threshold, "
+            "all_applicants or approved, or put one of them into the decision profile."
         )
     rows = np.asarray(np.argsort(scored.scores, kind="stable"))
     if policy == "all_applicants":
@@ -79,9 +79,9 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     passed = np.asarray(rows[scored.outcomes(without_referral)[rows] == "approve"])
     if not len(passed):
         raise InvalidReferencesError(
-            f"no row is {policy}: by the profile an applicant passes with a score "
-            f"{describe_passing(profile)}, and {len(rows)} rows have scores of {score_range(scored.scores)}. "
-            "Give other rows, or look at the profile's output, threshold and adverse side."
+            f"no row is {policy}: an applicant passes with a score {describe_passing(profile)}, and the "
+            f"{len(rows)} rows have scores of {score_range(scored.scores)}. Give other rows, or check the "
+            "profile's output, threshold and adverse side."
         )
     if policy == "approved":
         return passed
@@ -92,8 +92,8 @@ def population(profile: DecisionProfile, policy: str, scored: ScoredRows, band: 
     near = np.asarray(passed[distances <= band.width])
     if not len(near):
         raise InvalidReferencesError(
-            f"no row passes within {band.width:g} of the threshold: of {len(passed)} that pass the nearest "
-            f"is {distances.min():.3g} away. Give a wider --band, or a part such as {BAND}."
+            f"no row passes within {band.width:g} of the threshold: the nearest of {len(passed)} passing "
+            f"rows is {distances.min():.3g} away. Give a wider --band, or a share such as {BAND}."
         )
     return near
 
@@ -136,8 +136,8 @@ def check_count(k: int, rows: np.ndarray, policy: str) -> None:
     if k > len(rows):
         wider = " Give a wider --band," if policy == "near_threshold" else " Give"
         raise InvalidReferencesError(
-            f"--count {k}: {len(rows)} rows are {policy}.{wider} more rows or a smaller count, or take them "
-            "all (--by whole)."
+            f"--count {k}: {len(rows)} rows are {policy}.{wider} more rows or a smaller count, or use all "
+            "of them (--by whole)."
         )
 
 

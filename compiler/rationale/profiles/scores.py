@@ -65,13 +65,14 @@ def score_rows(
     answers, _ = Scorer(lowered, profile)(feeds)
     if answers.dtype.kind != "f":
         raise InvalidProfileError(
-            f"output {profile.output!r} holds {answers.dtype}, which is no score. Name an output of floats."
+            f"output {profile.output!r} holds {answers.dtype}, which cannot be a score. Name an output of "
+            "floats."
         )
     count, elements = answers.shape
     index = score_index(profile.index, elements)
     if index >= elements or (profile.index is None and elements > 2):
         raise InvalidProfileError(
-            f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
+            f"output {profile.output!r}: each row has {elements} elements. Name the element of the score, "
             f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
         )
     margin = deciding_margin(lowered, profile, feeds)
@@ -79,8 +80,8 @@ def score_rows(
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
         raise InvalidReferencesError(
-            f"{wrong.size} of {count} rows have no finite score, the first is row {wrong[0]} (from 0). Are "
-            "values missing that the model needs? Impute, or drop such rows."
+            f"{wrong.size} of {count} rows have no finite score; the first is row {wrong[0]} (counted from "
+            "0). Check for missing values: impute them, or drop such rows."
         )
     return ModelScores(lowered.digest, feeds, answers.astype(np.float64), scores, index)
 
@@ -93,8 +94,8 @@ def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str,
         raise unnamed_error(names)
     if set(rows) != set(names):
         raise InvalidReferencesError(
-            f"the rows are of {sorted(map(str, rows))}, and the model takes {sorted(names)}: give an .npz "
-            "with an array for each, or the columns of each by --features INPUT=A,B,C."
+            f"the rows have the inputs {sorted(map(str, rows))}, but the model takes {sorted(names)}: give "
+            "a .npz with an array for each, or name the columns of each (--features INPUT=A,B,C)."
         )
     feeds = {}
     for name in names:
@@ -192,7 +193,7 @@ class Margin:
             lowered, tensor = with_scores_behind(lowered, self.tensor)
         has_own_rows = not lowered.single_row_only and not lowered.narrow.dtypes
         if tensor is None or tensor not in lowered.batched or not has_own_rows:
-            raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
+            raise UnsupportedModelError(f"{self.tensor!r}: the graph has no margin for each row.")
         model = lowered.model.clone()
         op = NodeBuilder(model.graph, self.name)
         values = (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))

@@ -78,7 +78,8 @@ def make_centroids(
     is_written = ~_someones(plausible, rows, least)
     if not is_written.any():
         raise InvalidReferencesError(
-            "every centroid equals someone's row: the rows differ too little. Ask for fewer centroids."
+            "every centroid equals a row of the file, because the rows differ too little. Ask for fewer "
+            "centroids."
         )
     plausible, weights = plausible[is_written], counts[is_written] / counts[is_written].sum()
     return Centroids(
@@ -241,7 +242,7 @@ def outputs_of(
     finite = [name for name in full if np.isfinite(full[name]).all() and np.isfinite(short[name]).all()]
     if not finite:
         raise InvalidReferencesError(
-            f"{model}: no output is a float and finite on the rows: leave --model out."
+            f"{model}: no output is a float that is finite for all rows: leave --model out."
         )
     means = ((full[name].mean(axis=0), full[name].std(axis=0)) for name in finite)
     return lowered.digest, [Output(name, *of, short[name]) for name, of in zip(finite, means, strict=True)]
@@ -336,8 +337,8 @@ def _feeds(proto: onnx.ModelProto, arrays: Mapping[str | None, np.ndarray]) -> d
         arrays = {next(iter(inputs)): arrays[None]}
     if set(arrays) != set(inputs):
         raise InvalidReferencesError(
-            f"the model takes {sorted(inputs)}: give an .npz with an array for each, or the columns of each "
-            "by --features INPUT=A,B,C, or leave --model out."
+            f"the model takes {sorted(inputs)}: give a .npz with an array for each, name the columns of "
+            "each (--features INPUT=A,B,C), or leave --model out."
         )
     dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in inputs.items()}
     return {name: np.asarray(arrays[name], dtypes[name]) for name in inputs}

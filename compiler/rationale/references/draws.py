@@ -32,12 +32,12 @@ def bootstrap_samples(references: Any, weights: npt.ArrayLike | None, count: int
     if count == 0:
         return []
     if references is None or isinstance(references, Baseline | OpenReferences):
-        raise InvalidOptionError(
-            "draws of references need references that are kept in the graph: give --references FILE."
-        )
+        raise InvalidOptionError("--draws needs references in the graph: give --references FILE.")
     rows = _rows(references)
     if rows < 2:
-        raise InvalidOptionError("draws of references need two references or more; every draw of one is it.")
+        raise InvalidOptionError(
+            "--draws needs at least two references, because all draws from one reference are equal."
+        )
     shares = None if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
     random = np.random.default_rng(seed)
     drawn = (np.sort(random.choice(rows, rows, p=shares)) for _ in range(count))

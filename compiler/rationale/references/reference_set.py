@@ -151,7 +151,9 @@ def _examples(
 ) -> ReferenceSet:
     """Return K rows such as may come: the examples over and over, or draws without any."""
     if weights is not None:
-        raise InvalidOptionError("open references: weights come with the references, in each request.")
+        raise InvalidOptionError(
+            "open references have no weights at compile time: requests bring weights with their references."
+        )
     count, random = int(references.count), np.random.default_rng(0)
     if references.examples is None:
         drawn = {
@@ -230,8 +232,8 @@ def _check_text(name: str, array: np.ndarray) -> None:
     if positions:
         value, position = array[positions[0]], [int(i) for i in positions[0]]
         raise InvalidReferencesError(
-            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, which is no text. Write "
-            "numbers as for training, or drop such rows."
+            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, which is not text. Write "
+            "it as in the training data, or drop such rows."
         )
 
 

@@ -463,8 +463,8 @@ class Texts(Frozen):
             return None
         shown = _decoded(text)
         return (
-            f"is '{shown[:_LONGEST]}', which the model was not trained on and refuses"
-            f"{near(shown, list(self.known))}; it knows {quoted(self.known)}"
+            f"is '{shown[:_LONGEST]}', a category that is not in the training data, and the model refuses "
+            f"it{near(shown, list(self.known))}; it knows {quoted(self.known)}"
         )
 
     def warning(self, text: str | bytes) -> str | None:
@@ -713,7 +713,7 @@ class Manifest(Frozen):
     @classmethod
     def _check_kinds(cls, outputs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
         if unknown := sorted(outputs.keys() - OUTPUT_KINDS.keys()):
-            raise ValueError(f"no kinds of outputs that this version knows: {unknown}")
+            raise ValueError(f"this version does not know the kinds of outputs {unknown}")
         return outputs
 
     @property
@@ -910,6 +910,6 @@ class Manifest(Frozen):
             first = error.errors()[0]
             where = ".".join(str(key) for key in first["loc"]) or "the file"
             raise RepositoryError(
-                f"{path}: not a manifest this version understands ({where}: {first['msg']}). "
-                "Compile the entry again with `rationale compile`."
+                f"{path}: not a manifest that this version can read ({where}: {first['msg']}). Compile the "
+                "entry again with `rationale compile`."
             ) from error

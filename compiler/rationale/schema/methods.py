@@ -38,8 +38,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "permutations": Option(
         int,
-        "pairs of orders in which features join; a row costs 2 · features · pairs · references rows of the "
-        "model. Default: 10.",
+        "number of pairs of feature orders; one explained row costs 2 · features · pairs · references "
+        "rows of the model. Default: 10.",
     ),
     "sigma": Option(
         float,
@@ -69,14 +69,14 @@ OPTIONS: dict[str, Option] = {
     "epsilon": Option(float, "added to denominators; it absorbs relevance. Default: 1e-6."),
     COVERS: Option(
         Path,
-        "without references: rows from which to count how many reach each node of the trees, best the "
-        "training data; a file as --references takes.",
+        "instead of references: rows (best the training data) to count how many reach each node of the "
+        "trees; the same kinds of files as --references.",
         metavar="FILE",
     ),
     "space": Option(
         str,
-        "output, the sum of the trees (default), or probability: what LOGISTIC makes of that sum, by "
-        "attributions to each reference that are rescaled.",
+        "output, the sum of the trees (default), or probability, the LOGISTIC of that sum, with rescaled "
+        "attributions to each reference.",
     ),
     "interactions": Option(bool, "also return the interaction of each two features."),
 }

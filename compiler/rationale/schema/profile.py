@@ -405,7 +405,7 @@ def as_profile(profile: DecisionProfile | Mapping[str, Any] | str | Path) -> Dec
         _ = parsed.digest
     except PydanticSerializationError:
         faults.append(
-            "a name or value is no text of Unicode: it holds half of a character (\\ud800 to \\udfff)"
+            "a name or value is not valid Unicode: it contains half of a character (\\ud800 to \\udfff)"
         )
     except ValidationError as error:
         faults += _messages(error)
@@ -443,7 +443,9 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError(f"line {self.line + 1}: aliases (*name) are not taken: write it out")
+            raise yaml.YAMLError(
+                f"line {self.line + 1}: aliases (*name) are not supported: write the value out"
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -475,7 +477,9 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     except (OSError, ValueError) as error:  # ValueError: a name that holds a NUL
         raise InvalidProfileError(f"{path}: cannot be read: {error}.") from error
     if len(content) > _LARGEST:
-        raise InvalidProfileError(f"{path}: is larger than {_LARGEST >> 20} MiB: is it a decision profile?")
+        raise InvalidProfileError(
+            f"{path}: is larger than {_LARGEST >> 20} MiB: this is probably not a decision profile."
+        )
     try:
         loader = _Loader(content.decode("utf-8-sig"))
         return loader.get_single_data(), loader.doubled
@@ -555,7 +559,7 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
     if kind == "extra_forbidden":
         first = str(loc[0]) if len(loc) > 1 else ""
         keys = [key for key in _MODELS[first, len(loc) - 1].model_fields if key != "translations"]
-        return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
+        return f"is not a key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
     expected = _EXPECTED.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
     if _is_condition(loc):
         expected = "a number, a flag or a text"

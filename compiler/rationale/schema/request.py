@@ -250,8 +250,8 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, Size]:
         ends = length.split("..")
         if not name or len(ends) > 2 or not all(end.isdecimal() for end in ends):
             raise InvalidOptionError(
-                f"--size {text!r}: give a name and a whole number, such as sequence=128, or two between "
-                "which it stays open: sequence=1..128."
+                f"--size {text!r}: give a name and a whole number, such as sequence=128, or a range that "
+                "stays open: sequence=1..128."
             )
         sizes[name] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
     return sizes

@@ -77,10 +77,10 @@ def _array(data: bytes) -> np.ndarray:
     file = io.BytesIO(data)
     read_header = _HEADERS.get(np.lib.format.read_magic(file))
     if read_header is None:
-        raise ValueError("an array in a version of the format that holds no plain numbers")
+        raise ValueError("an array in an unsupported version of the format")
     shape, by_column, dtype = read_header(file)
     if dtype.hasobject:
-        raise ValueError("pickled Python objects, which are never loaded: save plain numbers")
+        raise ValueError("pickled Python objects, which Rationale never loads: save plain numbers")
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {dtype}, not of numbers")
     count, data_bytes = 1, len(data) - file.tell()

@@ -138,8 +138,8 @@ def with_underscores(
         if written.count(name) > 1:
             clashing = [n for n, w in zip(names, written, strict=True) if w == name]
             raise fault(
-                f"columns {quoted(clashing)} are one name, {name!r}, to LightGBM, which writes underscores "
-                "for spaces: leave out the one that the model was not fitted on."
+                f"columns {quoted(clashing)} have the same name, {name!r}, in LightGBM, which replaces "
+                "spaces with underscores: remove the one that is not a feature of the model."
             )
     return written
 
@@ -181,13 +181,13 @@ def read_columns(path: Path, columns: Sequence[str], count: int) -> dict[str, li
         return {}
     if path.suffix.lower() not in TABLES:
         raise InvalidReferencesError(
-            f"{path}: {', '.join(columns)} are columns of a table: give the rows as {' or '.join(TABLES)}."
+            f"{path}: columns {', '.join(columns)} need a table: give the rows as {' or '.join(TABLES)}."
         )
     cells = read_rows(path, list(columns), frozenset(columns)).arrays[None]
     if cells.shape != (count, len(columns)):
         raise InvalidReferencesError(
             f"{path}: has {len(cells)} rows of {cells.shape[1]} columns, not {count} rows of "
-            f"{', '.join(columns)}: give a header, and a cell for each row."
+            f"{', '.join(columns)}: give a header, and a cell in each row for each column."
         )
     return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
@@ -227,7 +227,8 @@ def read_stream(
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the disk; pyarrow's own errors concern the content
         raise InvalidReferencesError(
-            f"{name}: damaged, or not what its name says: {reason_of(error)}. Write or copy it again."
+            f"{name}: damaged, or its content does not match its name: {reason_of(error)}. Write or copy "
+            "it again."
         ) from error
     return _divide_columns(name, table, columns, texts) if isinstance(columns, Mapping) else table
 
@@ -243,8 +244,8 @@ def _divide_columns(
         return replace(table, arrays={next(iter(columns)): rows})
     if table.columns is None:
         raise InvalidReferencesError(
-            f"{file}: its columns have no names by which inputs {quoted(list(columns))} could share them. "
-            "Give a table with a header, or a .npz with an array for each."
+            f"{file}: its columns have no names, so they cannot be assigned to the inputs "
+            f"{quoted(list(columns))}. Give a table with a header, or a .npz with an array for each."
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
     arrays: dict[str | None, np.ndarray] = {}
@@ -362,7 +363,8 @@ def _check_commas(path: str, where: str, cell: str) -> None:
     split = next((s for s in (";", "\t", "|") if s in cell), None)
     if split is not None:
         raise InvalidReferencesError(
-            f"{path}: {where} is divided by {split!r}: write the file with commas (and decimal points)."
+            f"{path}: {where} separates its cells with {split!r}: write the file with commas (and decimal "
+            "points)."
         ) from None
 
 

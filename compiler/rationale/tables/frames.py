@@ -94,7 +94,7 @@ def frame_of(rows: object) -> Frame | None:
     table = nw.from_native(table, pass_through=True)
     if isinstance(table, nw.LazyFrame):
         raise InvalidOptionError(
-            f"a {type(rows).__name__} is not computed yet: give what its collect() or compute() returns."
+            f"a {type(rows).__name__} is lazy: give the result of its collect() or compute()."
         )
     if not isinstance(table, nw.DataFrame):
         return None
@@ -185,8 +185,8 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
             f"columns {quoted(columns)} {kind}" for kind, columns in unmatched.items() if columns
         )
         raise fault(
-            f"{problems}. The features are {quoted(names)}: rename or add columns, or give an array, whose "
-            "columns count by position."
+            f"{problems}. The features are {quoted(names)}: rename or add columns, or give an array, which "
+            "assigns columns by position."
         )
     return [position[name] for name in names]
 

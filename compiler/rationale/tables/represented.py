@@ -59,13 +59,15 @@ class StandsFor(BaseModel):
             output = None  # outputs are scores, and the base value is none
         if self.model is None:
             return (
-                f"the references were made of {self.rows} rows without a model: their mean output, the base "
-                "value, may be far from that of the rows. `rationale references --model` keeps it.",
+                f"the references were computed from {self.rows} rows without a model, so the base value "
+                "(their mean output) may be far from the mean output of the rows. Use `rationale "
+                "references --model` to keep it.",
             )
         if self.model != manifest.digests.model:
             return (
                 f"the weights of the references keep the mean output of another model over the {self.rows} "
-                "rows they were made of: make them again with `rationale references --model` and this one.",
+                "rows that they represent: compute them again with `rationale references --model` and "
+                "this one.",
             )
         if output is None or base is None or isinstance(manifest.targets, str):
             return ()
@@ -87,7 +89,8 @@ def shift_warnings(
     if abs(off[worst]) <= SHIFT:
         return ()
     return (
-        f"the base value shifts: the mean of {name!r}, element {elements[worst]}, is {base[worst]:.6g} over "
-        f"the references and {mean[worst]:.6g} over the {rows} rows they stand for, {abs(off[worst]):.2g} "
-        "of its standard deviations away. Explanations start from the base value: ask for more rows.",
+        f"the base value shifts: the mean of {name!r}, element {elements[worst]}, is {base[worst]:.6g} "
+        f"over the references and {mean[worst]:.6g} over the {rows} rows that they represent, "
+        f"{abs(off[worst]):.2g} of its standard deviations away. Explanations start from the base value: "
+        "ask for more rows.",
     )

@@ -41,13 +41,13 @@ def read_workbook(file: BinaryIO) -> Iterator[tuple[int, list[Any]]]:
     rows = {name: _rows(sheet, _formulas_of(file, name)) for name, sheet in sheets.items()}
     filled = {name: first for name, iterator in rows.items() if (first := next(iterator, None)) is not None}
     if len(filled) > 1:
-        raise ValueError(f"the sheets {list(filled)} have cells: keep one of them in this file")
+        raise ValueError(f"the sheets {list(filled)} all have cells: keep only one of them in this file")
     for name, first in filled.items():
         yield first
         width, last = len(first[1]), first[0]
         for number, cells in rows[name]:
             if number > last + 1:
-                raise ValueError(f"row {last + 1} is empty, and rows follow: remove it, or those")
+                raise ValueError(f"row {last + 1} is empty, but rows follow it: remove the empty row")
             last = number
             yield number, cells + [None] * (width - len(cells))
 
@@ -111,7 +111,9 @@ def write_workbook(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
     if len(names) > MOST_COLUMNS:
-        raise InvalidOptionError(f"Excel has {MOST_COLUMNS} columns, and these are {len(names)}: save .csv.")
+        raise InvalidOptionError(
+            f"Excel has at most {MOST_COLUMNS} columns, but the table has {len(names)}: save .csv."
+        )
     workbook = openpyxl.Workbook(write_only=True)
     sheet = workbook.create_sheet("rows")
 
@@ -131,7 +133,9 @@ def write_workbook(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any
         sheet.append(list(map(cell_of, names)))
         for count, row in enumerate(rows, 1):
             if count >= MOST_ROWS:
-                raise InvalidOptionError(f"Excel has {MOST_ROWS} rows: save .csv or .parquet, or fewer rows.")
+                raise InvalidOptionError(
+                    f"Excel has at most {MOST_ROWS} rows: save .csv or .parquet, or fewer rows."
+                )
             sheet.append(list(map(cell_of, row)))
     finally:
         sheet.close()

@@ -39,7 +39,9 @@ class RowForms:
 def check_kept(keep: Collection[str], answer_columns: Collection[str]) -> None:
     """Raise InvalidOptionError if a column to keep has the name of one of the answer's `answer_columns`."""
     if clash := sorted({*answer_columns} & {*keep}):
-        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
+        raise InvalidOptionError(
+            f"the columns {clash} to keep have the same names as columns of the answer: rename them."
+        )
 
 
 def split_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -89,12 +89,11 @@ def _only_input(compiled: Compiled) -> str:
     names = [spec.name for spec in compiled.manifest.inputs]
     if len(names) != 1 or [e.tensor.name for e in compiled.manifest.explained] != names:
         raise InvalidOptionError(
-            f"metrics of other tools know one input, and the model has {names}: explain it by its only input."
+            f"metrics of other tools support one input, but the model has {names}: compile a model with "
+            "one explained input."
         )
     if compiled.manifest.players:
-        raise InvalidOptionError(
-            "metrics of other tools know features and no groups: compile without groups."
-        )
+        raise InvalidOptionError("metrics of other tools do not support groups: compile without groups.")
     return names[0]
 
 
@@ -116,11 +115,13 @@ def _positions(compiled: Compiled, targets: np.ndarray, predictions: Callable[[]
     if explained == "predicted":
         if not np.array_equal(predictions().argmax(axis=1), targets):
             raise InvalidOptionError(
-                "each row's predicted class is explained, and the metric asks for another: compile with "
+                "the entry explains each row's predicted class, but the metric needs another: compile with "
                 'targets="all".'
             )
         return np.zeros(len(targets), np.intp)
     missing = sorted({int(t) for t in targets} - {t for t in explained if isinstance(t, int)})
     if missing:
-        raise InvalidOptionError(f"targets {missing} are not explained, but {explained}: compile with these.")
+        raise InvalidOptionError(
+            f"targets {missing} are not explained, only {explained}: compile with all of them."
+        )
     return np.asarray([explained.index(int(t)) for t in targets], np.intp)

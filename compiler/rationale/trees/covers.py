@@ -59,9 +59,9 @@ def expected_scores(ensemble: Ensemble) -> np.ndarray:
     """
     if ensemble.share is None:
         raise InvalidReferencesError(
-            "without references, attributions depend on how many rows reach each node of the trees, which "
-            "the model does not say (nodes_hitrates): give rows by which these are counted, best those of "
-            "the training (--covers FILE, covers=), or references (--references FILE)."
+            "without references, attributions depend on how many rows reach each node of the trees, and "
+            "this model does not store these numbers (nodes_hitrates). Give rows to count them, best the "
+            "training data (--covers FILE, covers=), or give references (--references FILE)."
         )
     mass = np.bincount(ensemble.roots, minlength=len(ensemble.feature)).astype(np.float64)
     total = np.zeros(ensemble.columns)

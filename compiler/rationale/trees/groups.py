@@ -207,8 +207,8 @@ def _share(ensemble: Ensemble, node: int) -> float:
     if np.isnan(share):
         raise InvalidReferencesError(
             f"no row of the covers reaches node {node} of the trees (counted from 0), a split by feature "
-            f"{ensemble.feature[node]}: how often it is passed is unknown. Give more rows, best those of the "
-            "training, or references instead of covers."
+            f"{ensemble.feature[node]}. Give more rows, best the training data, or references instead of "
+            "covers."
         )
     return share
 

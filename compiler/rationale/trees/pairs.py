@@ -96,10 +96,10 @@ def _check_memory(pairs: LeafPairs, references: int) -> None:
     if size > MOST_BYTES:
         leaves = sum(len(block.rows) for block in pairs.blocks)
         raise UnsupportedModelError(
-            f"{leaves} leaves have {held} conditions, and with {references} references that come with a "
-            f"request a row takes about {format_bytes(size)} of memory: {format_bytes(MOST_BYTES)} is the "
-            "most. Let fewer references come with a request (--open-references 1), give a reference set, or "
-            "train with a max_depth (6 to 8) or fewer trees."
+            f"{leaves} leaves have {held} conditions, and with {references} references in each request a "
+            f"row needs about {format_bytes(size)} of memory; the limit is {format_bytes(MOST_BYTES)}. "
+            "Allow fewer references per request (--open-references 1), give a reference set, or train "
+            "with a max_depth (6 to 8) or fewer trees."
         )
 
 

@@ -108,7 +108,7 @@ class _Reader:
         aggregate = self.word("aggregate_function", _AGGREGATES, "SUM")
         if aggregate in ("MIN", "MAX"):
             raise UnsupportedModelError(
-                f"{self.name}: it takes the {aggregate} of its trees, and sums and averages alone are "
+                f"{self.name}: it computes the {aggregate} of its trees, but only sums and averages can be "
                 "explained. Export the model with SUM or AVERAGE."
             )
         return 1 / trees if aggregate == "AVERAGE" else 1.0
@@ -117,8 +117,7 @@ class _Reader:
         """Return [leaves, columns] from entries, some of which may have the same place."""
         if leaves * columns > MOST_SCORES:
             raise UnsupportedModelError(
-                f"{self.name}: {leaves} leaves for {columns} scores, and {MOST_SCORES} weights are the most "
-                "that can be explained."
+                f"{self.name}: {leaves} leaves for {columns} scores; the limit is {MOST_SCORES} weights."
             )
         self.check_numbers("weight", weights, finite=True)
         if ((to < 0) | (to >= columns)).any():
@@ -155,7 +154,7 @@ class _Reader:
         try:
             depth = ensemble.depth()
         except ValueError as error:
-            self.fault(f"node {error.args[0]} (counted from 0) follows itself: that is no tree")
+            self.fault(f"node {error.args[0]} (counted from 0) is its own descendant, so this is not a tree")
         if depth > MOST_DEPTH:
             self.fault(f"a tree has {depth} splits on one way, and ONNX Runtime takes {MOST_DEPTH} at most")
         return ensemble
@@ -327,7 +326,7 @@ class _IndexedNodesReader(_Reader):
         following = [self._following(way, splits, leaves) for way in ("true", "false")]
         roots = self.ints("tree_roots")
         if not len(roots) or ((roots < 0) | (roots >= splits)).any():
-            self.fault(f"tree_roots {roots[:4].tolist()} are no places among {splits} splits")
+            self.fault(f"tree_roots {roots[:4].tolist()} are not valid indices of {splits} splits")
         weights = self._tensor("leaf_weights", leaves)
         scores = self.scores(leaves, columns, np.arange(leaves), target, weights) * self.leaf_factor(
             len(roots)

@@ -184,8 +184,8 @@ def _check_leaves(ensemble: Ensemble) -> None:
     ):
         if count > most:
             raise UnsupportedModelError(
-                f"{subject} {count} leaves, and Shapley values as tables are made for {most} at most. Train "
-                "with fewer or smaller trees (max_depth, num_leaves), or take shap.TreeExplainer."
+                f"{subject} {count} leaves, but tables of Shapley values support {most} at most. Train "
+                "with fewer or smaller trees (max_depth, num_leaves), or use shap.TreeExplainer."
             )
 
 
@@ -203,8 +203,8 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
         widest = max(len(group.states) for group in deep)
         message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
     raise UnsupportedModelError(
-        f"{message}: a graph holds at most {format_bytes(MOST_BYTES)} in all, and {MOST_STATES} rows of each "
-        "table (leaves on 12 features). Train with a max_depth (6 to 8), or with fewer trees, or take "
+        f"{message}: a graph can hold {format_bytes(MOST_BYTES)} in all, and {MOST_STATES} rows of each "
+        "table (leaves on 12 features). Train with a max_depth (6 to 8) or with fewer trees, or use "
         "shap.TreeExplainer."
     )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="audit",
-    help="Look after the audit trail of decisions and acts: verify, heads, export, acts, prune, erase.",
+    help="Verify, export and prune the audit trail: verify, heads, export, acts, prune, erase.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -26,21 +26,23 @@ app = typer.Typer(
 Repository = Annotated[
     str | None,
     typer.Option(
-        help="The gateway's repository: the trail is in its state, unless RATIONALE_AUDIT names a database. "
-        "Default: model_repository.",
+        help="The gateway's repository; its state folder contains the trail, unless RATIONALE_AUDIT names "
+        "a database. Default: model_repository.",
         metavar="FOLDER|URL",
         show_default=False,
     ),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(help="The gateway's file of settings.", metavar="FILE", show_default=False),
+    typer.Option(help="The gateway's settings file (TOML).", metavar="FILE", show_default=False),
 ]
 Since = Annotated[
     str | None,
-    typer.Option(help="From this time on, such as 2026-11 or 2026-11-23T12:00.", show_default=False),
+    typer.Option(
+        help="Only rows from this time on (UTC), such as 2026-11 or 2026-11-23T12:00.", show_default=False
+    ),
 ]
-Until = Annotated[str | None, typer.Option(help="Before this time.", show_default=False)]
+Until = Annotated[str | None, typer.Option(help="Only rows before this time (UTC).", show_default=False)]
 _SHOWN = 100
 
 
@@ -64,7 +66,7 @@ def verify(
     heads: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Signed heads, as `rationale audit heads` wrote them; give it once for each file.",
+            help="A file of signed heads that `rationale audit heads` printed. Repeat for several.",
             metavar="FILE",
             show_default=False,
         ),
@@ -72,7 +74,7 @@ def verify(
     public_key: Annotated[
         list[Path] | None,
         typer.Option(
-            help="The key that heads and erasures were signed by (PEM); give it once for each key.",
+            help="The public key (PEM) of the signatures of heads and erasures. Repeat for several.",
             metavar="FILE",
             show_default=False,
         ),
@@ -80,9 +82,9 @@ def verify(
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Show every row that was removed, altered, inserted or moved, or lost its key.
+    """Check the trail: show every row that was removed, altered, inserted or moved, or lost its key.
 
-    Exit status 1 where there is one.
+    The exit status is 1 if there is such a row.
     """
     with open_trail(repository, config) as (ledger, settings), progress_bar() as progress:
         from rationale_service.decisions.audit.acts import verify_acts
@@ -94,7 +96,7 @@ def verify(
         from rationale_service.decisions.audit.verify import verify as found
 
         if heads and not public_key:
-            raise InvalidOptionError("--heads needs --public-key: the key that they were signed by")
+            raise InvalidOptionError("--heads needs --public-key, to verify the signatures of the heads")
         keys = [PublicKey(file) for file in public_key or ()]
         signed = [head for file in heads or () for head in read_signed(file, keys)]
         months = settings.audit_retention_months
@@ -129,11 +131,13 @@ def verify(
 
 @app.command(name="heads")
 def write_heads(
-    key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM) that signs them.", metavar="FILE")],
+    key: Annotated[
+        Path, typer.Option(help="Ed25519 private key (PEM) that signs the heads.", metavar="FILE")
+    ],
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Print both ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
+    """Print the signed ends of all chains; keep them elsewhere to detect a trail that was cut."""
     with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.heads import heads, signed
         from rationale_service.decisions.audit.signatures import PrivateKey
@@ -149,10 +153,14 @@ def export(
     ],
     since: Since = None,
     until: Until = None,
-    model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only decisions of this model.", show_default=False)
+    ] = None,
     application_id: Annotated[
         str | None,
-        typer.Option(help="Of this application alone, by the lender's own id.", show_default=False),
+        typer.Option(
+            help="Only decisions on the application with this id of the lender.", show_default=False
+        ),
     ] = None,
     inputs: Annotated[
         bool,
@@ -176,7 +184,7 @@ def export(
 def acts(
     since: Since = None, until: Until = None, repository: Repository = None, config: Config = None
 ) -> None:
-    """Print what administrators did over the API, a line of JSON for each act, oldest first."""
+    """Print the administrators' acts over the API as lines of JSON, oldest first."""
     with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.acts import open_act
 
@@ -206,9 +214,9 @@ def erase(
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Delete the keys of sealed inputs, on the record.
+    """Erase the sealed inputs of decisions by deleting their keys, and record the erasure.
 
-    Nobody reads these again, and the chain still verifies.
+    Afterwards nobody can read these inputs, and the chain still verifies.
     """
     with open_trail(repository, config) as (ledger, _):
         from rationale_service.decisions.audit.retention import erase as delete

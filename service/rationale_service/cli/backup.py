@@ -38,9 +38,9 @@ def backup(
 ) -> None:
     """Copy state, audit trail and repository of this machine, while the gateway runs.
 
-    FOLDER/state takes the place of the state folder, FOLDER/repository that of the repository. What lies in a
-    database server or in a bucket is not copied, and is named: docs/backup.md says how that is saved. Run it
-    as the gateway's user.
+    To restore, use FOLDER/state as the state folder and FOLDER/repository as the repository. The command does
+    not copy database servers and buckets, but lists them: docs/backup.md tells how to save those. Run it as
+    the gateway's user.
     """
     with reporting_errors(), _errors_reported(into):
         from rationale_service.configuration import load_settings
@@ -48,7 +48,7 @@ def backup(
         settings = load_settings({"repository": repository}, config)
         entries = Path(settings.repository) if settings.repository_url is None else None
         if entries is not None and not entries.is_dir():
-            raise InvalidOptionError(f"there is no repository {entries}: --repository names it")
+            raise InvalidOptionError(f"there is no repository {entries}: give it with --repository")
         with _new_folder(into) as folder:
             for line in [*_copy_state(settings, folder / STATE), *_copy_audit(settings, folder / STATE)]:
                 print(line)
@@ -133,17 +133,17 @@ def _copy_entry(source: Path, target: Path) -> bool:
             shutil.rmtree(target)
         if not source.exists():
             return False
-    raise InvalidOptionError(f"{source} is replaced all the time: copy it when nothing is compiled")
+    raise InvalidOptionError(f"{source} changes too often to copy: run the backup while nothing is compiled")
 
 
 @contextlib.contextmanager
 def _new_folder(into: Path) -> Iterator[Path]:
     """Yield a folder that becomes `into` at the end without an error."""
     if into.exists():
-        raise InvalidOptionError(f"{into} is there already: give a folder that is not")
+        raise InvalidOptionError(f"{into} exists already: give a new folder")
     parent = into.absolute().parent
     if not parent.is_dir():
-        raise InvalidOptionError(f"there is no folder {parent}: make it first")
+        raise InvalidOptionError(f"the folder {parent} does not exist: make it first")
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{into.name}-") as hidden:
         folder = Path(hidden) / into.name
         folder.mkdir(0o700)  # rows of real people

@@ -26,7 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 Entries = Annotated[
     Path | None,
     typer.Option(
-        help="Folder with the entry that decided, if the gateway's repository no longer has it.",
+        help="Folder with the entry that decided, if it is no longer in the gateway's repository.",
         metavar="FOLDER",
         show_default=False,
     ),
@@ -34,7 +34,7 @@ Entries = Annotated[
 Instance = Annotated[
     Path | None,
     typer.Option(
-        help="JSON file with the decided instance, if the trail holds only its digest; the digests must be "
+        help="JSON file with the decided instance, if the trail has only its digest. The digests must be "
         "equal.",
         metavar="FILE",
         show_default=False,
@@ -93,30 +93,30 @@ def decide(
     application_id: Annotated[
         str | None,
         typer.Option(
-            help="Column of the table with your own ids of the applications, by which the trail finds them.",
+            help="Column with your ids of the applications; the audit trail can be searched by them.",
             metavar="NAME",
             show_default=False,
         ),
     ] = None,
     audit: Annotated[
         bool,
-        typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
+        typer.Option("--audit", help="Record each decision in the gateway's audit trail before saving it."),
     ] = False,
     repository: Repository = None,
     config: Config = None,
     **options: Any,
 ) -> None:
-    """Decide every row of a file, or of many, as :decide does, without a server.
+    """Decide every row of one or many files, without a server.
 
-    Each row is run by itself, so that its numbers are those that the gateway answers. A row that cannot be
-    decided (a value outside of what the profile allows, no reason that could be given) is saved with why, and
-    the exit status is 1. Interrupted, the same command goes on where it stopped, of many files with the first
-    that is not there; with --audit no decision is recorded twice: a second run finds those of the first, and
-    says how many are new.
+    The numbers equal those of the gateway's :decide. If a row cannot be decided (a value that the profile
+    does not allow, or no reason to give), the command saves the cause and ends with exit status 1. After an
+    interruption run the same command again: it continues where it stopped (for many files, with the
+    first missing output). With --audit it records no decision twice: a second run finds the earlier ones and
+    prints how many are new.
 
     Example: rationale decide credit --input portfolio.csv --save decisions.csv --audit
 
-    Of a portfolio: rationale decide credit --input 's3://loans/*.parquet' --save s3://decisions --keep id
+    A portfolio: rationale decide credit --input 's3://loans/*.parquet' --save s3://decisions --keep id
     """
     with reporting_errors(), progress_bar() as progress:
         from rationale.portfolios.answered_files import is_portfolio
@@ -169,14 +169,17 @@ def replay(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(help="Of --since: all before this time.", metavar="TIME", show_default=False),
+        typer.Option(
+            help="With --since: only decisions before this time.", metavar="TIME", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Compute an old decision again from the files that made it, and compare.
 
-    Looks for the entry with the recorded digests in the repository, whatever its name is now. On the runtime
-    that decided (ONNX Runtime's version, threads, processor) every number must be equal bit for bit;
-    elsewhere within 1e-4 of the largest. Says which, and exits with 1 where something differs.
+    The command finds the entry in the repository by its recorded digests, even under a new name. On the same
+    runtime (ONNX Runtime's version, threads, processor) every number must be equal bit for bit; on another,
+    within 1e-4 of the largest. It prints which comparison it used, and ends with exit status 1 if a number
+    differs.
 
     Example: rationale replay 5f0c… --entries archive/2026-05
     """
@@ -203,20 +206,24 @@ def receipt(
     decision: Decision,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to make. Default: receipt-ID, here.", metavar="FOLDER", show_default=False),
+        typer.Option(
+            help="New folder for the receipt. Default: receipt-ID in the current folder.",
+            metavar="FOLDER",
+            show_default=False,
+        ),
     ] = None,
     entries: Entries = None,
     repository: Repository = None,
     config: Config = None,
     instance: Instance = None,
 ) -> None:
-    """Write a folder by which anybody checks a decision, without Rationale and without the lender.
+    """Write a folder with which anybody can check a decision, without Rationale or the lender.
 
-    It has the request, the answer, the graph that decided, the decision profile, and check.py, which needs
-    onnxruntime and numpy alone: it computes score, attributions and reasons again and compares.
+    It contains the request, the answer, the graph that decided, the decision profile, and check.py. That
+    script needs only onnxruntime and numpy: it computes score, attributions and reasons again and compares.
 
-    The graph holds the references: rows that applicants are compared with, which may be people's. Where
-    receipts leave the house, compile with references that are nobody's, such as centroids.
+    The graph contains the references, which may be people's rows. If receipts leave your company, compile
+    with references that are not people's rows, such as centroids.
 
     Example: rationale receipt 5f0c… --out receipt && python receipt/check.py
     """
@@ -238,8 +245,8 @@ def notice(
     template: Annotated[
         str,
         typer.Option(
-            help="adverse-action (Regulation B, FCRA 615(a)), eu-consumer-credit (directive 2023/2225), or a "
-            "Jinja template of your own.",
+            help="adverse-action (Regulation B, FCRA 615(a)), eu-consumer-credit (directive 2023/2225), or "
+            "a your own Jinja template.",
             metavar="NAME|FILE",
         ),
     ] = "adverse-action",
@@ -265,21 +272,21 @@ def notice(
         bool,
         typer.Option(
             "--person-declined",
-            help="The application was referred, and a person has declined it; variable judgment has the "
-            "person's reasons.",
+            help="Write the notice of a referral that a person then declined; the variable judgment lists "
+            "the person's reasons.",
         ),
     ] = False,
     language: Annotated[
         str | None,
         typer.Option(
-            help="A language of the decision profile, such as de. Default: its first.",
+            help="A language of the decision profile, such as de. Default: the profile's first language.",
             metavar="LANGUAGE",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write. Default: print.", metavar="FILE", show_default=False),
+        typer.Option(help="File to write. Default: print the notice.", metavar="FILE", show_default=False),
     ] = None,
     entries: Entries = None,
     instance: Instance = None,
@@ -288,8 +295,8 @@ def notice(
 ) -> None:
     """Write the statement of a decline's principal reasons for its applicant.
 
-    A template that comes with Rationale is a draft for your counsel, and no legal advice: docs/notices.md
-    says what in it is law.
+    The templates of Rationale are drafts for your counsel, not legal advice: docs/notices.md tells which
+    parts are law.
 
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """

@@ -12,7 +12,7 @@ from rationale_service.cli.reporting import reporting_errors
 
 app = typer.Typer(
     name="keys",
-    help="Make keys that callers of the gateway must send: new.",
+    help="Make the keys that callers of the gateway send: new.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -25,16 +25,16 @@ def _keys() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the key, for logs.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the key, which logs show.", metavar="NAME")],
     scope: Annotated[
         list[str],
-        typer.Option(help="What it may do: infer, explain, decide, audit, admin. Give it once for each."),
+        typer.Option(help="What the key allows: infer, explain, decide, audit or admin. Repeat for several."),
     ],
     file: Annotated[
         Path | None,
         typer.Option(
-            help="Key file to add it to (RATIONALE_KEYS_FILE); made if it is missing. "
-            "Default: print what belongs into one.",
+            help="Add the key to this file (RATIONALE_KEYS_FILE), which is created if missing. Default: "
+            "print the lines for such a file.",
             metavar="FILE",
             show_default=False,
         ),
@@ -42,11 +42,13 @@ def new(
     expires: Annotated[
         datetime.datetime | None,
         typer.Option(
-            help="First day on which it is no longer taken.", formats=["%Y-%m-%d"], show_default=False
+            help="First day on which the key is invalid, such as 2027-01-31. Default: it never expires.",
+            formats=["%Y-%m-%d"],
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Make a key and print it, once: the gateway keeps its SHA-256 alone.
+    """Make a key and print it once; the key file stores only its SHA-256.
 
     A running gateway reads the file again within seconds.
     """
@@ -73,7 +75,9 @@ def _add(file: Path, name: str, table: str) -> None:
         return
     keys = read_keyring(file, None, admin_is_local=True).keys.values()
     if name in [caller.name for caller, _ in keys]:
-        raise InvalidOptionError(f"{file} has a key '{name}' already: take another name, or remove it first")
+        raise InvalidOptionError(
+            f"{file} has a key '{name}' already: choose another name, or remove that key first"
+        )
     _replace(file, f"{file.read_text().rstrip()}\n\n{table}")
 
 

@@ -25,7 +25,11 @@ _STATE = "RATIONALE_STATE"
 def kserve(
     context: typer.Context,
     model_name: Annotated[
-        str, typer.Option("--model_name", help="The InferenceService: an entry of the repository.")
+        str,
+        typer.Option(
+            "--model_name",
+            help="The InferenceService's name, which is also the model's name in the repository.",
+        ),
     ],
     model_dir: Annotated[
         Path, typer.Option("--model_dir", help="The repository, as KServe mounts it.", metavar="FOLDER")
@@ -34,7 +38,8 @@ def kserve(
         str | None,
         typer.Option(
             "--predictor_host",
-            help="Given to explainers. Nothing is asked of it: the explaining graph predicts, too.",
+            help="KServe passes it to explainers. The gateway never calls it, because the explaining graph "
+            "also predicts.",
             show_default=False,
         ),
     ] = None,
@@ -44,24 +49,24 @@ def kserve(
         int | None,
         typer.Option(
             "--workers",
-            help="KServe's containerConcurrency, which Knative keeps to. RATIONALE_WORKERS says how many "
-            "processes serve.",
+            help="KServe's containerConcurrency; Knative applies it, and the gateway ignores it. Set "
+            "RATIONALE_WORKERS for the number of processes.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Serve a model in KServe: as the predictor of an InferenceService, or as its explainer.
 
-    KServe sends :explain alone to an explainer and all else to the predictor. So the gateway is best the
-    predictor, which answers :predict, :explain and :decide (deploy/kserve has both). Every setting of
-    docs/settings.md can be an environment variable of the container.
+    KServe sends only :explain to an explainer, and everything else to the predictor. So the gateway works
+    best as the predictor, which answers :predict, :explain and :decide (deploy/kserve has examples of both).
+    Every setting of docs/settings.md can be an environment variable of the container.
     """
     with reporting_errors():
         _check(model_dir, model_name)
     for argument in context.args:
-        print(f"warning: {argument} is not known here, and is ignored", file=sys.stderr)
+        print(f"warning: {argument} is unknown, so the gateway ignores it", file=sys.stderr)
     if predictor_host is not None:
-        print(f"explains by the graph of its own: the predictor {predictor_host} is not asked", flush=True)
+        print(f"explains with its own graph and does not call the predictor {predictor_host}", flush=True)
     if workers is not None:
         print(
             f"containerConcurrency is {workers}; RATIONALE_WORKERS says how many processes serve", flush=True
@@ -69,8 +74,8 @@ def kserve(
     if not os.environ.get(_STATE):
         os.environ[_STATE] = str(Path(tempfile.gettempdir()) / "rationale.state")
         print(
-            f"warning: explainers made over the API and the audit trail go with this pod: set {_STATE} to a "
-            "folder of a volume, or to a database",
+            "warning: explainers made over the API and the audit trail are lost with this pod: set "
+            f"{_STATE} to a folder of a volume, or to a database",
             file=sys.stderr,
         )
     everywhere = "0.0.0.0"  # noqa: S104  # of the pod, whose address KServe calls
@@ -83,11 +88,11 @@ def _check(repository: Path, name: str) -> None:
         return
     if (repository / "config.pbtxt").is_file():
         raise InvalidOptionError(
-            f"{repository} holds one entry: let STORAGE_URI name the folder above it, the repository"
+            f"{repository} is an entry, not a repository: set STORAGE_URI to the folder above it"
         )
     entries = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
     there = f"it holds {', '.join(entries)}" if entries else "it holds no entry of `rationale compile`"
     raise InvalidOptionError(
-        f"{repository} has no model '{name}', which KServe will ask for by the InferenceService's name: "
-        f"{there}. Compile with --name {name}, or name the InferenceService after the model"
+        f"{repository} has no model '{name}', the InferenceService's name, by which KServe sends requests: "
+        f"{there}. Compile with --name {name}, or give the InferenceService the model's name"
     )

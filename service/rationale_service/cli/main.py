@@ -52,13 +52,12 @@ FLAGS = {
     "port": ("PORT", "Port to listen on; 0 takes a free one. Default: 8080."),
     "grpc_port": (
         "PORT|off",
-        "Port of the gRPC end; 0 takes a free one, off switches it off. "
-        "Default: 8081, or a free one with --port 0.",
+        "Port for gRPC; 0 takes a free one, off disables gRPC. Default: 8081, or a free one with --port 0.",
     ),
     "workers": (
         "N",
-        "Processes that serve on the same ports; each has the models in its memory. One process has one core "
-        "for all that is not the models' computation. Default: 1.",
+        "Processes that serve on the same ports; each loads all models. One process uses one core for "
+        "everything except the models' computation. Default: 1.",
     ),
     "triton": (
         "HOST:PORT",
@@ -67,7 +66,7 @@ FLAGS = {
     ),
     "keys_file": (
         "FILE",
-        "Keys that callers need; `rationale keys new` makes one. Default: none, everybody may ask.",
+        "File with the callers' keys, from `rationale keys new`. Default: none, so everybody may call.",
     ),
     "admin_port": (
         "PORT",
@@ -76,7 +75,7 @@ FLAGS = {
     ),
     "tls_cert": ("FILE", "Certificate chain (PEM). HTTP and gRPC then accept only TLS."),
     "tls_key": ("FILE", "Private key of --tls-cert (PEM)."),
-    "tls_client_ca": ("FILE", "Mutual TLS: callers need a certificate of this authority."),
+    "tls_client_ca": ("FILE", "Mutual TLS: callers need a certificate signed by this authority (PEM)."),
 }
 Config = Annotated[
     Path | None,
@@ -128,9 +127,9 @@ def options(
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve predictions and explanations over HTTP and gRPC.
 
-    Speaks the Open Inference Protocol under /v2 (with the verb explain added) and KServe's v1 with named
-    features under /v1; /docs describes both. Speaks the Open Inference Protocol over gRPC as well, where
-    MODEL_explain is what explains MODEL. Prints its addresses when every model is loaded and warmed up.
+    Over HTTP the gateway answers the Open Inference Protocol under /v2 (with the verb explain added) and
+    KServe's v1 with named features under /v1; /docs describes both. Over gRPC it answers the Open Inference
+    Protocol; MODEL_explain explains MODEL. It prints its addresses after it has loaded and warmed all models.
     SIGTERM and Ctrl-C finish the running requests, then exit; SIGHUP reads the repository, keys and
     certificates again.
 

@@ -58,7 +58,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-Port = Annotated[int, typer.Option(min=1, max=65535)]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of this machine for this protocol.")]
 
 
 class EngineError(RationaleError):
@@ -81,7 +81,7 @@ def containers() -> Iterator[Any]:
     except (docker.errors.DockerException, OSError) as error:  # requests' errors are OSErrors
         text = str(getattr(error, "explanation", None) or error)
         hints = [hint for words, hint in HINTS.items() if words in text.lower()]
-        raise EngineError("\n".join([f"the Docker engine did not do it: {text}", *hints[:1]])) from error
+        raise EngineError("\n".join([f"the Docker engine failed: {text}", *hints[:1]])) from error
 
 
 def find(engine: Any) -> Any:
@@ -123,7 +123,7 @@ def start(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Let Triton compute on all GPUs of this machine.")
     ] = False,
-    image: Annotated[str, typer.Option(help="Triton's image; 25.07 or newer.")] = IMAGE,
+    image: Annotated[str, typer.Option(help="Triton's image, 25.07 or newer.")] = IMAGE,
     http_port: Port = PORTS["http"],
     grpc_port: Port = PORTS["grpc"],
     metrics_port: Port = PORTS["metrics"],
@@ -131,17 +131,17 @@ def start(
 ) -> None:
     """Start Triton in a container and wait until every model is ready.
 
-    Its ports are open to this machine only. Downloads the image the first time (several gigabytes). Needs a
-    Docker engine; `rationale serve` needs none, and neither does the Triton that `make triton` fetches.
+    The ports are open to this machine only. The first start downloads the image (several gigabytes). The
+    command needs a Docker engine; `rationale serve` and the Triton of `make triton` work without one.
     """
     ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
     with reporting_errors(), containers() as engine:
         from docker.types import DeviceRequest
 
         if not any(repository.glob("*/config.pbtxt")):
-            raise EngineError(f"{repository} holds no models; `rationale compile` makes them.")
+            raise EngineError(f"{repository} contains no models; write one with `rationale compile`.")
         if (old := find(engine)) and old.status == "running":
-            raise EngineError(f"{old.name} is running already; `rationale triton stop` ends it.")
+            raise EngineError(f"{old.name} is running already; stop it with `rationale triton stop`.")
         if old:
             old.remove()
         print(f"starting {image}; the first time it is downloaded …", flush=True)
@@ -177,13 +177,13 @@ def stop() -> None:
 
 @app.command()
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    tail: Annotated[int, typer.Option(help="Lines to begin with.", min=1)] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
+    tail: Annotated[int, typer.Option(help="Print this many earlier lines first.", min=1)] = 100,
 ) -> None:
     """Print Triton's log."""
     with reporting_errors(), containers() as engine:
         container = find(engine)
         if not container:
-            raise EngineError("Triton is not running; `rationale triton start` starts it.")
+            raise EngineError("Triton is not running; start it with `rationale triton start`.")
         for chunk in container.logs(stream=True, follow=follow, tail=tail):
             print(chunk.decode(errors="replace"), end="", flush=True)

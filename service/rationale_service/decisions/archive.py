@@ -102,11 +102,13 @@ class Archive:
             DeadlineError: if it takes longer than `deadline_s`.
         """
         if decision.kind == "contest":
-            raise ConflictError(f"{decision.id} is a contest: only decisions are computed again")
+            raise ConflictError(
+                f"{decision.id} is a contest, and only decisions can be replayed: give the id of a decision"
+            )
         if decision.instance is None and decision.kind == "decision":
             raise _unknown_inputs(decision)
         if not self._waiting.acquire(blocking=False):
-            raise QueueFullError("too many replays wait already")
+            raise QueueFullError("too many replays are waiting: try again later")
         future = self._replays.submit(self._replay, decision, first)
         future.add_done_callback(lambda _: self._waiting.release())
         try:
@@ -114,7 +116,7 @@ class Archive:
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
             raise DeadlineError(
-                "the replay did not end in time: `rationale replay` computes it without a deadline"
+                "the replay took too long: run `rationale replay`, which has no deadline"
             ) from error
 
     async def profile(self, decision: RecordedDecision, served: Iterable[Entry]) -> DecisionProfile | None:
@@ -180,8 +182,9 @@ class Archive:
         except RepositoryError as error:
             log.warning("decision %s is not replayed: %s", decision.id, error)
             raise UnknownResourceError(
-                f"what decided is not in the repository: put the folder of '{decision.model}' back that was "
-                "served then, or replay it where that folder is (`rationale replay ID --entries FOLDER`)"
+                "the repository no longer has the entry that decided: restore the folder of "
+                f"'{decision.model}' from that time, or replay the decision with that folder (`rationale "
+                "replay ID --entries FOLDER`)"
             ) from error
 
 
@@ -195,7 +198,7 @@ def _readable() -> Iterator[None]:
     except (InvalidOptionError, StateUnavailableError) as error:
         log.error("a decision cannot be read: %s", error)
         raise StateUnavailableError(
-            "the audit trail cannot be read, or not by the gateway's key: the server's log says why", 5
+            "the gateway cannot read the audit trail, or its key does not fit: see the server's log", 5
         ) from error
 
 
@@ -230,15 +233,17 @@ class ComparedDecisions:
     async def _instance(self, decision: str, model: str) -> Instance:
         record = await self._archive.read(decision)
         if record.model != model:
-            raise InvalidInputError(f"compare_with: decision {decision} is not of the model '{model}'")
+            raise InvalidInputError(
+                f"compare_with: decision {decision} belongs to another model than '{model}'"
+            )
         if record.kind != "decision":
             raise InvalidInputError(
-                f"compare_with: {decision} is a {record.kind}, which has no inputs: name a decision"
+                f"compare_with: {decision} is a {record.kind}, which has no inputs: give the id of a decision"
             )
         if record.instance is None:
             raise InvalidInputError(
                 f"compare_with: the inputs of decision {decision} are {record.kept} in the trail: send the "
-                "row itself instead of the id"
+                "row instead of the id"
             )
         return record.instance
 

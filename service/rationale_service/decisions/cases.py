@@ -31,7 +31,7 @@ def standing_notice(
     if standing.id != decision.id:
         raise InvalidOptionError(
             f"decision {decision.id} was reviewed {_by(standing)} on {standing.time[:10]}, and decision "
-            f"{standing.id} is in its place: take that one's notice"
+            f"{standing.id} replaced it: write that decision's notice"
         )
     first = case.first.answer if decision.reviews == case.first.id else None
     return notice(

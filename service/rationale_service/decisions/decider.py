@@ -130,8 +130,8 @@ class Correction:
         now = {"explainer": manifest.digests.explanation, "profile": profile_of(manifest).profile.digest}
         if any(digests[name] != digest for name, digest in now.items()):
             raise ConflictError(
-                f"decision {self.case.first.id} was made by another entry than '{manifest.model}' is now: "
-                "serve that one to correct its inputs, or review it by a person's judgment"
+                f"decision {self.case.first.id} was made by another version of '{manifest.model}': serve "
+                "that version to correct the inputs, or send a person's judgment"
             )
 
     def applied(self, decision: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,8 +361,8 @@ def _check_repeated(
         if option.member and any((option.member in each.answer) != is_asked for each in recorded):
             raise ConflictError(
                 f"the idempotency key '{recorded[0].idempotency_key}' was used "
-                f"{'without' if is_asked else 'with'} {option.name}: repeat the request as it was, or take a "
-                "new key"
+                f"{'without' if is_asked else 'with'} {option.name}: repeat the same request, or use a new "
+                "key"
             )
 
 
@@ -374,9 +374,7 @@ def _check_options(request: InferenceRequest, manifest: Manifest, key: str | Non
             caller = None if context is None else context.caller
             option.load().demand(manifest, caller, request.options[option.name])
     if request.dry_run and key is not None:
-        raise MalformedError(
-            "dry_run: nothing is recorded, so that there is nothing to repeat: leave the Idempotency-Key out"
-        )
+        raise MalformedError("dry_run records nothing that a key could repeat: leave the Idempotency-Key out")
 
 
 def check_key(key: str | None) -> None:
@@ -392,8 +390,8 @@ async def until(deadline_s: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise DeadlineError(
-            "the audit trail did not answer in time: ask again with the same Idempotency-Key, under which a "
-            "decision that it still writes is answered and no other is made"
+            "the audit trail did not answer in time: send the request again with the same "
+            "Idempotency-Key, which returns the same decision if the trail still records it"
         ) from error
 
 

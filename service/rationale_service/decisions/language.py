@@ -30,8 +30,8 @@ def answered(
     embedded = profile_of(manifest)
     if any(decision["digests"]["profile"] != embedded.digest for decision in decisions):
         raise ConflictError(
-            f"language: the decision profile of '{manifest.model}' is another one since this decision: "
-            "repeat the request without language, or take the decision's notice"
+            f"language: the decision profile of '{manifest.model}' has changed since this decision: repeat "
+            "the request without language, or use the decision's notice"
         )
     in_it = partial(reason_in_language, embedded.profile, language)
     return ({**each, "reasons": [*map(in_it, each["reasons"])]} for each in decisions)

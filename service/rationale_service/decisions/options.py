@@ -157,14 +157,14 @@ OPTIONS = (
     DecisionOption(
         "stability",
         "rationale_service.decisions.stability",
-        "Tell which reasons stay by other references, of a model compiled with --compare or --draws: as many "
-        "runs more.",
+        "Show which reasons stay with other references; the model needs --compare or --draws at its compile. "
+        "Each reference set costs another run.",
     ),
     DecisionOption(
         "recourse",
         "rationale_service.decisions.recourse",
-        "Add the cheapest changes that would have led to an approval, of each row without one: a search for "
-        "each, much slower than a decision.",
+        "Add the cheapest changes that would have led to an approval, for each row that is not approved. "
+        "Each search is much slower than a decision.",
         "recourse",
         is_personal=True,
     ),

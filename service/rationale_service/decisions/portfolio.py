@@ -54,7 +54,8 @@ def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
     trail = trail_of(settings)
     if isinstance(trail, NoTrail):
         raise InvalidOptionError(
-            "--audit: RATIONALE_AUDIT=off keeps no trail: name a database, or leave it out"
+            "--audit: RATIONALE_AUDIT=off disables the trail: set RATIONALE_AUDIT to a database, or leave "
+            "--audit out"
         )
     return trail
 

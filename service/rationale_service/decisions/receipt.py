@@ -83,7 +83,7 @@ def write_receipt(
     if decision.kind == "contest":
         raise InvalidOptionError(f"{decision.id} is a contest: only decisions have a receipt")
     if folder.exists():
-        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
+        raise InvalidOptionError(f"--out {folder}: exists already: give a new folder")
     case = case or Case([decision])
     reviewed = {"reviews.json": _json(history(case))} if len(case.events) > 1 else {}
     if entry is None:
@@ -99,9 +99,8 @@ def write_receipt(
     profile = profile_of(manifest).profile
     if profile.never_disclose:
         raise InvalidOptionError(
-            f"decision {decision.id}: its profile says never to disclose "
-            f"{', '.join(profile.never_disclose)}, and a receipt holds every feature: check the decision by "
-            "`rationale replay`"
+            f"decision {decision.id}: its profile lists {', '.join(profile.never_disclose)} under "
+            "never_disclose, but a receipt shows every feature: check the decision with `rationale replay`"
         )
     contents = {
         "request.json": _json({"instances": [decision.instance]}),
@@ -147,7 +146,9 @@ def _write(folder: Path, contents: Mapping[str, bytes], readme: str, version: Pa
 def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of the graph for check.py, with the shapes of this instance."""
     if manifest.base_value is None:
-        raise InvalidOptionError(f"{entry.name}: its explanations have no base value, and add up to nothing")
+        raise InvalidOptionError(
+            f"{entry.name}: its method has no base value, so its attributions have no sum to check"
+        )
     inputs = inputs_of(entry, manifest, [instance], Faults())
     by_tensor: dict[str, dict[int, str]] = {}
     for feature, (tensor, index) in manifest.places.items():

@@ -137,7 +137,7 @@ class RecourseSearch:
                     answers.append({**decision, "recourse": recourse})
         except TimeoutError as error:
             raise DeadlineError(
-                "recourse was not found in time: ask for fewer rows, or leave recourse out"
+                "the search for recourse took too long: send fewer rows, or leave recourse out"
             ) from error
         return answers
 

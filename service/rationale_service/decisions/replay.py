@@ -115,7 +115,9 @@ class Replayer:
             RepositoryError: if the entry that decided is missing or cannot run here.
         """
         if decision.kind == "contest":
-            raise InvalidOptionError(f"{decision.id} is a contest: only decisions are computed again")
+            raise InvalidOptionError(
+                f"{decision.id} is a contest, and only decisions can be replayed: give the id of a decision"
+            )
         links = () if first is None else tuple(link_faults(decision, first))
         unlinked = ("reviews",) if decision.reviews and first is None else ()
         if decision.kind == "judgment":
@@ -180,7 +182,7 @@ class Replayer:
         """Return folders with a decision profile; skip unreadable ones."""
         if self._manifests is None:
             if not self._repository.is_dir():
-                raise RepositoryError(f"{self._repository}: is no folder: name one with --entries")
+                raise RepositoryError(f"{self._repository}: is not a folder: give one with --entries")
             self._manifests = [
                 (folder, manifest)
                 for folder in folders(self._repository)

@@ -118,6 +118,6 @@ def _entry_of_comparison(plane: Plane, manifest: Manifest, comparison: Compariso
     ):
         raise BrokenExplanationError(
             f"stability: the comparison '{comparison.name}' of model '{manifest.model}', entry "
-            f"'{comparison.entry}', is not served: load it, or compile the model again"
+            f"'{comparison.entry}', is not loaded: load it, or compile the model again"
         )
     return entry, manifest_of_comparison

@@ -88,7 +88,7 @@ def check_repeated(
     is_same = [decision.application_id for decision in recorded] == due
     if not is_same or any(decision.reviews != reviews for decision in recorded):
         raise ConflictError(
-            f"the idempotency key '{recorded[0].idempotency_key}' was used for other applications: take a "
+            f"the idempotency key '{recorded[0].idempotency_key}' was used for other applications: use a "
             "new key for a new request"
         )
 

@@ -107,8 +107,8 @@ def check_name(name: str, owner: str, error: type[ServiceError]) -> str:
     """
     if not _NAME.fullmatch(name) or ".." in name:
         raise error(
-            f"{owner} name is made of letters, digits, '.', '_' and '-', begins with a letter or digit and "
-            "has at most 100 characters"
+            f"{owner} name must consist of letters, digits, '.', '_' and '-', begin with a letter or digit "
+            "and have at most 100 characters"
         )
     return name
 
@@ -234,8 +234,8 @@ def check_answer(entry: Entry, tensors: Tensors) -> None:
         index = first_non_finite(array)
         if index is not None:
             raise NotFiniteError(
-                f"model '{entry.name}' gives {array[index]} for output '{name}' at {list(index)}: "
-                "the input lies outside of what it can compute"
+                f"model '{entry.name}' gives {array[index]} for output '{name}' at {list(index)}: the "
+                "input is outside the range in which the model has finite outputs"
             )
 
 

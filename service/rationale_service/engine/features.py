@@ -222,8 +222,8 @@ def _stack(form: InstanceForm, spec: TensorSpec, rows: Sequence[_InputValues]) -
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
         raise InvalidInputError(
-            f"input '{spec.name}' has rows of different shapes ({', '.join(map(str, sorted(shapes)[:4]))}): "
-            "send them in requests of their own"
+            f"input '{spec.name}' has rows of different shapes "
+            f"({', '.join(map(str, sorted(shapes)[:4]))}): send them in separate requests"
         )
     values = [value for row in rows for value in row.values]
     if spec.name in form.missing:

@@ -79,7 +79,7 @@ class _Pieces:
             raise FaultError("a comma is missing", first)
         around = bytes(self._text[before + 1 : first]), bytes(self._text[last + 1 : after])
         if any(each.strip(_BLANK) for each in around):
-            raise FaultError("something stands beside a list or object", first)
+            raise FaultError("unexpected text beside a list or object", first)
         if depth == _MOST_LARGE:
             raise LimitError(f"large lists or objects are nested more than {_MOST_LARGE} deep")
         return self._container(marks.astype(np.int64), depth + 1)

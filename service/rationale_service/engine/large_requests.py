@@ -52,7 +52,7 @@ class MemoryLimit:
         most = self._limit if held + size <= SMALL else self._limit * 3 // 4
         if self._reserved > held and self._reserved + size > most:
             raise QueueFullError(
-                f"requests of {self._reserved} bytes are waiting, of {most} at most: try again later"
+                f"requests of {self._reserved} bytes are waiting, and the limit is {most}: try again later"
             )
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ class OffLoop:
                 return await running
         except TimeoutError as error:
             raise DeadlineError(
-                f"{size} bytes could not be read or written in time: send fewer rows, or binary tensors"
+                f"{size} bytes took too long to read or write: send fewer rows, or binary tensors"
             ) from error
         finally:
             del work, running  # an error's traceback would keep them, and the request

@@ -129,7 +129,7 @@ class ModelCache:
             raise
         except RationaleError as error:
             log.error("explainer %s cannot be loaded: %s", entry.name, error)
-            raise NotReadyError(f"'{entry.name}' cannot be loaded now; the server's log tells why") from error
+            raise NotReadyError(f"'{entry.name}' cannot be loaded now; see the server's log") from error
 
     async def _bring_in(self, entry: Entry, resident: _Resident, *, within: bool) -> None:
         """Load an entry; if `within`, first wait for room in the capacity."""

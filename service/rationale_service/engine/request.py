@@ -109,9 +109,9 @@ class InferenceAnswer:
 def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
     """Raise InvalidInputError if an input or output requests an extension that is not offered."""
     if _SHARED_MEMORY in parameters:
-        raise InvalidInputError(f"'{name[:80]}': shared memory is not offered; send the data itself")
+        raise InvalidInputError(f"'{name[:80]}': shared memory is not supported; send the data itself")
     if parameters.get("classification"):
-        raise InvalidInputError(f"output '{name[:80]}': the classification extension is not offered")
+        raise InvalidInputError(f"output '{name[:80]}': the classification extension is not supported")
 
 
 def note_duplicate(name: str, faults: Faults) -> None:
@@ -123,7 +123,7 @@ def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
     """Raise InvalidInputError if no tensor can have this datatype and shape."""
     if datatype not in DTYPES:
         raise InvalidInputError(
-            f"input '{name[:80]}': datatype '{datatype[:20]}' is none of {', '.join(DTYPES)}"
+            f"input '{name[:80]}': datatype '{datatype[:20]}' must be one of {', '.join(DTYPES)}"
         )
     if len(shape) > _MAX_RANK:
         raise InvalidInputError(f"input '{name[:80]}': shape {list(shape[:8])} is too large")

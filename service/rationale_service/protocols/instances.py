@@ -52,7 +52,7 @@ def _application_ids(ids: Any, rows: int, faults: Faults) -> tuple[str | None, .
     if not isinstance(ids, list) or not all(isinstance(each, str | None) for each in ids):
         raise MalformedError('application_ids must be a list of texts or nulls, such as ["A-4711"]')
     if len(ids) != rows:
-        raise MalformedError(f"application_ids has {len(ids)} ids for {rows} instances: give each its own")
+        raise MalformedError(f"application_ids has {len(ids)} ids for {rows} instances: give one for each")
     for i, each in enumerate(ids):
         if each is not None and (fault := name_fault(each)) is not None:
             faults.note(f"application_ids[{i}] {fault}")

@@ -117,7 +117,7 @@ def read_entry(folder: Path) -> Entry:
         RepositoryError: if the entry is broken; names its folder and the fault.
     """
     if not _NAME.fullmatch(folder.name) or ".." in folder.name:
-        raise RepositoryError(f"{folder}: a model's name is made of letters, digits, '_', '-' and '.'")
+        raise RepositoryError(f"{folder}: a model's name must consist of letters, digits, '_', '-' and '.'")
     stamp = stamp_of(folder)
     config = _read_config(folder)
     version, model_path = _newest_version(folder, config.default_model_filename or "model.onnx")
@@ -316,7 +316,7 @@ def _library(folder: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise RepositoryError(
             f"{folder / 'config.pbtxt'}: op_library_filename '{name}' is outside the entry: a library of "
-            f"kernels must lie in its version folder, as {folder.name}/1/{path.name}"
+            f"kernels must be in the version folder, as {folder.name}/1/{path.name}"
         )
     if not path.is_file():
         raise RepositoryError(f"{path}: is missing")
@@ -327,8 +327,8 @@ def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
     """Raise RepositoryError if there are libraries that the settings do not allow."""
     if libraries and not allowed:
         raise RepositoryError(
-            f"{libraries[0].name} is a library of kernels, which is code that the gateway would run. Where "
-            "you trust whoever writes the repository, allow it: RATIONALE_ALLOW_CUSTOM_OPS=true"
+            f"{libraries[0].name} is a library of kernels, and the gateway would run its code. If you "
+            "trust everyone who can write to the repository, set RATIONALE_ALLOW_CUSTOM_OPS=true"
         )
 
 
@@ -336,7 +336,9 @@ def _check_profile(path: Path, manifest: Manifest) -> None:
     """Raise RepositoryError if the decision profile has changed since the compile."""
     decided = manifest.decision
     if decided is not None and decided.profile.digest != decided.digest:
-        raise RepositoryError(f"{path}: the decision profile was changed by hand: compile the model again")
+        raise RepositoryError(
+            f"{path}: the decision profile differs from the compiled one: compile the model again"
+        )
 
 
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
@@ -346,7 +348,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     promised |= {EXPLAINED: (1,)} if manifest.one_shot else {}
     for name, shape in promised.items():
         if name not in outputs:
-            raise RepositoryError(f"{path}: promises output '{name}', which config.pbtxt does not list")
+            raise RepositoryError(f"{path}: lists output '{name}', which config.pbtxt does not list")
         if not agree(outputs[name], shape):
             raise RepositoryError(
                 f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
@@ -355,7 +357,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
         {EXPLAIN} if manifest.one_shot else set()
     )
     if {spec.name for spec in manifest.inputs} | internal_inputs != {spec.name for spec in entry.inputs}:
-        raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
+        raise RepositoryError(f"{path}: its inputs differ from those of config.pbtxt")
     shapes = {spec.name: (-1, *spec.shape) for spec in entry.inputs}
     for name, axis in manifest.open_length.axes if manifest.open_length else ():
         if name not in shapes or not 0 < axis < len(shapes[name]) or shapes[name][axis] != -1:

@@ -109,9 +109,9 @@ class ModelRegistry:
         if default is None:
             self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
             raise NotExplainableError(
-                f"model '{name}' has no explainer. Make one with PUT /v2/models/{name}/explainers/NAME, "
-                f"or with `rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
-                "and have the server read its repository again."
+                f"model '{name}' has no explainer. Make one with PUT /v2/models/{name}/explainers/NAME, or "
+                f"with `rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
+                "and let the server read its repository again (SIGHUP)."
             )
         return default
 
@@ -132,7 +132,7 @@ class ModelRegistry:
             self._check_served(model + EXPLAIN_SUFFIX, BrokenExplanationError)
         if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
             raise NotExplainableError(
-                f"model '{model}' has no decision profile, by which it would decide: compile it with "
+                f"model '{model}' has no decision profile, which decisions need: compile it with "
                 f"`rationale compile … --decision decision.yaml --name {model}`"
             )
         return compiled
@@ -245,9 +245,7 @@ class ModelRegistry:
 
     def _check_served(self, name: str, error: type[ServiceError] = NotReadyError) -> None:
         if name in self.unserved:
-            raise error(
-                f"model '{name}' cannot be served: POST /v2/repository/index tells why, and the server's log"
-            )
+            raise error(f"model '{name}' cannot be served: see POST /v2/repository/index or the server's log")
 
     def _find_explainer(self, model: str, explainer: str) -> Entry:
         explainers = dict(self.explainers.get(model, {}))
@@ -256,8 +254,8 @@ class ModelRegistry:
             explainers[COMPILED] = compiled
         if explainer not in explainers:
             raise UnknownResourceError(
-                f"model '{model}' has no explainer '{_shorten(explainer)}' to answer with; "
-                f"it has: {quoted(explainers) or 'none'}"
+                f"model '{model}' has no explainer '{_shorten(explainer)}'; it has: "
+                f"{quoted(explainers) or 'none'}"
             )
         return explainers[explainer]
 
@@ -316,8 +314,9 @@ def read_folder(folder: Path, other_entries: Mapping[str, Entry]) -> tuple[Entry
         if other.model != entry.model:
             one_shot, twin = (entry, other) if entry.gate is not None else (other, entry)
             raise RepositoryError(
-                f"{folder.with_name(one_shot.model)}: is a one-shot entry, which explains itself, and "
-                f"{folder.with_name(twin.model)} is there too. Delete one of them, or compile the name again."
+                f"{folder.with_name(one_shot.model)}: is a one-shot entry, which includes its explanation, "
+                f"but {folder.with_name(twin.model)} also exists. Delete one of them, or compile the name "
+                "again."
             )
     return entries
 

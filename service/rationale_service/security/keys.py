@@ -75,15 +75,15 @@ class Caller:
             text = " or ".join(sorted(needed))
             if not self.name:
                 raise ForbiddenError(
-                    f"this needs a key with the scope {text}, and the gateway knows no keys: make one with "
-                    f"`rationale keys new` and restart it, or serve on a loopback address"
+                    f"this request needs a key with the scope {text}, but the gateway has no keys: make "
+                    "one with `rationale keys new` and restart it, or serve on a loopback address"
                 )
             raise ForbiddenError(f"key '{self.name}' lacks the scope {text}", scope=" ".join(sorted(needed)))
 
     def require_model(self, model: str) -> None:
         """Raise ForbiddenError unless the caller may use this model."""
         if self.models is not None and model not in self.models:
-            raise ForbiddenError(f"'{self.name}' may not ask the model '{model}'")
+            raise ForbiddenError(f"'{self.name}' may not use the model '{model}'")
 
 
 class _Key(BaseModel):
@@ -125,7 +125,7 @@ class Keyring:
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         match = next((each for each in self.keys if hmac.compare_digest(each, digest)), None)
         if match is None:
-            raise UnauthenticatedError("the key is not known here", invalid=True)
+            raise UnauthenticatedError("the gateway does not know this key", invalid=True)
         caller, expires = self.keys[match]
         if expires is not None and datetime.datetime.now(datetime.UTC).date() >= expires:
             raise UnauthenticatedError(f"key '{caller.name}' expired on {expires}", invalid=True)
@@ -146,8 +146,8 @@ def read_keys(settings: Settings) -> Keyring:
     )
     if settings.keys_file is not None and not keyring.keys:
         raise InvalidOptionError(
-            f"the key file {settings.keys_file} holds no keys: everybody would be let in. Make one with "
-            "`rationale keys new NAME --scope infer --file …`, or serve without a key file"
+            f"the key file {settings.keys_file} contains no keys, so it would admit everybody. Make one "
+            "with `rationale keys new NAME --scope infer --file …`, or serve without a key file"
         )
     return keyring if settings.jwt_issuer is None else replace(keyring, anyone=None)
 
@@ -254,8 +254,8 @@ def declared_scopes(endpoint: object, name: str) -> Needs:
     scopes: Needs | None = getattr(endpoint, _NEEDS, None)
     if scopes is None:
         raise UndeclaredScopesError(
-            f"{name} declares no scopes. Put @needs(…) of rationale_service.security.keys on what answers "
-            "it: @needs(ADMIN), for example, or @needs(NOBODY_NEEDS) if it is open to everybody"
+            f"{name} declares no scopes. Put @needs(…) of rationale_service.security.keys on its handler: "
+            "@needs(ADMIN), for example, or @needs(NOBODY_NEEDS) if it is open to everybody"
         )
     return scopes
 

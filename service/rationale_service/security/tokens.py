@@ -68,7 +68,7 @@ class TokenIssuer:
                 raise jwt.DecodeError(f"longer than {_LONGEST} characters")
             algorithm = jwt.get_unverified_header(token).get("alg")
             if algorithm not in self._algorithms:
-                raise jwt.InvalidAlgorithmError(f"signed by none of {', '.join(self._algorithms)}")
+                raise jwt.InvalidAlgorithmError(f"its algorithm is not one of {', '.join(self._algorithms)}")
             claims: Mapping[str, Any] = jwt.decode(
                 token,
                 await self._key_of(token),
@@ -80,7 +80,7 @@ class TokenIssuer:
             )
             return self._caller(claims)
         except (jwt.PyJWTError, ValueError) as error:
-            raise UnauthenticatedError(f"the token is not taken: {error}", invalid=True) from error
+            raise UnauthenticatedError(f"the gateway rejects the token: {error}", invalid=True) from error
 
     async def _key_of(self, token: str) -> "PyJWK":
         """Return the key that signed a token; fetch an unknown one in a thread."""
@@ -93,9 +93,9 @@ class TokenIssuer:
         try:
             return await loop.run_in_executor(self._thread, self._keys.get_signing_key_from_jwt, token)
         except jwt.PyJWKClientConnectionError as error:
-            raise NotReadyError("the identity provider does not give its keys: ask again later") from error
+            raise NotReadyError("the identity provider does not return its keys: try again later") from error
         except jwt.PyJWKClientError as error:
-            raise jwt.InvalidKeyError("its key is none of the identity provider's") from error
+            raise jwt.InvalidKeyError("its key is not one of the identity provider's") from error
 
     def _cached_key(self, kid: object) -> "PyJWK | None":
         """Return a known key, so that its callers do not wait for fetches of unknown ones; else None."""
@@ -109,11 +109,11 @@ class TokenIssuer:
         """Return the caller that claims name. Raises ValueError for claims of a wrong type."""
         models, rate = claims.get(MODELS), claims.get(RATE)
         if models is not None and not (isinstance(models, list) and all(isinstance(m, str) for m in models)):
-            raise ValueError(f"its claim {MODELS} is no list of names")
+            raise ValueError(f"its claim {MODELS} is not a list of names")
         if rate is not None and not (
             isinstance(rate, int | float) and not isinstance(rate, bool) and LEAST_RATE <= rate <= MOST_RATE
         ):
-            raise ValueError(f"its claim {RATE} is no number from {LEAST_RATE:g} to {MOST_RATE:g}")
+            raise ValueError(f"its claim {RATE} is not a number from {LEAST_RATE:g} to {MOST_RATE:g}")
         scopes = frozenset(_words(claims.get(self._scope_claim))) & frozenset(map(str, Scope))
         allowed = None if models is None else frozenset(models)
         return Caller(_name(claims["sub"]), frozenset(map(Scope, scopes)), rate, models=allowed)

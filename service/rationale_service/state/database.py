@@ -119,7 +119,8 @@ class Database:
                 yield connection
                 if is_moved := self._is_moved():
                     raise StateUnavailableError(
-                        f"the {self._schema.name} {self.url.database} was moved or removed meanwhile"
+                        f"the {self._schema.name} {self.url.database} was moved or deleted while the "
+                        "gateway ran"
                     )
         finally:
             if is_moved:
@@ -215,13 +216,13 @@ class Database:
             script_revision.revision for script_revision in script.walk_revisions()
         ]:
             raise StateUnavailableError(
-                f"the {self._schema.name} was written by a newer version of Rationale (its tables are of "
-                f"{current}): use that one, or another database"
+                f"a newer version of Rationale wrote the {self._schema.name} (its tables have the revision "
+                f"{current}): use that version, or another database"
             )
         if current is None and (old := sorted({*inspect(connection).get_table_names()} & _OLD_VERSIONS)):
             raise StateUnavailableError(
-                f"the {self._schema.name} was written before version 0.1.0 (it has the table {old[0]}): move "
-                "that database away, or name another one"
+                f"a version before 0.1.0 wrote the {self._schema.name} (it has the table {old[0]}): move "
+                "that database away, or use another one"
             )
         if current != script.get_current_head():
             with _MIGRATING:

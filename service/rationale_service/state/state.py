@@ -82,7 +82,9 @@ class State:
                     for folder in (self.folder, self.references, self.staging):
                         folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
                 if self._url is not None and self.folder.stat().st_uid != os.getuid():
-                    raise StateUnavailableError(f"the folder {self.folder} for copies is somebody else's")
+                    raise StateUnavailableError(
+                        f"the folder {self.folder} for copies belongs to another user"
+                    )
             if self._database is None:
                 from rationale_service.state.sql import StateDatabase  # slow: imports SQLAlchemy
 

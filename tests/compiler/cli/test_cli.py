@@ -280,7 +280,7 @@ TWO_REFUSED = {
     ),
     "no such column": (("two.csv", *TWO[:2], "--features", "b=b1,b9"), r"no column 'b9'; it has 'b4',"),
     "no such input": (("two.npz", *TWO[:2], "--features", "c=b1,b2"), r"feature names for \['c'\]"),
-    "columns without names": (("bare.csv", *TWO), r"no names by which inputs 'a', 'b'"),
+    "columns without names": (("bare.csv", *TWO), r"no names, so .* inputs 'a', 'b'"),
 }
 
 
@@ -323,7 +323,7 @@ REFUSED = {
         "--group 'a=': give a name and features by commas",
     ),
     "a group twice": ((*BASE, "--group", "a=x[0]", "--group", "a=x[1]"), "'a' is given twice: name it once"),
-    "a group of unknown features": ((*BASE, "--group", "a=x[9]"), r"no explained feature is called 'x\[9\]'"),
+    "a group of unknown features": ((*BASE, "--group", "a=x[9]"), r"no explained feature .* 'x\[9\]'"),
     "empty features": ((*BASE, "--features", "a,,b,c,d"), "must be a list of words"),
     "a repository that is a file": (
         (*BASE, "--repository", "r.npy"),
@@ -451,7 +451,7 @@ def test_a_damaged_entry(entry: Path) -> None:
     manifest = entry / "model_repository" / "m_explain" / "explanation.json"
     content = manifest.read_text()
     manifest.write_text(json.dumps(json.loads(content) | {"version": 9}))
-    assert_refused(call("check", "m"), "not a manifest this version understands .*Compile the entry again")
+    assert_refused(call("check", "m"), "not a manifest .*Compile the entry again")
     manifest.write_text(content)
     (entry / "model_repository" / "m" / "1" / "model.onnx").write_bytes(b"damaged")
     assert_refused(call("check", "m"), "Compile it again")

@@ -185,7 +185,7 @@ def test_a_text_by_language_needs_the_languages() -> None:
 
 
 NOTICE_FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"notice": {"recourse": True}}, "notice.recourse tells plans, and there are none without actionable"),
+    ({"notice": {"recourse": True}}, "notice.recourse needs plans, and plans need actionable"),
     (
         {"notice": {"recourse": True}, "actionable": {"age": {}}, "never_disclose": ["age"]},
         "notice.recourse: plans name 'age', which never_disclose hides",

@@ -99,13 +99,13 @@ def test_every_missing_variable_is_named_at_once(template: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "variables", "message"),
     [
-        (altered(decision="approve", reasons=[]), {}, "approves"),
+        (altered(decision="approve", reasons=[]), {}, "decision 5f is an approval"),
         (altered(reasons=[]), {}, "no principal reason"),
         (altered(decision="refer"), {}, "--person-declined"),
-        (altered(reasons=[{"text": "Failed to achieve a qualifying score"}]), {}, "no specific reason"),
-        (altered(reasons=[{"text": "Our internal policies"}]), {}, "no specific reason"),
-        (ANSWER, {"judgment": ["Too young a company"]}, "declined by itself"),
-        (ANSWER, {"reasons": ["another"]}, "reasons is filled from the decision"),
+        (altered(reasons=[{"text": "Failed to achieve a qualifying score"}]), {}, "12 CFR 1002.9"),
+        (altered(reasons=[{"text": "Our internal policies"}]), {}, "12 CFR 1002.9"),
+        (ANSWER, {"judgment": ["Too young a company"]}, "--person-declined"),
+        (ANSWER, {"reasons": ["another"]}, "reasons comes from the decision"),
     ],
 )
 def test_no_notice_without_an_adverse_action_and_specific_reasons(

@@ -152,9 +152,9 @@ def test_words_and_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
 KINDS: list[tuple[dict[str, Any], str]] = [
     (
         {"treshold": 0.3},
-        r"treshold is no key of a profile \(do you mean 'threshold'\?\): there are output, thr",
+        r"treshold is not a key of a profile \(do you mean 'threshold'\?\): there are output, thr",
     ),
-    ({"features.str": {"equals": "x"}}, "features.str.equals is no key of a profile"),
+    ({"features.str": {"equals": "x"}}, "features.str.equals is not a key of a profile"),
     ({"features.income.titel": "x"}, r"features.income.titel .*'title'.*: there are title, unit, type"),
     ({"reasons.R02.when": [{"text": "a", "abov": 3}]}, r"reasons.R02.when.0.abov .*'above'"),
     ({"threshold": "0.2"}, "threshold must be a number, not the text '0.2'"),
@@ -168,10 +168,10 @@ KINDS: list[tuple[dict[str, Any], str]] = [
     ({"reasons.R01": "a\ud800"}, "reasons.R01.text must be a text of Unicode"),
     (
         {"knock_outs": [{"feature": "a", "equals": "\ud800", "reason": "R09"}]},
-        "a name or value is no text of Unicode",
+        "a name or value is not valid Unicode",
     ),
     ({"features.equals": 5}, "features.equals must be a mapping, not the number 5"),
-    ({"reasons.R01": {"[key]": {}, "text": "a"}}, r"reasons.R01.\[key\] is no key"),
+    ({"reasons.R01": {"[key]": {}, "text": "a"}}, r"reasons.R01.\[key\] is not a key"),
     ({"adverse": "up"}, "adverse must be 'above' or 'below', not the text 'up'"),
     (
         {"references.policy": "nearest"},
@@ -183,7 +183,7 @@ KINDS: list[tuple[dict[str, Any], str]] = [
         {"features.income.categories": {"a": ""}},
         "features.income.categories.a must be a text that is not blank",
     ),
-    ({"groups.housing.least": 0}, "groups.housing.least is no key of a profile"),
+    ({"groups.housing.least": 0}, "groups.housing.least is not a key of a profile"),
     ({"outside": "ignore"}, "outside must be 'refuse' or 'warn', not the text 'ignore'"),
     ({"refer": [0.1]}, "refer.1 is missing"),
     ({"refer": [0.1, 0.2, 0.3]}, "refer must be a list of 2, not a list of 3"),
@@ -225,13 +225,13 @@ SENSE: list[tuple[dict[str, Any], str]] = [
         "the model has no features 'a', 'b': there are 'income', 'age', 'own'",
     ),
     ({"features.age": {}}, "features: no reason code for 'age': give each one, since others have one"),
-    ({"features.income.reason": "R1"}, r"reasons: there is no text of the code 'R1' \(do you mean 'R01'\?\)"),
+    ({"features.income.reason": "R1"}, r"reasons: the code 'R1' has no text \(do you mean 'R01'\?\)"),
     ({"features.own": {"reason": "R01"}}, "features.own is explained with the group 'housing'"),
     (
         {"features.age.least": 3, "features.age.most": 2},
         "features.age takes no value: least 3 is more than most 2",
     ),
-    ({"features.age.open": True}, "features.age.open: there are no categories"),
+    ({"features.age.open": True}, "features.age.open: open needs categories"),
     (
         {"features.age.categories": {"1": "one", "old": "old", "true": "yes"}},
         "features.age holds numbers, so that it never is one of the categories 'old'$",
@@ -252,11 +252,11 @@ SENSE: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"knock_outs": [{"feature": "housing", "above": 0, "reason": "R09"}]},
-        r"knock_outs.0 \(housing\) looks at a gro",
+        r"knock_outs.0 \(housing\) tests a gro",
     ),
     (
         {"knock_outs": [{"feature": "x", "above": 0, "reason": "R09"}]},
-        r"knock_outs.0 \(x\) looks at a whole input",
+        r"knock_outs.0 \(x\) tests a whole input",
     ),
     ({"knock_outs": [{"feature": "b", "reason": "R09"}]}, r"knock_outs.0 \(b\) needs one condition"),
     ({"knock_outs": [{"feature": "b", "reason": "R09", "equals": 1, "above": 0}]}, "needs one condition"),
@@ -268,7 +268,7 @@ SENSE: list[tuple[dict[str, Any], str]] = [
         {"knock_outs": [{"feature": "age", "reason": "R09", "equals": "18"}]},
         "holds numbers, so leave the quotes out",
     ),
-    ({"knock_outs": [{"feature": "b", "above": 0, "reason": "R10"}]}, "there is no text of the code 'R10'"),
+    ({"knock_outs": [{"feature": "b", "above": 0, "reason": "R10"}]}, "the code 'R10' has no text"),
     ({"reasons.R02.when": [{"text": "Young"}]}, "reasons.R02.when.0 needs one condition"),
     (
         {"never_disclose": ["rent"]},

@@ -229,7 +229,7 @@ def test_inputs_that_are_not_explained_stay_with_their_row(tmp_path: Path) -> No
     y = (x["x"] * x["z"])[index].sum(axis=1)
     assert evaluation.deletion.values[0] == pytest.approx(y.mean(), abs=1e-5)
     assert evaluation.deletion.values[-1] == pytest.approx(0, abs=1e-6), "zeros where there are no references"
-    assert evaluation.randomised.left_out == "no layer has weights of its own"
+    assert evaluation.randomised.left_out == "no layer has weights"
 
 
 def test_an_image_model(tmp_path: Path) -> None:

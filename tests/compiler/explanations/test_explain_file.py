@@ -272,7 +272,7 @@ def test_features_that_a_table_cannot_hold(place: Path) -> None:
     model = parsed("g (float[N, 5] x) => (float[N, 5] y) { y = Tanh (x) }")
     names = ["row", *NAMES[1:]]
     compile_model(model, DeepShap(REFERENCES), feature_names=names).write("model_repository", "m")
-    assert "features are named ['row']" in explain("--save", "a.csv").stderr
+    assert "the features ['row']" in explain("--save", "a.csv").stderr
     assert explain("--save", "a.npz").exit_code == 0
     text = f"g (float[N, 3, {MOST_COLUMNS}] x) => (float[N, 3] y) {{ y = ReduceMean <keepdims = 0> (x, a) }}"
     wide = parsed(text, {"a": np.array([2])})

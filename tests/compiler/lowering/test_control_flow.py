@@ -389,10 +389,10 @@ REFUSED = {
     "nothing bounds it: .* Export with Min": """g (float[N, 3] x, int64 m) => (float[N, 3] y) {
         y = Loop (m, , x) <body = b (int64 i, bool go, float[N, 3] h) => (bool go, float[N, 3] n) {
             n = Tanh (h) }> }""",
-    "nothing bounds how often": """g (float[N, 3] x, bool c) => (float[N, 3] y) {
+    "without a limit": """g (float[N, 3] x, bool c) => (float[N, 3] y) {
         y, last = Loop ( , c, x, c) <body = b (int64 i, bool go, float[N, 3] h, bool c1)
             => (bool on, float[N, 3] n, bool c2) { n = Tanh (h)  on = Not (c1)  c2 = Not (c1) }> }""",
-    "how many values it collects depends on data": """g (float[N, 3] x, bool c) => (float[N, 3] y)
+    "the number of values that it collects depends": """g (float[N, 3] x, bool c) => (float[N, 3] y)
         <int64 m = {4}, int64[1] axis = {0}> {
         z, s = Loop (m, c, x) <body = b (int64 i, bool go, float[N, 3] h)
             => (bool on, float[N, 3] n, float[N, 3] e) { n = Tanh (h)  e = Exp (h)  on = Not (c) }>

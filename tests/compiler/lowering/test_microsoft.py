@@ -565,7 +565,7 @@ REFUSED = [
     (
         ("GroupQueryAttention", *GROUPED, FULL, ALL),
         {"num_heads": 4, "kv_num_heads": 2, "smooth_softmax": 1},
-        "smooth_softmax cannot be explained. Explain the model as it was before",
+        "smooth_softmax cannot be explained. Compile the model before",
     ),
     (("RotaryEmbedding", Q, PLACES, COS, SIN), {"scale": 2.0}, "a scale cannot be explained"),
     (

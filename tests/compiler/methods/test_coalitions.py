@@ -392,7 +392,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
     "calls": (
         lambda: compile_model(forest.regressor(FOREST, 12), ExactShap(np.arange(240_000.0).reshape(-1, 12))),
         InvalidOptionError,
-        "4096 coalitions of 12 players and 20000 references are 81900000 rows of the model",
+        "4096 coalitions of 12 players and 20000 references need 81900000 rows of the model",
     ),
     "memory": (
         lambda: compile_model(
@@ -404,7 +404,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
     "open references": (
         lambda: compile_model(forest.regressor(FOREST), ExactShap(OpenReferences(3))),
         InvalidOptionError,
-        "cannot come with a request",
+        "requests cannot bring",
     ),
     "no references": (
         lambda: compile_model(forest.regressor(FOREST), ExactShap(None)),

@@ -147,9 +147,9 @@ FAULTY: dict[str, tuple[str, str, str]] = {
     "it does not import": ("import nothing_like_it", "mine:Mine", "ModuleNotFoundError: No module named"),
     "a module that is not there": ("", "elsewhere:Mine", "No module named 'elsewhere'"),
     "an attribute that is not there": ("", "mine:Mine", "AttributeError"),
-    "a module": ("", "mine", "is no class derived from rationale.RelevanceRule"),
-    "a function": ("def Mine(): pass", "mine:Mine", "is no class derived from rationale.RelevanceRule"),
-    "another class": ("class Mine: pass", "mine:Mine", "is no class derived from rationale.RelevanceRule"),
+    "a module": ("", "mine", "derived from rationale.RelevanceRule"),
+    "a function": ("def Mine(): pass", "mine:Mine", "derived from rationale.RelevanceRule"),
+    "another class": ("class Mine: pass", "mine:Mine", "derived from rationale.RelevanceRule"),
     "no dataclass": (rule(f"{NAMED}\n    {GROUPS}", ""), "mine:Mine", "decorate it with @dataclass"),
     "no name": (rule(GROUPS), "mine:Mine", 'write name: ClassVar[str] = "mine"'),
     "another name": (

@@ -288,7 +288,7 @@ def test_rows_of_one_of_two_inputs_are_refused(tmp_path: Path) -> None:
     command = ["references", str(tmp_path / "r.npz"), "--centroids", "5", "-o", str(tmp_path / "c.npz")]
     result = CliRunner().invoke(app, [*command, "--model", str(tmp_path / "m.onnx")])
     assert result.exit_code == 2
-    assert "the model takes ['a', 'b']: give an .npz with an array for each" in result.stderr
+    assert "the model takes ['a', 'b']" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_model_in_half_precision() -> None:
         (lambda o: DeepShap(o, standard_error=True), Deployment(), "standard error"),
         (lambda o: DeepShap(o), Deployment(one_shot=True), "--one-shot"),
         (lambda o: DeepShap(o), Deployment(storage="float16"), "float16"),
-        (lambda o: DeepShap(o, weights=[1.0] * K), Deployment(), "weights come with the references"),
+        (lambda o: DeepShap(o, weights=[1.0] * K), Deployment(), "requests bring weights"),
     ],
 )
 def test_what_needs_the_references_beforehand_is_refused(

@@ -114,12 +114,12 @@ def test_an_input_that_does_not_reach_the_layer_contributes_nothing() -> None:
 
 
 BAD: dict[str, tuple[Concepts, str]] = {
-    "unknown": (Concepts("conv"), "do not lie on the way"),
-    "an input": (Concepts("x"), "name a tensor behind the inputs"),
-    "no such axis": (Concepts("d", 2, 4), "and the axis 4; a row of it is .4, 6, 8."),
-    "none": (Concepts("d", 0), "4 channels on axis 1; ask for 1 to that many, not 0"),
-    "too many": (Concepts("d", 5), "ask for 1 to that many, not 5"),
-    "joined": (Concepts("c", 2), "layer 'c' has no attribution of its own.* name 'n' instead"),
+    "unknown": (Concepts("conv"), "are not on the path"),
+    "an input": (Concepts("x"), "name a tensor after the inputs"),
+    "no such axis": (Concepts("d", 2, 4), "an axis 4; .* the shape .4, 6, 8."),
+    "none": (Concepts("d", 0), "4 channels on axis 1; give a count from 1 to that number, not 0"),
+    "too many": (Concepts("d", 5), "give a count from 1 to that number, not 5"),
+    "joined": (Concepts("c", 2), "layer 'c' has no separate attribution.* name 'n' instead"),
 }
 
 

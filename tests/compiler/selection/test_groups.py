@@ -331,11 +331,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no mapping": (["debt"], "give a mapping from each group's name"),
     "an unknown feature": (
         {"a": ["dept"]},
-        r"no explained feature is called 'dept' \(do you mean 'debt'\?\)",
+        r"no explained feature has the name 'dept' \(do you mean 'debt'\?\)",
     ),
     "nothing near": ({"a": ["qqqq"]}, "There are 'age', 'income', 'debt', 'years', 'cards'."),
-    "no beginning": ({"a": ["q*"]}, r"is called 'q\*'"),
-    "no name": ({"a": [3]}, "no explained feature is called 3"),
+    "no beginning": ({"a": ["q*"]}, r"has the name 'q\*'"),
+    "no name": ({"a": [3]}, "no explained feature has the name 3"),
     "a feature in two groups": (
         {"a": ["age", "debt"], "b": ["debt"]},
         "'debt' is in the groups 'a' and 'b': leave it in one",

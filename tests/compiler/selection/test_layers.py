@@ -214,15 +214,15 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "unknown": (
         Lrp,
         ["conv1"],
-        r"layers \['conv1'\] do not lie on the way .* operators there: 'c', 'n', 's'",
+        r"layers \['conv1'\] are not on the path .* operators on it: 'c', 'n', 's'",
     ),
     "one word": (Lrp, "c", "give a list of names, or 'all'"),
-    "joined": (Lrp, ["c"], "layer 'c' has no attribution of its own.* name 'n' instead"),
-    "a constant": (Lrp, ["k"], "do not lie on the way"),
+    "joined": (Lrp, ["c"], "layer 'c' has no separate attribution.* name 'n' instead"),
+    "a constant": (Lrp, ["k"], "are not on the path"),
     "a path": (
         lambda: ExpectedGradients(R, samples=4),
         ["d"],
-        r"explain a layer by itself \(--input LAYER\)",
+        r"--input LAYER",
     ),
 }
 

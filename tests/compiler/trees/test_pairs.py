@@ -130,7 +130,9 @@ def test_one_row_is_every_rows_partner() -> None:
     one, each = (compiled.explain(x, compare_with=rows) for rows in (x[:1], np.repeat(x[:1], N, axis=0)))
     np.testing.assert_array_equal(one["x_attributions"], each["x_attributions"])
     assert not one["x_attributions"][0].any()
-    with pytest.raises(InvalidOptionError, match="2 rows, and 9 are explained: give one for each, or one"):
+    with pytest.raises(
+        InvalidOptionError, match="2 rows, but 9 rows are explained: give one for each, or one"
+    ):
         compiled.explain(x, compare_with=x[:2])
     with pytest.raises(InvalidOptionError, match=r"OpenReferences\(1\)"):
         compile_model(forest.regressor(TREES), TreeShap(x)).explain(x, compare_with=x)
@@ -223,10 +225,10 @@ def test_the_command(tmp_path: Path) -> None:
     x, r = forest.rows(2, 3), forest.rows(1, 3)
     expected = [forest.shapley(lambda z: forest.scores(TREES, z), x[[i]], r[[i]])[0, [2]] for i in range(3)]
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["x_attributions"], expected, atol=1e-5)
-    for other, message in (("two", "2 rows, and 3 are explained"), ("x", None)):
+    for other, message in (("two", "2 rows, but 3 rows are explained"), ("x", None)):
         answer = run(*pair, "--compare-with", tmp_path / f"{other}.csv")
         assert (answer.exit_code == 0) is (message is None), answer.output
         assert message is None or message in answer.stderr.replace("\n", " ")
     drawn = run(*pair, "--compare-with", tmp_path / "r.csv", "--html", tmp_path / "out.html")
     assert drawn.exit_code == 2
-    assert "--compare-with is for the rows of one file" in drawn.stderr.replace("\n", " ")
+    assert "--compare-with works for the rows of one file" in drawn.stderr.replace("\n", " ")

@@ -141,9 +141,9 @@ def test_what_makes_no_sense() -> None:
             TreeShap(REFERENCES, **options)
     with pytest.raises(InvalidOptionError, match="needs references"):
         TreeShap(space="probability")
-    with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
+    with pytest.raises(InvalidOptionError, match="post_transform LOGISTIC"):
         compile_model(model("SOFTMAX"), TreeShap(REFERENCES, space="probability"))
-    with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
+    with pytest.raises(InvalidOptionError, match="post_transform LOGISTIC"):
         compile_model(forest.regressor(TREES), TreeShap(REFERENCES, space="probability"))
     with pytest.raises(InvalidOptionError, match=r"logits.*'probability'"):
         compile_model(model(), TreeShap(REFERENCES, space="probability"), logits=True)

@@ -31,10 +31,13 @@ STUMP = {
 }
 SPLITS = {"nodes_modes": ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"]}
 BAD = {
-    "a node that follows itself": ({"nodes_truenodeids": [0, 0, 0]}, "node 0 .* follows itself"),
+    "a node that is its own descendant": (
+        {"nodes_truenodeids": [0, 0, 0]},
+        "node 0 .* is its own descendant",
+    ),
     "a circle": (
         SPLITS | {"nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 2, 0]},
-        "follows itself",
+        "is its own descendant",
     ),
     "a dangling node": ({"nodes_falsenodeids": [7, 0, 0]}, "nodes_falsenodeids names node 7 of tree 0"),
     "a dangling leaf": ({"target_nodeids": [1, 9]}, "target_nodeids names node 9 of tree 0"),

@@ -218,7 +218,7 @@ async def test_who_may_read_and_what_is_on_record_of_it(repository: Path, tmp_pa
         problem(await client.get(path, headers=by("boss")), 403)
         problem(await client.get(path), 401)
         body = problem(await client.get(path, headers=by("other")), 403)
-        assert body == "'other' may not ask the model 'credit'"
+        assert body == "'other' may not use the model 'credit'"
         assert (await client.get(path, headers=by("officer"))).json()["caller"] == "desk"
         notice = {"variables": {**LENDER, "applicant": {"name": "Jo Doe", "address": "a"}}}
         assert (await client.post(f"{path}:notice", json=notice, headers=by("officer"))).status_code == 200

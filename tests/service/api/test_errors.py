@@ -140,7 +140,7 @@ async def test_413_for_what_a_small_body_inflates_to(repository: Path) -> None:
             "too-large",
         )
         broken = await client.post(INFER, content=b"not gzip", headers=headers)
-        problem(broken, 400, "malformed-request", "not what its Content-Encoding says")
+        problem(broken, 400, "malformed-request", "Content-Encoding")
         half = gzip.compress(b'{"inputs": []}')[:-9]
         problem(
             await client.post(INFER, content=half, headers=headers), 400, "malformed-request", "too early"
@@ -218,7 +218,7 @@ async def test_415(client: httpx.AsyncClient, path: str) -> None:
             [GOOD | {"data": [1, 2, 3, 1e39]}],
             "holds inf at [0, 3]: send finite numbers within the range of FP32",
         ),
-        ([GOOD | {"parameters": {"shared_memory_region": "r"}}], "shared memory is not offered"),
+        ([GOOD | {"parameters": {"shared_memory_region": "r"}}], "shared memory is not supported"),
     ],
 )
 async def test_422_of_inputs(client: httpx.AsyncClient, inputs: list[Any], message: str) -> None:
@@ -240,7 +240,7 @@ async def test_422_of_outputs(client: httpx.AsyncClient) -> None:
 async def test_422_of_integers(client: httpx.AsyncClient) -> None:
     ids = {"name": "ids", "shape": [1, 1], "datatype": "INT64"}
     for value, message in [
-        (2**63, f"{2**63} is out of the range of INT64"),
+        (2**63, f"{2**63} is outside the range of INT64"),
         (1.5, "takes whole numbers, but value 0 is 1.5"),
         ("1", "takes whole numbers, but value 0 is a string"),
     ]:
@@ -287,7 +287,7 @@ async def test_422_where_the_model_refuses_values(client: httpx.AsyncClient) -> 
 async def test_500_where_the_model_mixes_rows(client: httpx.AsyncClient) -> None:
     x = {"name": "x", "shape": [2, 1], "datatype": "FP32", "data": [1, -1]}
     answer = await client.post("/v2/models/mixing/infer", json={"inputs": [x]})
-    problem(answer, 500, "model-failed", "does not treat rows apart")
+    problem(answer, 500, "model-failed", "mixes the rows of a batch")
 
 
 async def test_429_says_when_to_come_back(repository: Path) -> None:

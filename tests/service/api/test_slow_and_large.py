@@ -214,7 +214,7 @@ async def test_of_an_answer_in_json_less_may_be_asked(repository: Path) -> None:
         message = {"inputs": [x]}
         answer = await client.post("/v2/models/score/explain", json=message)
         assert (answer.status_code, answer.json()["type"]) == (413, "urn:rationale:problem:answer-too-large")
-        assert "960 bytes of tensors, of which JSON may hold 958" in answer.json()["detail"]
+        assert "960 bytes of tensors, but JSON may hold at most 958" in answer.json()["detail"]
         binary = {"parameters": {"binary_data_output": True}}
         assert (await client.post("/v2/models/score/explain", json=message | binary)).status_code == 200
     async with gateway(Settings(repository=repository, max_json_bytes=480)) as client:

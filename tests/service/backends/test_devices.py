@@ -211,5 +211,5 @@ async def test_it_runs_on_the_cpu_where_that_is_allowed(
 def test_a_device_that_is_none() -> None:
     with pytest.raises(InvalidOptionError, match=r"setting device \(RATIONALE_DEVICE\)"):
         load_settings({"device": "tpu"})
-    with pytest.raises(InvalidOptionError, match="instance_group says where"):
+    with pytest.raises(InvalidOptionError, match="set instance_group"):
         load_settings({"device": "cuda", "triton": "localhost:8001"})

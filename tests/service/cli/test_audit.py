@@ -81,7 +81,7 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
     assert "private key" in audit("erase", erased, "--key", public, status=2).stderr
     erase = ("erase", erased, "--key", private)
     assert audit(*erase).stdout == f"the inputs of decision {erased} are erased\n"
-    assert "erased before" in audit(*erase, status=2).stderr
+    assert "erased already" in audit(*erase, status=2).stderr
     message = "2 decisions, none removed or altered; 1 pruned before, as checkpoints say; inputs of 1 erased"
     assert audit("verify", "--public-key", public).stdout == f"{message}\n"
     unchecked = audit("verify").stdout

@@ -92,7 +92,7 @@ def test_no_key_is_compared_with_none() -> None:
     token, table = new_key("a", [Scope.INFER], None)
     keyring = read_keyring(None, table, admin_is_local=True)
     for wrong in ("", token[:-1], token + "a", "\udcff", "ü"):
-        with pytest.raises(UnauthenticatedError, match="not known"):
+        with pytest.raises(UnauthenticatedError, match="does not know this key"):
             keyring.identify(wrong)
     assert Keyring({}, Caller("", ANY_KEY)).identify(token).scopes == ANY_KEY
 

@@ -331,7 +331,7 @@ def test_a_row_that_is_not_whole_has_no_score_and_no_decision(
     page: Page, gateway: str, view: str, row: str
 ) -> None:
     page.goto(f"{gateway}/console/#{view}?model=credit&row={quote(row)}&target=x&picture=constructor")
-    expect(page.get_by_role("alert").filter(has_text="The row is not whole")).to_contain_text("Income")
+    expect(page.get_by_role("alert").filter(has_text="The row is incomplete")).to_contain_text("Income")
     income = page.get_by_label("Income", exact=False).first
     expect(income).to_have_value("")
     expect(income).to_have_attribute("aria-invalid", "true")
@@ -438,7 +438,7 @@ def test_back_takes_a_try_back(page: Page, gateway: str) -> None:
 @pytest.mark.full
 def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
-    page.get_by_label("Beside it").select_option("row")
+    page.get_by_label("Compare with").select_option("row")
     expect(page.get_by_role("heading", name="The second row")).to_be_visible()
     drawn(page)
     assert page.locator(".answers .panel").count() == 2
@@ -465,7 +465,7 @@ def test_why_this_row_and_not_that_of_a_recorded_decision(
     watched.may_be_refused = True
     page = watched.page
     opened(page, gateway, "credit", WORST)
-    page.get_by_label("Beside it").select_option("row")
+    page.get_by_label("Compare with").select_option("row")
     field = page.get_by_label("The row of a recorded decision")
     for wrong, message in (("7", "An id has 32 digits"), ("0" * 32, "decision")):
         field.fill(wrong)
@@ -490,12 +490,12 @@ def test_why_this_row_and_not_that_of_a_recorded_decision(
 @pytest.mark.full
 def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
-    page.get_by_label("Beside it").select_option("model:credit.trees")
+    page.get_by_label("Compare with").select_option("model:credit.trees")
     expect(page.get_by_role("heading", name="By the model credit.trees")).to_be_visible()
     expected = explanation(gateway, "credit.trees", WORST)
     shown = effects(page.locator(".answers .panel").nth(1))
     assert expected["attributions"]["utilisation"] == shown["utilisation"]
-    page.get_by_label("Beside it").select_option("model:words")
+    page.get_by_label("Compare with").select_option("model:words")
     expect(page.locator(".problem.beside")).to_contain_text("takes other features, which this row")
 
 

@@ -331,7 +331,7 @@ def test_decisions(page: Page, gateway: str, kind: str) -> None:
         assert (expected["score"], expected["threshold"]) == (figure(score), figure(threshold))
         shares = panel.locator(".reasons .head .number").all_inner_texts()
         assert [reason["share"] for reason in expected["reasons"]] == [figure(text) for text in shares]
-        on = panel.locator("details", has=page.get_by_text("What it was on"))
+        on = panel.locator("details", has=page.get_by_text("Decided inputs"))
         words = on.locator("td").all_text_contents()
         assert len(words) == len(row)
         assert kind != "banded" or words[1] == ("rents" if row["housing"] else "owns")

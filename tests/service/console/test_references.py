@@ -23,7 +23,7 @@ from tests.service.security.test_keys import key_file
 
 NAME = "all-approved"
 APPROVED = models.CREDIT / "references.csv"
-MOVES = "[aria-label='Attributions by either set']"
+MOVES = "[aria-label='Attributions with both sets']"
 
 PATIENT_MS = 30_000  # of a busy machine
 
@@ -124,7 +124,7 @@ def test_beside_an_array_features_are_shown_and_no_row_is_asked_for(page: Page, 
     page.goto(f"{gateway}/console/#references?model=two_inputs")
     expect(page.locator(".spreads figcaption")).to_have_text(["age", "debts"])
     expect(page.locator(MOVES)).to_have_text(
-        "No form can fill in history: nothing is computed here of a row."
+        "No form can fill in history: this view cannot explain rows of this model."
     )
     expect(page.get_by_role("link", name="Choose a row")).to_have_count(0)  # Explain shows no such model
 

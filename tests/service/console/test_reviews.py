@@ -47,8 +47,8 @@ def test_a_decision_is_contested_corrected_and_judged(watch: Callable[[str], Wat
     corrected = patient.get(f"{gateway}/v1/decisions/{told['standing']}").json()
     assert corrected["instance"] == {**WORST, "late_payments_2y": 0}
 
-    panel.get_by_text("Judge in its place").click()
-    judge = panel.locator("details", has_text="Judge in its place")
+    panel.get_by_text("Judge the case").click()
+    judge = panel.locator("details", has_text="Judge the case")
     judge.get_by_label("Who reviews it").fill("M. Officer")
     judge.get_by_label(re.compile("^Decision")).select_option("decline")
     judge.get_by_role("button", name="Record the judgment").click()

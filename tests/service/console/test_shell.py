@@ -86,7 +86,7 @@ def test_a_caller_without_a_key_or_scope_reads_what_is_needed(
         demand_accessible(page)
         page.keyboard.type("rk_unknown")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_have_text("the key is not known here")
+        expect(page.get_by_role("alert")).to_have_text("the gateway does not know this key")
         page.get_by_label("Key", exact=True).fill(tokens["scoring"])
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_contain_text("needs a key with the scope explain")

@@ -148,7 +148,7 @@ async def test_over_grpc_they_are_a_second_input(settings: Settings) -> None:
         await refused(end.stub.ModelInfer(short), "INVALID_ARGUMENT", "application_ids has 1 ids for 3")
         odd = request("net:decide", ROWS)
         odd.inputs.append(request("net:decide", [b"\xff", b"", b""], name="application_ids").inputs[0])
-        await refused(end.stub.ModelInfer(odd), "INVALID_ARGUMENT", "no UTF-8")
+        await refused(end.stub.ModelInfer(odd), "INVALID_ARGUMENT", "not UTF-8")
     assert [each.get("application_id") for each in answered] == IDS
     assert [record.application_id for record in recorded(settings)] == IDS
 

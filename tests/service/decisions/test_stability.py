@@ -203,7 +203,7 @@ async def test_a_new_compile_takes_the_place_of_all(tmp_path: Path, app: FastAPI
         await app.state.gateway.live.scan()
         broken = await client.post("/v1/models/m:decide", json=body)
         assert broken.status_code == 503
-        words = f"the comparison 'everybody' of model 'm', entry '{new}', is not served"
+        words = f"the comparison 'everybody' of model 'm', entry '{new}', is not loaded"
         assert words in broken.json()["detail"]
         plain = await client.post("/v1/models/m:decide", json={"instances": INSTANCES})
         assert plain.status_code == 200
@@ -219,7 +219,7 @@ async def test_a_comparison_by_another_explanation_is_none(tmp_path: Path, app: 
     async with client_of(app) as client:
         answer = await client.post("/v1/models/m:decide", json={"instances": INSTANCES, "stability": True})
         assert answer.status_code == 503
-        assert "not served: " in answer.json()["detail"]
+        assert "not loaded: " in answer.json()["detail"]
 
 
 @pytest.mark.slow

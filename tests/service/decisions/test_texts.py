@@ -122,7 +122,10 @@ async def test_a_missing_text_has_its_own_reason_by_each_protocol(settings: Sett
 
 async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settings) -> None:
     rows = [{"kind": "car", "debt": 2.0}, {"kind": "Car", "debt": 2.0}]
-    message = "feature 'kind' is 'Car', which the model was not trained on and refuses (do you mean 'car'?)"
+    message = (
+        "feature 'kind' is 'Car', a category that is not in the training data, and the model refuses it "
+        "(do you mean 'car'?)"
+    )
     async with gateway(settings) as client:
         for verb in ("decide", "explain", "predict"):
             answer = await client.post(f"/v1/models/xgboost:{verb}", json={"instances": rows})
@@ -134,7 +137,7 @@ async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settin
         inputs = [InferInput("kind", [1, 1], "BYTES"), InferInput("debt", [1, 1], "FP64")]
         inputs[0].set_data_from_numpy(np.array([[b"Car"]], object))
         inputs[1].set_data_from_numpy(np.array([[2.0]]))
-        with pytest.raises(Exception, match="trained on"):
+        with pytest.raises(Exception, match="training data"):
             await client.infer("xgboost_explain", inputs)
     good, unusual = load(settings.repository, "xgboost").decide(pd.DataFrame(rows))
     assert good.decision == "decline"
@@ -189,7 +192,9 @@ def upload(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize("code", [3, 7.5, -1, 40])
 async def test_a_number_that_is_no_category_is_as_such_a_text(settings: Settings, code: float) -> None:
     rows = [{"kind": 7, "debt": 2.0}, {"kind": None, "debt": 2.0}, {"kind": code, "debt": 2.0}]
-    message = f"feature 'kind' is '{code}', which the model was not trained on and refuses"
+    message = (
+        f"feature 'kind' is '{code}', a category that is not in the training data, and the model refuses it"
+    )
     async with gateway(settings) as client:
         for verb in ("decide", "explain", "predict"):
             answer = await client.post(f"/v1/models/codes:{verb}", json={"instances": rows})
@@ -222,7 +227,10 @@ def test_in_a_file_it_is_that_rows_fault(settings: Settings, tmp_path: Path) -> 
     assert code == 1, errors
     good, unusual, missing = lines(save)
     assert good["decision"]["decision"] == missing["decision"]["decision"] == "decline"
-    assert "feature 'kind' is 'Car', which the model was not trained on and refuses" in unusual["fault"]
+    assert (
+        "feature 'kind' is 'Car', a category that is not in the training data, and the model refuses it"
+        in unusual["fault"]
+    )
     (reason,) = [item for item in missing["decision"]["reasons"] if item["code"] == "K"]
     assert (reason["text"], reason["value"]) == ("Kind of loan not stated", None)
 

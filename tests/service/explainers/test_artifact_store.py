@@ -48,7 +48,7 @@ def test_an_entry_that_is_not_the_recorded_one_is_not_unpacked(tmp_path: Path, r
         (folder / "1").mkdir(parents=True)
         store.keep(folder, "d")
         artifact = Artifact("d", "net_explain_1", "net", "m", None, 5, sha256=recorded)
-        with pytest.raises(StateUnavailableError, match="is not the file that was recorded"):
+        with pytest.raises(StateUnavailableError, match="differs from the recorded file"):
             store.fetch(artifact)
         assert not store.served(artifact.entry)
 

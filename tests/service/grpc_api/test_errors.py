@@ -42,9 +42,9 @@ INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_e
     (pb.ModelInferRequest(model_name="score"), "missing input 'x'"),
     (request(), "has 0 values, but its shape [1, 4] holds 4"),
     (request("score", tensor(shape=(-1, 4), fp32_contents=ROW)), "negative size"),
-    (request("score", tensor(datatype="FP16")), "FP16 has no typed contents: send raw_input_contents"),
+    (request("score", tensor(datatype="FP16")), "FP16 cannot have typed contents: send raw_input_contents"),
     (request("score", tensor(int_contents=[1, 2, 3, 4])), "takes fp32_contents, not int_contents"),
-    (request("score", tensor(datatype="INT8", int_contents=[1, 2, 3, 128])), "128 is out of the range"),
+    (request("score", tensor(datatype="INT8", int_contents=[1, 2, 3, 128])), "128 is outside the range"),
     (request("typed", tensor("text", "BYTES", (2, 1), bytes_contents=[b"a"])), "has 1 values"),
     (request("score", raw_input_contents=[RAW[:5]]), "has 5 bytes, but FP32 of shape [1, 4] takes 16"),
     (request("log", tensor(shape=(1, 1), fp32_contents=[-1])), "gives nan for output 'y'"),
@@ -59,7 +59,7 @@ INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_e
                 )
             ],
         ),
-        "classification extension is not offered",
+        "classification extension is not supported",
     ),
     (
         request(
@@ -71,7 +71,7 @@ INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_e
                 parameters={"shared_memory_region": pb.InferParameter(string_param="r")},
             ),
         ),
-        "shared memory is not offered",
+        "shared memory is not supported",
     ),
 ]
 
@@ -110,7 +110,7 @@ def test_unknown_models(stub: Any, message: pb.ModelInferRequest, detail: str) -
 
 def test_a_model_that_fails(stub: Any) -> None:
     message = request("mixing", tensor(shape=(2, 1), fp32_contents=[1, -1]))
-    refused(lambda: stub.ModelInfer(message), "INTERNAL", "does not treat rows apart")
+    refused(lambda: stub.ModelInfer(message), "INTERNAL", "mixes the rows of a batch")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_model_that_fails(stub: Any) -> None:
             pb.SystemSharedMemoryStatusRequest(),
             "raw_input_contents",
         ),
-        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(), "shared memory is not offered"),
+        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(), "shared memory is not supported"),
         ("TraceSetting", pb.TraceSettingRequest(), "an operator's setting"),
         ("LogSettings", pb.LogSettingsRequest(), "RATIONALE_LOG_LEVEL"),
     ],
@@ -135,7 +135,7 @@ def test_what_a_gateway_must_not_offer(stub: Any, call: str, message: Any, detai
 
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/Absent", "/other.Service/Do", "/x"])
 def test_what_is_not_offered_says_what_is(channel: grpc.Channel, path: str) -> None:
-    message = f"{path} is not offered here. /inference.GRPCInferenceService offers ServerLive, ServerReady,"
+    message = f"{path} is not supported here. /inference.GRPCInferenceService offers ServerLive, ServerReady,"
     refused(lambda: channel.unary_unary(path)(b""), "UNIMPLEMENTED", message)
 
 
@@ -147,7 +147,7 @@ def test_a_silent_stream_of_an_unknown_kind_is_answered(channel: grpc.Channel) -
         yield from ()
 
     answers = channel.stream_stream("/other.Service/Stream")(nothing(), timeout=TIMEOUT_S)
-    refused(lambda: list(answers), "UNIMPLEMENTED", "is not offered here")
+    refused(lambda: list(answers), "UNIMPLEMENTED", "is not supported here")
     said_enough.set()
 
 

@@ -43,7 +43,7 @@ def test_what_may_be(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (message(typed=SMALL), "more than 1048576 bytes beside raw_input_contents: send tensors in these"),
+        (message(typed=SMALL), "more than 1048576 bytes outside raw_input_contents: send tensors in these"),
         (message(raw=SMALL, inputs=30_000), "more than 30000 fields"),
         ((INPUT + b"\0") * SMALL, "more than 30000 fields"),
         ((RAW + b"\0") * SMALL, "more than 30000 fields"),

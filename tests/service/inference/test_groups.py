@@ -96,12 +96,12 @@ DAMAGED = {
         lambda m: m["players"][1].update(name="money"),
         "names of its players are not distinct",
     ),
-    "no output": (lambda m: m.update(group_attributions="lost"), "promises output 'lost'"),
+    "no output": (lambda m: m.update(group_attributions="lost"), "lists output 'lost'"),
     "another kind": (
         lambda m: m["players"][0].update(kind="mean"),
-        "not a manifest this version understands",
+        "not a manifest",
     ),
-    "no members": (lambda m: m["players"][0].update(features=[]), "not a manifest this version understands"),
+    "no members": (lambda m: m["players"][0].update(features=[]), "not a manifest"),
 }
 
 

@@ -38,7 +38,7 @@ def test_a_graph_without_them_is_found_out(tmp_path: Path) -> None:
     (explained,) = manifest.explained
     promised = explained.model_copy(update={"interactions": "x_interactions"})
     path.write_text(manifest.model_copy(update={"explained": (promised,)}).to_json())
-    with pytest.raises(RepositoryError, match="promises output 'x_interactions'"):
+    with pytest.raises(RepositoryError, match="lists output 'x_interactions'"):
         read_repository(tmp_path)
     with pytest.raises(RepositoryError, match=r"lacks .*x_interactions"):
         open_entry(tmp_path, "m")

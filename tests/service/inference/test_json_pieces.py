@@ -84,7 +84,7 @@ def test_faults_are_told_by_their_place() -> None:
         (b"[" + b"1," * SMALL + b"]", MalformedError, "not valid JSON"),
         (b"[" + b"1," * SMALL + b"1}", MalformedError, "brackets do not match"),
         (b"[" + b"1," * SMALL + b"1]]", MalformedError, "brackets do not match"),
-        (b"[" + b"1," * SMALL + b"1] 1", MalformedError, "stands beside"),
+        (b"[" + b"1," * SMALL + b"1] 1", MalformedError, "unexpected text beside"),
         (b"[1[" + b"1," * SMALL + b"1]]", MalformedError, "not valid JSON"),
         (b"[[" + b"1," * SMALL + b"1][1]]", MalformedError, "a comma is missing"),
     ],

@@ -95,7 +95,7 @@ def test_an_entry_that_lacks_what_it_promises_is_refused(tmp_path: Path) -> None
     compile_model(mlp(), DeepShap(REFERENCES, standard_error=True)).write(tmp_path, "shap")
     config = tmp_path / "shap_explain" / "config.pbtxt"
     config.write_text(config.read_text().replace("x_standard_error", "something_else"))
-    with pytest.raises(RepositoryError, match="promises output 'x_standard_error'"):
+    with pytest.raises(RepositoryError, match="lists output 'x_standard_error'"):
         read_repository(tmp_path)
     manifest = tmp_path / "shap_explain" / "explanation.json"
     manifest.write_text(manifest.read_text().replace("x_standard_error", "lost"))

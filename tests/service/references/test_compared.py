@@ -51,9 +51,9 @@ class Trail:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("longer", "is not of the model 'credit'"),
-        ("shorter", "is not of the model 'credit'"),
-        ("capital", "is not of the model 'credit'"),
+        ("longer", "belongs to another model than 'credit'"),
+        ("shorter", "belongs to another model than 'credit'"),
+        ("capital", "belongs to another model than 'credit'"),
         ("contest", "is a contest"),
         ("judgment", "is a judgment"),
         ("hashed", "are hashed in the trail"),

@@ -191,7 +191,7 @@ async def test_a_method_whose_references_are_in_the_graph(tmp_path: Path) -> Non
     async with administered(tmp_path) as client:
         answer = await ask(client, tensor("x_compare_with", PARTNERS))
         assert answer.status_code == 422
-        assert "needs its references beforehand" in answer.json()["detail"]
+        assert "upload them as a reference set" in answer.json()["detail"]
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ async def test_recorded_decisions(deciding: Path) -> None:
         for partner, status, message in (
             ("0" * 32, 404, "no decision"),
             ("x", 404, "32 digits"),
-            (other[0], 422, "is not of the model 'net'"),
+            (other[0], 422, "belongs to another model than 'net'"),
             (contest.json()["id"], 422, "is a contest, which has no inputs"),
             (judgment.json()["id"], 422, "is a judgment, which has no inputs"),
         ):
@@ -285,8 +285,8 @@ async def test_ids_that_are_wrong_over_grpc(deciding: Path) -> None:
             (["x"], UnknownResourceError, "32 digits"),
             (["", own[0]], UnknownResourceError, "32 digits"),
             (["../" + own[0]], UnknownResourceError, "32 digits"),
-            ([others[0]], InvalidInputError, "is not of the model 'net'"),
-            ([*own[:2], others[0]], InvalidInputError, "is not of the model 'net'"),
+            ([others[0]], InvalidInputError, "belongs to another model than 'net'"),
+            ([*own[:2], others[0]], InvalidInputError, "belongs to another model than 'net'"),
             (own[:2], InvalidInputError, "2 rows for 3"),
             (own * 1000, InvalidInputError, "3000 decisions, more than 1000"),
             ([""], MalformedError, "must be a name"),
@@ -430,7 +430,7 @@ async def test_ids_and_rows_are_not_mixed(client: httpx.AsyncClient) -> None:
         body = {"instances": X.tolist(), "compare_with": mixed}
         answer = await client.post("/v1/models/net:explain", json=body)
         assert answer.status_code == 400
-        assert "both ids of decisions and rows" in answer.json()["detail"]
+        assert "mixes decision ids and rows" in answer.json()["detail"]
 
 
 @pytest.mark.usefixtures("quick")

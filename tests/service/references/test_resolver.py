@@ -212,7 +212,7 @@ async def test_a_method_without_references(tmp_path: Path, quick: Gate) -> None:
         body = {"inputs": [tensor("x", x), tensor("x_references", r)]}
         answer = await client.post("/v2/models/slope/explain", json=body)
         assert answer.status_code == 422
-        assert "without references" in answer.json()["detail"]
+        assert "uses no references" in answer.json()["detail"]
         body = {"inputs": [tensor("x", x), tensor("x_references", r)]}
         assert (await client.post("/v2/models/slope/infer", json=body)).status_code == 422
 

@@ -124,8 +124,8 @@ def test_a_broken_config(score: Path, old: str, new: str, message: str) -> None:
     [
         ("{", "[", "the file"),
         ('"version": 1', '"version": 2', "version"),
-        ('"base_value": "base_value"', '"base_value": "gone"', "promises output 'gone'"),
-        ('"max_reasons": 4', '"max_reasons": 5', "the decision profile was changed by hand"),
+        ('"base_value": "base_value"', '"base_value": "gone"', "lists output 'gone'"),
+        ('"max_reasons": 4', '"max_reasons": 5', "the decision profile differs from the compiled one"),
         ('"late_payments"\n', '"income"\n', "feature names of 'x'"),
         ('"late_payments"\n', '"late_payments", "more"\n', "feature names of 'x'"),
     ],

@@ -92,7 +92,7 @@ BREAK: dict[str, Callable[[Path], Any]] = {
     "broken/1/model.onnx: ONNX Runtime cannot load it": lambda folder: (
         folder / "1" / "model.onnx"
     ).write_bytes(b"no model"),
-    "broken/explanation.json: promises output": break_manifest,
+    "broken/explanation.json: lists output": break_manifest,
     "broken: its warmup sample fails": break_warmup,
 }
 

@@ -68,7 +68,7 @@ def test_each_is_reached_by_name(plain: ModelRegistry, registry: ModelRegistry) 
 
 
 def test_what_is_not_there(plain: ModelRegistry, registry: ModelRegistry) -> None:
-    with pytest.raises(UnknownResourceError, match=r"'none' .* 'fast', 'slow'"):
+    with pytest.raises(UnknownResourceError, match=r"'none'.* 'fast', 'slow'"):
         registry.explainer("score", explainer="none")
     with pytest.raises(UnknownResourceError, match="it has: none"):
         plain.explainer("typed", explainer="fast")

@@ -129,7 +129,7 @@ def test_a_bucket_that_does_not_answer_is_served_from_the_copy(storage: S3, tmp_
     away = {**settings, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
     with serve(*ARGUMENTS, **away) as child:
         url, lines = ready_line(child)
-        assert any("cannot be read" in line and "what was pulled before is read" in line for line in lines)
+        assert any("cannot be read" in line and "the earlier copy" in line for line in lines)
         np.testing.assert_allclose(answered(url), expected, rtol=1e-4, atol=1e-6)
     with serve(*ARGUMENTS, **away | {"RATIONALE_STATE": str(tmp_path / "another")}) as child:
         assert child.wait(60) == 2

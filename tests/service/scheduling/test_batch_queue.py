@@ -178,7 +178,7 @@ async def test_an_answer_with_too_few_rows_is_refused() -> None:
         return joined and {"y": joined[0]["x"].sum(0, keepdims=True)}
 
     queue = BatchQueue(ENTRY, collapse, 10)
-    with pytest.raises(ModelFailedError, match="rows apart"):
+    with pytest.raises(ModelFailedError, match="mixes the rows"):
         await queue.submit(rows(1, 2), ["y"])
     await queue.close()
 

@@ -347,7 +347,7 @@ async def test_a_provider_that_hangs_is_waited_for_by_one_fetch_in_a_while(
 
 BAD: dict[str, dict[str, Any]] = {
     "go together": {"jwt_issuer": ISSUER},
-    "what public keys verify, and no secret": {"jwt_algorithms": "HS256"},
+    "only algorithms with public keys": {"jwt_algorithms": "HS256"},
     "should match pattern": {"jwt_keys": "file:///etc/passwd"},
 }
 

@@ -126,17 +126,14 @@ def test_no_triton(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         address = "127.0.0.1:{1}".format(*silent.getsockname())
     monkeypatch.setenv("RATIONALE_TRITON_WAIT_S", "0.5")
     (line,) = refused("--repository", str(repository), "--triton", address, "--port", "0")
-    assert line == (
-        f"error: no Triton answered at {address} within 0.5 s. Is that its gRPC port (8001 by default), "
-        "and has it started?"
-    )
+    assert line.startswith(f"error: no Triton answered at {address} within 0.5 s.")
 
 
 @pytest.mark.full
 def test_a_setting_that_makes_no_sense(repository: Path) -> None:
     (line,) = refused("--repository", str(repository), "--triton", "localhost")
     assert line.startswith(
-        "error: setting triton (RATIONALE_TRITON): 'localhost' must be host:port of Triton's gRPC end"
+        "error: setting triton (RATIONALE_TRITON): 'localhost' must be host:port of Triton's gRPC port"
     )
 
 

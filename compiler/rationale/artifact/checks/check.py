@@ -177,8 +177,9 @@ def demand(measured: Measurements, gap: Gap | None, ended: bool = False) -> tupl
     limit = max(ROWS_LIMIT, OUTPUT_ROUNDINGS * measured.own_rounding)
     if measured.runtime_error is not None and not measured.runtime_error <= limit:
         raise CheckFailedError(
-            f"answers differ from ONNX Runtime's by {measured.runtime_error:.1e} (relative), though the "
-            "graph is the same: see docs/runtimes.md, and compile it with --runtime for where it will run."
+            f"the answers differ from ONNX Runtime's by {measured.runtime_error:.1e} (relative), although "
+            "the graph is the same. Compile the model with --runtime for the runtime that will serve it "
+            "(docs/runtimes.md)."
         )
     if measured.rows_error is not None and not measured.rows_error <= ROWS_LIMIT:
         raise CheckFailedError(
@@ -195,8 +196,8 @@ def demand(measured: Measurements, gap: Gap | None, ended: bool = False) -> tupl
         )
     if np.isnan(measured.completeness_gap):
         raise CheckFailedError(
-            "the completeness gap is not finite: the model overflows near the rows it was checked on. Give "
-            "references within the range it was made for."
+            "the completeness gap is not finite: the model overflows near the rows of the check. Give "
+            "references within the range of the training data."
         )
     if ended and gap is Gap.ROUNDING:
         missed = measured.completeness_gap
@@ -219,10 +220,10 @@ def _judge_outputs(measured: Measurements) -> tuple[str, ...]:
     if fused > steps and error <= fused + max(steps, OUTPUT_ROUNDINGS * measured.own_rounding):
         return (
             "ONNX Runtime computes this model's quantised layers in whole numbers, and its answers differ "
-            f"from the model's own nodes by {fused:.1e} of the largest: by steps, or by far more where it "
-            "adds in 16 bits (x86 without VNNI). The explanation follows the nodes, and its outputs differ "
-            f"from the plain entry's by {error:.1e} here. The session option session.disable_quant_qdq=1 "
-            "runs the nodes unchanged.",
+            f"from those of the model's nodes by {fused:.1e} of the largest: by quantisation steps, or by "
+            "far more if it adds in 16 bits (x86 without VNNI). The explanation follows the nodes, so its "
+            f"outputs differ from the plain entry's by {error:.1e} here. The session option "
+            "session.disable_quant_qdq=1 runs the nodes unchanged.",
         )
     if not error <= OUTPUT_ROUNDINGS * measured.own_rounding:
         raise CheckFailedError(
@@ -230,19 +231,20 @@ def _judge_outputs(measured: Measurements) -> tuple[str, ...]:
             "the model."
         )
     return (
-        "float32 is too coarse for this model: if its weights are rounded otherwise, or its sums taken in "
-        f"another order, its outputs change by {measured.own_rounding:.1e} of the largest; the combined "
-        f"graph's differ by {error:.1e}. Export the model in float64 (skl2onnx: to_onnx with a float64 row).",
+        "float32 is too coarse for this model: different rounding of its weights, or another order of its "
+        f"sums, changes its outputs by {measured.own_rounding:.1e} of the largest; the combined graph's "
+        f"differ by {error:.1e}. Export the model in float64 (skl2onnx: to_onnx with a float64 row).",
     )
 
 
 def _judge_rounding(measured: Measurements, gap: float) -> tuple[str, ...]:
     if gap > max(GAP_LIMIT, OUTPUT_ROUNDINGS * measured.gap_rounding):
         raise CheckFailedError(
-            f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
-            "references or divides by values near 0 there, so that terms of opposite signs do not cancel in "
-            "its type: give other references, or take exactshap (up to 12 features) or permutationshap: they "
-            "ask no rules. Where it does neither, a rule is not complete: please report it."
+            f"the attributions miss the difference between output and base value by {gap:.1e} of it. "
+            "Probably the model overflows or divides by values near 0 close to its references, so that "
+            "terms of opposite signs do not cancel. Give other references, or use exactshap (up to 12 "
+            "features) or permutationshap, which need no rules. If the model does neither, a rule is "
+            "incomplete: please report it."
         )
     if gap > GAP_LIMIT and measured.fused_integers:
         return (
@@ -251,10 +253,10 @@ def _judge_rounding(measured: Measurements, gap: float) -> tuple[str, ...]:
         )
     if gap > GAP_LIMIT:
         return (
-            f"attributions add up to the output's difference within {gap:.1e} of it only, and the model's "
-            f"own answers change by {measured.gap_rounding:.1e} of it if weights are rounded otherwise or "
-            "sums are taken in another order: float32 is too coarse for this model. Check that its weights "
-            "are trained and that rows are scaled as in training; otherwise export it in float64.",
+            f"attributions add up to the output's difference only within {gap:.1e} of it, and different "
+            f"rounding or another order of sums changes the model's answers by {measured.gap_rounding:.1e} "
+            "of it: float32 is too coarse for this model. Check that its weights are trained and that "
+            "rows are scaled as in training; otherwise export it in float64.",
         )
     if gap > GAP_WARNING:
         return (f"attributions add up to the output's difference within {gap:.1e} of it only",)

@@ -93,9 +93,9 @@ def expected_probes(
         contradicted = confirmed is None and difference.is_broken
         if contradicted and any(node.domain == "ai.onnx.ml" for node in source.graph.node):
             return probes, (
-                f"ONNX's reference evaluator and ONNX Runtime {ort.__version__} do not agree on this model: "
-                f"{difference.output!r} differs by {difference.value:.2g} of its range. Compare its answers "
-                "with those of the model that it was exported from: either can be wrong.",
+                f"ONNX's reference evaluator and ONNX Runtime {ort.__version__} disagree on this model: "
+                f"{difference.output!r} differs by {difference.value:.2g} of its range. Either can be "
+                "wrong: compare its answers with those of the original model.",
             )
         probes = confirmed or probes
     return probes, ()

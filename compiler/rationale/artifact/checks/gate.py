@@ -37,7 +37,7 @@ def check_gate(
                 _demand_equal(name, array, explained[name], explained[name])
                 continue
             if np.any(array[~gate]):
-                raise _failed(name, "is not zero for rows that did not ask")
+                raise _failed(name, "is not zero for rows that are not explained")
             if name != GAP:  # it is all rounding, and its terms are compared
                 _demand_equal(name, array[gate], explained[name][gate], explained[name])
 
@@ -47,7 +47,7 @@ def _demand_equal(name: str, a: Any, b: Any, scale: Any) -> None:
         return
     error = relative_error(a, b, scale if scale.dtype.kind == "f" else None)
     if not error <= ROWS_LIMIT:
-        raise _failed(name, f"depends on which rows ask, by {error:.1e} of its largest value")
+        raise _failed(name, f"depends on which rows are explained, by {error:.1e} of its largest value")
 
 
 def _failed(name: str, fault: str) -> CheckFailedError:

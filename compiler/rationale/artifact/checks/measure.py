@@ -131,9 +131,9 @@ def _run_original(model: onnx.ModelProto | ir.Model, probes: Arrays) -> tuple[Ru
     except InvalidModelError as error:
         Runner(model, optimise=False, users_model=True)(probes)
         raise InvalidModelError(
-            f"{error}. Without graph optimisations ONNX Runtime {ort.__version__} runs it: one of them "
-            "breaks the model, and would do so where it is served. Try another version, or export the model "
-            "with other operators or Transposes about the node that is named."
+            f"{error}. ONNX Runtime {ort.__version__} runs the model without graph optimisations, so one "
+            "of the optimisations breaks it, here and on a server. Try another version of ONNX Runtime, "
+            "or export the model with other operators or Transposes around the named node."
         ) from error
 
 
@@ -263,9 +263,9 @@ def _demand_separate_rows(
     error = _batch_error(singles, batched) if batched else 0.0
     if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
         raise UnsupportedModelError(
-            f"the model mixes the rows of a batch: it answers a batch otherwise than its rows one by one "
-            f"({error:.1e} of the largest value), so a row has no explanation of its own. Export it with the "
-            "batch on axis 0 and in evaluation mode."
+            "the model mixes the rows of a batch: its answers to a batch differ from its answers to "
+            f"single rows ({error:.1e} of the largest value). So no explanation of a single row exists. "
+            "Export the model in evaluation mode, with the batch on axis 0."
         )
 
 
@@ -277,8 +277,8 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
             sound &= np.isfinite(value.reshape(rows, -1)).all(axis=1)
     if not sound.any():
         raise CheckFailedError(
-            "the model has no finite answer on its own references: look for NaN or infinity in its weights, "
-            "or for references outside the range it was made for."
+            "the model's answers to its references are not finite. Look for NaN or infinity in its "
+            "weights, or for references outside the range of the training data."
         )
     return sound
 

@@ -45,8 +45,8 @@ def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> ProbeD
     text = difference.describe(runtime or f"ONNX Runtime {ort.__version__} on {processor()}", probes.runtime)
     if difference.is_broken and not _is_allowed():
         raise CheckFailedError(
-            f"{text}. Take the version that it was compiled with, or compile it again here; {ALLOW}=true "
-            "takes the answers as they are."
+            f"{text}. Install the version that compiled it, or compile it again here. {ALLOW}=true accepts "
+            "these answers."
         )
     if difference.is_notable:
         warnings.warn(text, DriftWarning, stacklevel=2)

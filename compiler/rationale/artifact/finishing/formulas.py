@@ -81,7 +81,7 @@ def _share(arrays: Arrays, lengths: Sequence[int]) -> Share:
     numerator = arrays[0].astype(np.float64) * lengths[0]
     for a, n in zip(arrays, lengths, strict=True):
         if not np.allclose(a, numerator / n, rtol=NEAR * np.finfo(a.dtype).eps, atol=0):
-            raise DiffersError("a constant that is computed from the length in a way of its own")
+            raise DiffersError("a constant that depends on the length in an unusual way")
     return Share(numerator)
 
 
@@ -96,7 +96,5 @@ def _beginning(arrays: Arrays, lengths: Sequence[int]) -> Beginning:
             raise DiffersError("a constant that gets shorter")
         beginning = longest[tuple(slice(n) for n in a.shape)]
         if not np.allclose(a, beginning, rtol=near, atol=0, equal_nan=not exact):
-            raise DiffersError(
-                f"a constant of shape {list(longest.shape)} that is another one for each length"
-            )
+            raise DiffersError(f"a constant of shape {list(longest.shape)} that differs for each length")
     return Beginning(axes, sizes)

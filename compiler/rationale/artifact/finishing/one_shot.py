@@ -34,8 +34,8 @@ def check_gate_names(lowered: Lowered) -> None:
     clashes = sorted(v.name for v in (*graph.input, *graph.output) if _is_needed(v.name))
     if clashes:
         raise InvalidOptionError(
-            f"the model already has inputs or outputs named {clashes}, which --one-shot needs for its gate: "
-            "rename them, or leave --one-shot out, for two entries."
+            f"the model already has inputs or outputs named {clashes}, and --one-shot needs these names. "
+            "Rename them, or compile two entries (without --one-shot)."
         )
 
 

@@ -46,13 +46,13 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
         )
     if grouped:
         raise InvalidOptionError(
-            "groups need features that are known one by one: give one length "
-            f"({span.name}={span.most}), or leave the groups out."
+            f"groups need a fixed number of features: give one length ({span.name}={span.most}), or leave "
+            "the groups out."
         )
     if deployment.one_shot:
         raise InvalidOptionError(
-            "a one-shot entry answers rows without an explanation with zeros of one shape: give one length "
-            f"({span.name}={span.most}), or leave one-shot out."
+            "a one-shot entry returns zeros of a fixed shape for rows that it does not explain: give one "
+            f"length ({span.name}={span.most}), or leave one-shot out."
         )
 
 
@@ -95,8 +95,8 @@ def merge_lengths(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model]
         merge_graphs(models, lengths, span.name)
     except DiffersError as reason:
         raise UnsupportedModelError(
-            f"no graph serves {span.name} = {span.least} to {span.most}: {reason}. Give one length "
-            f"(--size {span.name}={span.most}) and compile an entry for each that is needed."
+            f"no graph serves {span.name} = {span.least} to {span.most}: {reason}. Give one length (--size "
+            f"{span.name}={span.most}) and compile an entry for each length that you need."
         ) from reason
     for length in {span.least, (span.least + span.most) // 2} - set(lengths):
         _check(longest, build({span.name: length}), f"{span.name} = {length}")
@@ -109,7 +109,7 @@ def _check(merged: ir.Model, expected: ir.Model, where: str) -> None:
     error = max(relative_error(got[name], answer) for name, answer in want.items())
     if not error <= SAME:
         raise CheckFailedError(
-            f"the graph for every length answers otherwise than the one for {where} alone, by {error:.1e} "
+            f"the graph for all lengths differs from the graph for {where} alone by {error:.1e} "
             "(relative). Give one length (--size NAME=LENGTH), and please report the model."
         )
 
@@ -135,7 +135,7 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
         nodes = [n for n in (v.producer() for v in values) if n is not None]
         if len(nodes) < len(values):
             if nodes or len({v.name for v in values}) > 1:
-                raise DiffersError(f"{values[0].name!r} is computed for some lengths alone")
+                raise DiffersError(f"{values[0].name!r} is computed only for some lengths")
             continue
         _demand_same(nodes, [v.index() for v in values])
         for i, row in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
@@ -145,7 +145,7 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
             if not all(v.const_value is not None for v in operands):
                 waiting.append(operands)
             elif operands and constants.setdefault((nodes[0], i), operands) != operands:
-                raise DiffersError(f"{_node_label(nodes[0])} stands for several of another length")
+                raise DiffersError(f"{_node_label(nodes[0])} corresponds to several nodes for another length")
     return constants
 
 

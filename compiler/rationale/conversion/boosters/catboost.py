@@ -56,8 +56,8 @@ def as_onnx(
     schema, coded = features(model), model.get_cat_feature_indices()
     if example is None and coded:
         raise InvalidOptionError(
-            "CatBoost's file keeps hashes of categories, and no names: give references, or `convert(model, "
-            "example)` rows, with every category that the model knows."
+            "CatBoost's file stores hashes of categories, not their names. Give references (or rows to "
+            "`convert(model, example)`) that contain every category of the model."
         )
     assert schema.count is not None
     table = read_table(model)
@@ -199,10 +199,10 @@ class _CatBoostReader:
         if not is_known:
             raise InvalidReferencesError(
                 f"the references lack a category of {self.table.column_name(feature)!r} that the model "
-                "knows. CatBoost keeps hashes of categories, and no names: give rows with each of them, such "
-                "as the training data, by --categories FILE (in Python `compile_model(convert(model, "
-                "all_rows), method)`); name them as categories in the decision profile; or add such rows to "
-                "the references at weight 0 (the method's weights=)."
+                "knows. CatBoost stores hashes of categories, not their names. Give rows with every "
+                "category, such as the training data, by --categories FILE (in Python "
+                "`compile_model(convert(model, all_rows), method)`); name them as categories in the "
+                "decision profile; or add such rows to the references at weight 0 (the method's weights=)."
             )
 
     def _lookup(self, ctr: Any) -> Lookup:

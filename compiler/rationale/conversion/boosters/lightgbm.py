@@ -84,7 +84,8 @@ def _tree(root: Any, column: int, factor: float) -> Tree:
     for number, node in enumerate(pending):
         if node.get("leaf_features"):
             raise UnsupportedModelError(
-                "LightGBM's linear_tree makes leaves that are no numbers: train with linear_tree=False."
+                "LightGBM's linear_tree has linear models instead of numbers in its leaves: train with "
+                "linear_tree=False."
             )
         if "split_feature" not in node:
             nodes[number] = {column: node["leaf_value"] * factor}
@@ -134,8 +135,8 @@ def read_table(model: Any) -> BoosterTable:
         coded = [int(i) for i in parameter.group(1).split(",")] if parameter else []
         if len(coded) != len(pandas_categories):
             raise UnsupportedModelError(
-                f"LightGBM keeps {len(pandas_categories)} pandas types of categories, and not which of "
-                f"{quoted(names)} have them: fit it with categorical_feature='auto' and without ordered "
+                f"LightGBM keeps {len(pandas_categories)} categorical pandas types, but not which of "
+                f"{quoted(names)} have them. Fit it with categorical_feature='auto' and without ordered "
                 "categories."
             )
         for i, values in zip(coded, pandas_categories, strict=True):

@@ -115,8 +115,8 @@ def _variable(model: Any, name: str) -> _CardVariable:
     binned = model.binning_process_.get_binned_variable(name)
     if not hasattr(binned, "special_codes") or "PW" in type(binned).__name__:
         raise UnsupportedModelError(
-            f"optbinning.{type(binned).__name__} of {name!r} is no list of bins: fit the binning process "
-            "without piecewise binning."
+            f"optbinning.{type(binned).__name__} of {name!r} is not a list of bins: fit the binning "
+            "process without piecewise binning."
         )
     special = binned.special_codes or ()
     groups = special.values() if isinstance(special, dict) else special

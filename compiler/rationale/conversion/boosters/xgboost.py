@@ -144,7 +144,7 @@ def _categories(encoding: Any) -> Categories | None:
     if "offsets" in encoding:
         if any(letter < 0 for letter in values):  # truncated: XGBoost counts letters as bytes
             raise UnsupportedModelError(
-                "XGBoost does not keep the names of categories with letters outside ASCII: rename them, and "
+                "XGBoost loses names of categories with letters outside ASCII: rename the categories, and "
                 "fit the model again."
             )
         ends, letters = encoding["offsets"], bytes(values).decode()

@@ -51,8 +51,8 @@ def as_onnx(model: Any, example: Any) -> ConversionResult:
     by_column = _splits_columns(model, rows)
     if rows is None and (by_column or schema.count is None):
         raise InvalidOptionError(
-            f"sklearn.{type(model).__name__} takes columns by name or type: give references, or "
-            "`convert(model, example)` a DataFrame of rows such as it takes."
+            f"sklearn.{type(model).__name__} selects columns by name or type. Give references, or give "
+            "`convert(model, example)` a DataFrame of typical rows."
         )
     rewritten = without_wrappers(model)
     types = _types(schema, rows, by_column=by_column, is_text=is_text)
@@ -240,9 +240,9 @@ def _convert_booster(scope: Any, operator: Any, container: Any) -> None:
     nodes, boosted, table = Nodes(), library.read_trees(estimator), library.read_table(estimator)
     if table.by_column:
         raise UnsupportedModelError(
-            f"{_library(estimator)}.{type(estimator).__name__} reads columns of a pandas type of categories "
-            "from the step before it, which no ONNX step makes: encode them as numbers there, or give the "
-            "booster itself."
+            f"{_library(estimator)}.{type(estimator).__name__} reads columns with a categorical pandas "
+            "type from the step before it, which ONNX does not have. Encode them as numbers in that step, "
+            "or compile the booster alone."
         )
     if _is_set(container, estimator, "nocl"):
         boosted = replace(boosted, classes=np.arange(len(boosted.classes)))

@@ -35,8 +35,9 @@ def refusal(estimator: Any) -> str | None:
         estimator
     ):
         return (
-            "(response_method='decision_function') labels by other scores than it answers. Give its "
-            "estimator_, whose scores are the same, and let a decision profile hold the threshold."
+            "(response_method='decision_function') chooses labels by other scores than it returns. "
+            "Compile its estimator_, which has the same scores, and put the threshold into a decision "
+            "profile."
         )
     if isinstance(estimator, CountVectorizer):
         return vectoriser_refusal(estimator)

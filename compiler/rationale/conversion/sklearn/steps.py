@@ -153,8 +153,8 @@ def check_estimator(estimator: Any) -> None:
     name = type(estimator).__name__
     if has_categories(estimator):
         raise UnsupportedModelError(
-            f"catboost.{name} with cat_features, inside of another estimator: give the model of CatBoost, "
-            "with rows as they come to it, or encode its categories as numbers before it is fitted."
+            f"catboost.{name} with cat_features inside another estimator: compile the CatBoost model "
+            "alone, with the rows that it receives, or encode its categories as numbers before you fit it."
         )
     if not any(attribute.endswith("_") for attribute in vars(estimator)):
         return  # the unfitted original of a part
@@ -164,8 +164,8 @@ def check_estimator(estimator: Any) -> None:
         and len(estimator.classes_) > 2
     ):
         raise UnsupportedModelError(
-            f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx converts the "
-            "interpolation to steps. Calibrate by method='sigmoid', or explain the estimator alone."
+            f"sklearn.{name}(method='isotonic') with more than two classes: skl2onnx converts the "
+            "interpolation to steps. Calibrate with method='sigmoid', or explain the estimator alone."
         )
     if (
         isinstance(estimator, TargetEncoder)
@@ -177,18 +177,18 @@ def check_estimator(estimator: Any) -> None:
         )
     if isinstance(estimator, KNNImputer):
         raise UnsupportedModelError(
-            f"sklearn.{name}: scikit-learn chooses among equally near rows by the order of its sort, which "
-            "no graph repeats. Use SimpleImputer(add_indicator=True), or impute before the pipeline."
+            f"sklearn.{name}: scikit-learn chooses between equally near rows by its sort order, which a "
+            "graph cannot reproduce. Use SimpleImputer(add_indicator=True), or impute before the pipeline."
         )
     if isinstance(estimator, StackingClassifier) and "predict" in estimator.stack_method_:
         raise UnsupportedModelError(
-            f"sklearn.{name} of labels: skl2onnx stacks scores. Fit it with stack_method='auto', and on "
-            "estimators that have probabilities or a decision_function."
+            f"sklearn.{name} that stacks labels: skl2onnx stacks scores. Fit it with stack_method='auto' "
+            "and with estimators that have predict_proba or decision_function."
         )
     if isinstance(estimator, StackingClassifier) and not hasattr(estimator, "predict_proba"):
         raise UnsupportedModelError(
-            f"sklearn.{name} with a final_estimator without probabilities: skl2onnx takes its margins for "
-            "probabilities. End in one with predict_proba, such as LogisticRegression."
+            f"sklearn.{name} with a final_estimator without probabilities: skl2onnx mistakes its margins "
+            "for probabilities. Use a final estimator with predict_proba, such as LogisticRegression."
         )
     if isinstance(estimator, TransformedTargetRegressor):
         _inverse(estimator.transformer_)
@@ -204,8 +204,8 @@ def conversion_error(error: Exception, parts: Iterable[Any]) -> UnsupportedModel
     """Return our error for skl2onnx's "no converter", or for a step that takes no texts; else None."""
     if takes := re.match(r"Operator Sklearn(\w+) .* wrong type <class '.*\.StringTensorType'>", str(error)):
         return UnsupportedModelError(
-            f"sklearn.{takes[1]}: skl2onnx converts it for numbers alone, and it reads texts. Put a "
-            f"vectoriser in front of it: make_pipeline(TfidfVectorizer(), {takes[1]}(…))."
+            f"sklearn.{takes[1]}: skl2onnx converts it only for numbers, but this one reads texts. Put a "
+            f"vectoriser before it: make_pipeline(TfidfVectorizer(), {takes[1]}(…))."
         )
     kind = re.search(r"<class '([\w.]+)'>", str(error))
     if kind is None:
@@ -214,7 +214,7 @@ def conversion_error(error: Exception, parts: Iterable[Any]) -> UnsupportedModel
     predicts = any(hasattr(estimator, "predict") for estimator in parts if type(estimator).__name__ == name)
     role, advice = ("model", _OTHER) if predicts else ("step", _BEFORE)
     advice = _INSTEAD.get(name) or _INSTEAD.get(package, advice)
-    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such {role}. {advice}")
+    return UnsupportedModelError(f"{package}.{name}: skl2onnx does not support this {role}. {advice}")
 
 
 _OTHER = "Fit one of the kinds that docs/trees.md lists, or convert it yourself and compile that file."
@@ -504,9 +504,9 @@ def _function_shapes(operator: Any) -> None:
         return
     if transformer.func not in _FUNCTIONS or transformer.kw_args:
         raise UnsupportedModelError(
-            f"sklearn.FunctionTransformer of {_called(transformer.func)}: a graph cannot hold a Python "
-            f"function. Write it with {_known_functions()}, one each, or compute its columns before the "
-            "pipeline."
+            f"sklearn.FunctionTransformer of {_called(transformer.func)}: a graph cannot contain a Python "
+            f"function. Write it with {_known_functions()}, one function per step, or compute its columns "
+            "before the pipeline."
         )
     calculate_sklearn_scaler_output_shapes(operator)
 
@@ -529,9 +529,9 @@ def _inverse(transformer: Any) -> list[tuple[Any, ...]]:
         return []
     if getattr(transformer, "inv_kw_args", None) or function not in _FUNCTIONS:
         raise UnsupportedModelError(
-            f"sklearn.TransformedTargetRegressor back by {_called(function)}: only {_known_functions()} are "
-            "known as inverse_func, and scalers as transformer. Use one of them, or give its regressor_, "
-            "whose answers are those before the way back."
+            f"sklearn.TransformedTargetRegressor with {_called(function)}: inverse_func can be "
+            f"{_known_functions()}, and transformer can be a scaler. Use one of them, or compile its "
+            "regressor_, which returns the transformed target."
         )
     return list(_FUNCTIONS[function])
 

@@ -49,8 +49,8 @@ def as_column(example: Any) -> Any:
     width = frame.shape[1] if frame is not None else 1 if np.ndim(example) < 2 else np.shape(example)[1]
     if width != 1:
         raise InvalidReferencesError(
-            f"the model reads one text a row, and the references have {width} columns: give the texts alone, "
-            "frame['text'] or a list."
+            f"the model reads one text per row, but the references have {width} columns. Give only the "
+            "texts: frame['text'] or a list."
         )
     return np.asarray(example)[:, None] if frame is None and np.ndim(example) == 1 else frame or example
 
@@ -59,8 +59,8 @@ def vectoriser_refusal(step: CountVectorizer) -> str | None:
     """Return the reason for refusing a vectoriser, with advice; None if it is accepted."""
     if callable(step.analyzer) or step.tokenizer is not None or step.preprocessor is not None:
         return (
-            " with a function of your own: no graph holds what it computes. Say it by token_pattern, or do "
-            "it before the pipeline."
+            " with your own function, which a graph cannot contain. Use token_pattern instead, or apply "
+            "the function before the pipeline."
         )
     if step.analyzer != "word":
         return (
@@ -78,9 +78,9 @@ def vectoriser_refusal(step: CountVectorizer) -> str | None:
         )
     if _expression(step.token_pattern) is None or (step.ngram_range[1] > 1 and _joins(step.token_pattern)):
         return (
-            f"(token_pattern={step.token_pattern!r}): RE2, by which ONNX Runtime splits texts, may split "
-            "them otherwise. Fit it with classes of characters and how often they come, such as r'\\w+', "
-            "r'[a-z]{3,}' or the default."
+            f"(token_pattern={step.token_pattern!r}): ONNX Runtime splits texts with RE2, which may split "
+            "them differently. Fit it with character classes and repetitions, such as r'\\w+', "
+            f"r'[a-z]{{3,}}' or the default."
         )
     return None
 

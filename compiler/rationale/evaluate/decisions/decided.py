@@ -150,7 +150,7 @@ def _check_domain(
         rows, (first, fault) = len({i for i, _ in faults}), faults[0]
         raise InvalidOptionError(
             f"{rows} of {len(values)} rows of the file would get no decision: in row {first + 1} {fault}. "
-            "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
+            "Remove such rows, or allow them in the profile (least, most, categories; outside: warn)."
         )
 
 
@@ -177,8 +177,8 @@ def _open_comparison(repository: Path, comparison: Comparison) -> Compiled:
     other = open_entry(repository, comparison.entry)
     if other.manifest.digests.explanation != comparison.explanation:
         raise RepositoryError(
-            f"{folder}: is not the comparison {comparison.name!r} that the entry was compiled with. Compile "
-            "the model again."
+            f"{folder}: differs from the comparison {comparison.name!r} that was compiled with the entry. "
+            "Compile the model again."
         )
     return other
 

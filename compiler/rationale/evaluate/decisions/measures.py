@@ -22,7 +22,9 @@ from rationale.schema.request import Progress, silent
 SMALL = 30  # rows; rates of smaller groups say little
 MOST_GROUPS = 20  # values of a protected attribute
 OUTCOMES: tuple[Outcome, ...] = ("approve", "refer", "decline")
-NOT_RECORDED = "the audit trail has none of these decisions: `rationale decide --audit` decides and records"
+NOT_RECORDED = (
+    "the audit trail contains none of these decisions: use `rationale decide --audit` to record decisions"
+)
 NO_COMPARISONS = (
     "the stability of the reasons is unknown, since the entry has no comparisons: compile it with "
     "--compare all_applicants=FILE --draws 10"

@@ -388,5 +388,5 @@ def budget_warnings(memory: Memory) -> tuple[str, ...]:
         return ()
     return (
         f"the graph takes about {format_bytes(memory.needed)} for one row, above its memory budget of "
-        f"{format_bytes(memory.budget)}, and walks no references that could be taken in chunks",
+        f"{format_bytes(memory.budget)}, and has no references to take in chunks",
     )

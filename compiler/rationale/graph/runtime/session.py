@@ -43,9 +43,9 @@ _EVALUATOR_ERRORS = (RuntimeError, ValueError, LookupError, TypeError)  # also f
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _BFLOAT16_TENSOR = "tensor(bfloat16)"
 _OWN_FAULT = {
-    "load": "The fault is Rationale's (or a rule's of your own), not the model's: please report it.",
-    "run": "Where the model itself takes these rows, the fault is Rationale's (or a rule's of your own): "
-    "please report it.",
+    "load": "The fault is in Rationale (or in your own rule), not in the model: please report it.",
+    "run": "If the model itself accepts these rows, the fault is in Rationale (or in your own rule): please "
+    "report it.",
 }
 _UNKNOWN = "is not a registered function/op"
 _NO_LIBRARY = ". Give the library of its kernels (--custom-ops), or its definition as a function of the file"
@@ -118,7 +118,9 @@ class Runner:
             advice = _NO_LIBRARY if _UNKNOWN in reason else ""
             whole = locale_advice(reason) or f"{reason}{advice}"
             return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {whole}")
-        text = f"ONNX Runtime {ort.__version__} cannot {verb} a graph that Rationale made of the model"
+        text = (
+            f"ONNX Runtime {ort.__version__} cannot {verb} the graph that Rationale compiled from the model"
+        )
         return CheckFailedError(f"{text}: {locale_advice(reason) or f'{reason}. {_OWN_FAULT[verb]}'}")
 
 

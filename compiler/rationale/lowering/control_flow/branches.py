@@ -148,8 +148,8 @@ class _Inliner:
                 continue
             if len(a) != len(b) or any(map(_differ, a, b)):
                 raise UnsupportedModelError(
-                    f"node {name!r}: a condition that is data chooses between the shapes {list(a)} and "
-                    f"{list(b)}. Both must be the same."
+                    f"node {name!r}: a condition that depends on the data chooses between the shapes "
+                    f"{list(a)} and {list(b)}. Both shapes must be equal."
                 )
 
     # -- the operators --------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class _Inliner:
         if constant is not None:
             return self._splice(op, then if constant.all() else other, [])
         if not self.by_data:
-            raise _KeepNodeError("its condition is not known before the model runs")
+            raise _KeepNodeError("its condition is known only when the model runs")
         _refuse_sequences(node)
         yes, no = self._splice(op, then, []), self._splice(op, other, [])
         return self._choose(op, node, _scalar(op, condition), yes, no)
@@ -209,7 +209,7 @@ class _Inliner:
         if constant is not None:
             return constant.item() if constant.item() <= LIMIT else positions_read(body), None
         if not self.by_data:
-            raise _KeepNodeError("its trip count is not known before the model runs")
+            raise _KeepNodeError("its trip count is known only when the model runs")
         most = min(span(count)[1], positions_read(body))
         if most > LIMIT:
             raise _KeepNodeError(_UNBOUNDED_COUNT)
@@ -222,7 +222,7 @@ class _Inliner:
         if math.isinf(most):
             raise _KeepNodeError(_UNBOUNDED)
         if not self.by_data:
-            raise _KeepNodeError("whether it goes on is not known before the model runs")
+            raise _KeepNodeError("its stop condition is known only when the model runs")
         if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[carried:]):
             raise _KeepNodeError(_RAGGED)
 
@@ -314,13 +314,13 @@ _UNBOUNDED_COUNT = (
     "count along an axis or a tensor that is read at the number of the iteration bounds it, too"
 )
 _UNBOUNDED = (
-    "it runs until a condition on data fails, and nothing bounds how often. Export with a trip count (the "
-    "most iterations that may be needed) beside the condition"
+    "it runs until a condition on the data fails, without a limit. Export it with a trip count (the "
+    "largest number of iterations) in addition to the condition"
 )
 _TOO_LONG = f"unrolled, the model would have more than {LIMIT} nodes. Explain fewer steps"
 _RAGGED = (
-    "how many values it collects depends on data. Export with a constant number of iterations, or explain an "
-    "output that does not depend on what it collects"
+    "the number of values that it collects depends on the data. Export with a constant number of "
+    "iterations, or explain an output that does not depend on these values"
 )
 
 
@@ -338,7 +338,7 @@ def _differ(a: object, b: object) -> bool:
 def _refuse_sequences(node: ir.Node) -> None:
     for value in node.outputs:
         if value.type is not None and not isinstance(value.type, ir.TensorType):
-            raise _KeepNodeError("a condition that is data chooses between sequences")
+            raise _KeepNodeError("a condition that depends on the data chooses between sequences")
 
 
 def _keeps_its_condition(body: ir.Graph) -> bool:
@@ -365,8 +365,8 @@ def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Va
     """Return the slices of x along an axis, without that axis."""
     if x.shape is None or not isinstance(x.shape[axis], int):
         raise _KeepNodeError(
-            f"the length of {x.name!r} along axis {axis}, over which it runs, is not known before the model "
-            "runs. Export with a fixed length"
+            f"the length of {x.name!r} along axis {axis}, its number of steps, is not known before the "
+            "model runs. Export with a fixed length"
         )
     count = int(str(x.shape[axis]))
     if count == 0:
@@ -386,5 +386,5 @@ def _collected_values(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> i
         return _stack(op, parts, 0)
     shape = [] if like.shape is None else list(like.shape)
     if like.dtype is None or like.shape is None or not all(isinstance(d, int) for d in shape):
-        raise _KeepNodeError("it never runs, and the shape of what it would collect is not known")
+        raise _KeepNodeError("it never runs, and the shape of its outputs is unknown")
     return op.constant(np.zeros((0, *(int(str(d)) for d in shape)), like.dtype.numpy()))

@@ -126,8 +126,8 @@ def _from_file(path: Path) -> tuple[onnx.ModelProto, str]:
         ) from error
     except (onnx.checker.ValidationError, ValueError) as error:
         raise InvalidModelError(
-            f"{path}: its external data cannot be read: {_reason(error)}. Copy the data file "
-            "beside the model, whole and under the name it was exported with."
+            f"{path}: its external data cannot be read: {_reason(error)}. Copy the complete data file into "
+            "the model's folder, under its original name."
         ) from error
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}.") from error
@@ -225,8 +225,8 @@ def _check_values(proto: onnx.ModelProto, name: str) -> None:
     for node, attribute in _attributes(proto.graph):
         if attribute.ref_attr_name:
             raise InvalidModelError(
-                f"{name}: {node.op_type} node {node.name!r} takes its {attribute.name} from an attribute "
-                f"{attribute.ref_attr_name!r} of a function, and is in none. Export it again."
+                f"{name}: {node.op_type} node {node.name!r} takes its {attribute.name} from a function's "
+                f"attribute {attribute.ref_attr_name!r}, but lies outside of any function. Export it again."
             )
 
 
@@ -284,7 +284,7 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
         missing = _NO_KERNEL.search(str(error))
         if _UNKNOWN_OPERATOR in str(error) or (missing and missing[1] in WITHOUT_CPU_KERNEL):
             return proto, ()
-        advice = "Export it again, or repair what is named."
+        advice = "Export it again, or repair the named part."
         if "bfloat16" in str(error):
             advice = "Many operators take bfloat16 since opset 22: export with opset_version=22."
         reason = locale_advice(_reason(error)) or f"{_reason(error)}. {advice}"

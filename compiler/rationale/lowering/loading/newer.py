@@ -74,7 +74,10 @@ def _declare_opset(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto
     for entry in (*changed.opset_import, *(e for f in changed.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx"):
             entry.version = min(entry.version, newest)
-    note = f"ONNX Runtime does not know opset {version}; the entries are of opset {newest}, the same here"
+    note = (
+        f"ONNX Runtime does not know opset {version}; the entries use opset {newest}, which is equivalent "
+        "for this model"
+    )
     return changed, note
 
 
@@ -92,7 +95,7 @@ def _inline_definitions(
     if {(n.domain, n.op_type) for n in _nodes(inlined)} == before:
         return None
     names = ", ".join(name for _, name in operators)
-    return inlined, f"ONNX Runtime does not know this {names}; the entries hold ONNX's definition of it"
+    return inlined, f"ONNX Runtime does not know this {names}; the entries contain ONNX's definition of it"
 
 
 def _opset(proto: onnx.ModelProto) -> int:

@@ -26,8 +26,8 @@ def scan_by_row(model: ir.Model) -> bool:
     for node in scans:
         if changed or node.graph is not model.graph or node.inputs[0] is not None:
             raise UnsupportedModelError(
-                f"Scan node {node.name!r} of opset 8 has lengths, or stands inside of other control flow or "
-                f"beside {sorted(_CHANGED)}. Export the model with opset 9 or newer."
+                f"Scan node {node.name!r} of opset 8 has lengths, or the model nests it in other control "
+                f"flow or combines it with {sorted(_CHANGED)}. Export the model with opset 9 or newer."
             )
         _replace(model.graph, node)
     return bool(scans)

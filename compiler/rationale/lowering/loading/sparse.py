@@ -49,7 +49,7 @@ def _demand_room(tensors: Sequence[onnx.SparseTensorProto]) -> None:
     for tensor in tensors:
         if onnx.TensorProto.EXTERNAL in (tensor.values.data_location, tensor.indices.data_location):
             raise UnsupportedModelError(
-                f"sparse tensor {tensor.values.name!r} lies in a file of its own. Save the model with its "
+                f"sparse tensor {tensor.values.name!r} is in a separate file. Save the model with its "
                 "sparse tensors inside, or dense."
             )
     kinds = (helper.tensor_dtype_to_np_dtype(t.values.data_type) for t in tensors)

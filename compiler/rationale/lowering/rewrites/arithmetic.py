@@ -154,7 +154,7 @@ def lp_pool(
 def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
     """Compute Π x_j over j ≤ i, by products of neighbours 1, 2, 4 … apart."""
     if axis.const_value is None:
-        raise UnsupportedModelError("CumProd along an axis that is computed")
+        raise UnsupportedModelError("CumProd along a computed axis")
     rank = rank_of(x)
     along = int(axis.const_value.numpy().reshape(-1)[0]) % rank
     count, step = length_of(x, along), 1

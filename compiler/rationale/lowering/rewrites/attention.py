@@ -14,7 +14,7 @@ from rationale.lowering.rewrites.engine import Rewriting, length_of, rank_of
 from rationale.lowering.rewrites.microsoft import fused, number, rewrite_error
 
 _WITHOUT_CACHE = "Export the model without a cache (use_cache=False in transformers)."
-_UNFUSED = "Explain the model as it was before ONNX Runtime's optimiser."
+_UNFUSED = "Compile the model before ONNX Runtime's optimiser changes it."
 
 
 def _refuse(op: Rewriting, feature: str, present: object, advice: str = _UNFUSED) -> None:
@@ -132,7 +132,7 @@ def _parts(op: Rewriting, ends: ir.Value, rows: ir.Value) -> int:
     if isinstance(count, int) and isinstance(batch, int):
         if count not in (batch, 2 * batch):
             raise rewrite_error(
-                op, f"its mask of {count} numbers for {batch} rows is of packed sequences", _UNFUSED
+                op, f"its mask of {count} numbers for {batch} rows belongs to packed sequences", _UNFUSED
             )
         return count // batch
     before = ends.producer()

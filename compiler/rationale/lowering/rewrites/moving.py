@@ -30,7 +30,7 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
     """Gather the slices of x, or without an axis its elements, for which a condition is true."""
     if condition.const_value is None:
         raise UnsupportedModelError(
-            "Compress by a condition that is computed: how much it leaves is not known before the model runs"
+            "Compress with a computed condition: the size of its output is known only when the model runs"
         )
     indices = np.flatnonzero(condition.const_value.numpy())
     if axis is None:
@@ -63,7 +63,7 @@ def one_hot(op: Any, indices: ir.Value, depth: ir.Value, values: ir.Value, *, ax
     """Compute off + (on − off)·[the place equals the index]; a float must equal it exactly."""
     count = depth.const_value
     if count is None:
-        raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
+        raise UnsupportedModelError("OneHot with a computed depth: export with static feature sizes")
     rank = rank_of(indices)
     along = axis % (rank + 1)
     places = np.arange(int(count.numpy().item())).reshape([-1, *(1 for _ in range(rank - along))])

@@ -232,7 +232,7 @@ def _cells(
     w, r, bias, peepholes = parameters
     size = attributes.get("hidden_size") or (r.shape[-1] if r.shape is not None else None)
     if not isinstance(size, int):
-        raise UnsupportedModelError(f"the size of its state is not known: the shape of {r.name!r} is not")
+        raise UnsupportedModelError(f"the size of its state is unknown, because the shape of {r.name!r} is")
     activation_names = [str(name) for name in attributes.get("activations") or names * count]
     activations = _activations(
         op, activation_names, attributes.get("activation_alpha"), attributes.get("activation_beta")

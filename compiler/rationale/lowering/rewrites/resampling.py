@@ -23,7 +23,7 @@ def stft(
     step = frame_step.const_value
     length = frame_length.const_value if frame_length is not None else None
     if step is None or (frame_length is not None and length is None):
-        raise UnsupportedModelError("STFT with a step or length that is computed")
+        raise UnsupportedModelError("STFT with a computed step or length")
     if length is not None:
         size = int(length.numpy().item())
     elif window is not None:

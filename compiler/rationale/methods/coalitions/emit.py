@@ -71,8 +71,9 @@ def _plan_game(
     if mixed_rows > MOST_MIXED:
         raise InvalidOptionError(
             f"{method.name}: {len(coalitions.masks)} coalitions of {game.players} players and "
-            f"{references.count} references are {mixed_rows} rows of the model for one row to explain, and "
-            f"{MOST_MIXED} are the most. Give fewer references (rationale references), or fewer permutations."
+            f"{references.count} references need {mixed_rows} rows of the model for each explained row; "
+            f"the limit is {MOST_MIXED}. Give fewer references (rationale references), or fewer "
+            "permutations."
         )
     model = lowered.model.clone()
     size = 1 if lowered.single_row_only else _rows_at_once(model, target, mixed_rows, deployment)
@@ -344,8 +345,8 @@ class _MixedRowsBody(_BodyBuilder):
             missing = [v.name for v in values_read(node) if v.graph is graph]
             if missing:
                 raise UnsupportedModelError(
-                    f"{node.op_type} node {node.name!r} reads {missing}, which the node that computes "
-                    f"the explained tensors ({input_names}) computes too: explain an input instead (--input)."
+                    f"{node.op_type} node {node.name!r} reads {missing}, an output of the same node as the "
+                    f"explained tensors ({input_names}): explain an input instead (--input)."
                 )
             node.name = self.nodes.fresh(f"model/{node.name or node.op_type}")
         for value in inner_values:

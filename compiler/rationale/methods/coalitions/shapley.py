@@ -50,8 +50,8 @@ class ExactShap(CoalitionMethod):
         """
         if players > MOST_ENUMERATED:
             raise InvalidOptionError(
-                f"exactshap takes 2^players coalitions, so at most {MOST_ENUMERATED} players, not {players}: "
-                "join features to groups (groups=, --group), or choose permutationshap."
+                f"exactshap computes 2^players coalitions, so at most {MOST_ENUMERATED} players, not "
+                f"{players}: join features to groups (groups=, --group), or choose permutationshap."
             )
         numbers = np.arange(2**players)
         bits = 1 << np.arange(players)
@@ -114,8 +114,8 @@ class PermutationShap(CoalitionMethod):
         """
         if players > MOST_PLAYERS:
             raise InvalidOptionError(
-                f"permutationshap takes up to {MOST_PLAYERS} players, not {players}: join features to groups "
-                "(groups=, --group), or choose a method that walks back through the model (deepshap)."
+                f"permutationshap takes up to {MOST_PLAYERS} players, not {players}: join features to "
+                "groups (groups=, --group), or choose a method with rules for operators (deepshap)."
             )
         random = np.random.default_rng(self.seed)
         forward_orders = [random.permutation(players) for _ in range(self.permutations)]

@@ -36,8 +36,8 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
     references = method.reference_set
     if isinstance(references, OpenReferences):
         raise InvalidOptionError(
-            f"{method.name} holds its references in the graph: they cannot come with a request. "
-            "Give a reference set."
+            f"{method.name} keeps its references in the graph, so requests cannot bring them. Give a "
+            "reference set."
         )
     leaves = leaves_of_players(lowered, request.inputs, _names_of(lowered, references))
     ends = tuple(s.tensor for s in leaves)
@@ -52,8 +52,8 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
         lowered = _with_row_spec(lowered, name, references)
     if not lowered.specs[name][1].is_floating_point():
         raise UnsupportedModelError(
-            f"{name!r} holds {lowered.specs[name][1].name}: explain floats, such as the scores behind it "
-            "(--output)."
+            f"{name!r} holds {lowered.specs[name][1].name}: explain floats, such as the scores that it is "
+            "computed from (--output)."
         )
     demand_rows(lowered, name, needed)
     elements = choose_targets(request.targets, name, lowered)
@@ -88,7 +88,7 @@ def leaves_of_players(
     numbers = [n for n, v in with_rows.items() if v.dtype != ir.DataType.STRING]
     if not with_rows:
         raise UnsupportedModelError(
-            f"none of the model's inputs {list(values)} holds rows that references could replace."
+            f"none of the model's inputs {list(values)} has rows that references could replace."
         )
     return tuple(Leaf(n, n) for n in floats or numbers or with_rows)
 
@@ -101,8 +101,8 @@ def _fixed_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]
     if not fixed_inputs:
         return ()
     return (
-        f"these inputs keep each row's own values and are no players: {', '.join(fixed_inputs)} "
-        "(--input names others)",
+        "these inputs keep the values of the explained row and get no attributions: "
+        f"{', '.join(fixed_inputs)} (--input names others)",
     )
 
 

@@ -82,8 +82,8 @@ def _standard_error(walk: FinishedWalk, values: Tensor) -> Tensor:
         assert references is not None
         if references.count < 2 or references.effective <= 1:
             raise InvalidReferencesError(
-                "a standard error needs at least two different references of some weight: give more of them, "
-                "or leave the standard error out."
+                "a standard error needs at least two different references with a positive weight: give "
+                "more references, or leave the standard error out."
             )
         weights, effective = references.weights, references.effective
     if axis not in values.batch_axes:  # a linear model has the same gradient at every draw
@@ -204,8 +204,8 @@ def layers_walked(layers: Sequence[str], calls: Calls, steps: Calls, *, are_name
         if name not in walked and are_named:
             instead = f": name {end!r} instead" if end in walked else ""
             raise InvalidOptionError(
-                f"layer {name!r} has no attribution of its own, since the method joins its operator with "
-                f"those behind it{instead}."
+                f"layer {name!r} has no separate attribution, because the method joins its operator with "
+                f"the operators after it{instead}."
             )
         if end in walked:
             found_layers.append(end)

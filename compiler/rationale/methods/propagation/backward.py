@@ -131,8 +131,8 @@ def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
     pairs = list(zip(reversed(sent), reversed(x.shape), strict=False))
     if len(pairs) < x.rank or any(a != b and 1 not in (a, b) for a, b in pairs):
         raise UnsupportedModelError(
-            f"its input {x.name!r} is {list(x.shape)}, but its other inputs are made for {list(sent)}. "
-            "Export the model again."
+            f"its input {x.name!r} is {list(x.shape)}, but its other inputs need {list(sent)}. Export the "
+            "model again."
         )
     if isinstance(m, Relevance):
         return Relevance(op.sum_to(m.tensor, x.shape))

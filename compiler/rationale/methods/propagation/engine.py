@@ -68,9 +68,8 @@ class Walk(Engine[PropagationMethod, Path]):
         """
         if (request.layers or request.concepts) and method.points:
             raise InvalidOptionError(
-                f"{method.name} takes its points on a path between inputs, so that one walk explains no "
-                "layers: explain a layer by itself (--input LAYER), or choose deepshap, gradient, lrp or "
-                "attnlrp."
+                f"{method.name} follows a path between inputs, so it cannot explain layers in the same "
+                "run: explain a layer alone (--input LAYER), or choose deepshap, gradient, lrp or attnlrp."
             )
         choose = partial(
             choose_path,

@@ -347,7 +347,7 @@ def _note_of_unexplained_inputs(lowered: Lowered, chosen: ChosenLeaves, route: _
         return ()
     return (
         f"these inputs change the output and get no attributions: {', '.join(names)}. They hold no floats, "
-        "and are as they are in each row, for references too; permutationshap, exactshap and, of trees, "
+        "so references keep the values of the explained row. permutationshap, exactshap and (for trees) "
         "treeshap explain inputs of any type",
     )
 
@@ -381,8 +381,7 @@ def _check_types(lowered: Lowered, tensors: Sequence[str]) -> None:
         dtype = lowered.specs[name][1] if name in lowered.specs else ir.DataType.FLOAT
         if dtype not in _TYPES:
             raise UnsupportedModelError(
-                f"{name!r} holds {dtype.name}, in which attributions cannot be computed. "
-                "Convert the model to float32."
+                f"{name!r} holds {dtype.name}, a type without attributions. Convert the model to float32."
             )
 
 
@@ -398,13 +397,12 @@ def _choose_layers(
     unknown = [n for n in names if n not in path_values and n not in ends]
     if unknown:
         raise InvalidOptionError(
-            f"layers {unknown} do not lie on the way from {list(ends)} to {output!r}. Name outputs of "
-            f"operators there: {quoted(path_values)} (look them up in Netron; 'all' takes "
-            "every layer)."
+            f"layers {unknown} are not on the path from {list(ends)} to {output!r}. Name outputs of "
+            f"operators on it: {quoted(path_values)} (look them up in Netron; 'all' takes every layer)."
         )
     unsized = [n for n in names if not lowered.specs.get(n, ((),))[0]]
     if unsized:
-        raise InvalidOptionError(f"layers {unsized} have rows of no known size: name others.")
+        raise InvalidOptionError(f"layers {unsized} have rows of unknown size: name others.")
     return tuple(n for n in path_values if n in names and n not in ends)
 
 
@@ -419,13 +417,13 @@ def _choose_concepts(
     row = lowered.specs[name][0] if name and keeps_batch(lowered, name) else ()
     if not 1 <= concepts.axis < len(row):
         raise InvalidOptionError(
-            f"concepts of {concepts.layer!r}: name a tensor behind the inputs that has the batch on axis 0, "
-            f"and the axis {concepts.axis}; a row of it is {list(row[1:])}."
+            f"concepts of {concepts.layer!r}: name a tensor after the inputs with the batch on axis 0 and "
+            f"an axis {concepts.axis}; its rows have the shape {list(row[1:])}."
         )
     if not 1 <= concepts.count <= row[concepts.axis]:
         raise InvalidOptionError(
-            f"concepts of {name!r}: it has {row[concepts.axis]} channels on axis {concepts.axis}; ask for 1 "
-            f"to that many, not {concepts.count}."
+            f"concepts of {name!r}: it has {row[concepts.axis]} channels on axis {concepts.axis}; give a "
+            f"count from 1 to that number, not {concepts.count}."
         )
     return concepts
 

@@ -19,8 +19,8 @@ _MARGINS = (
     "features) and permutationshap explain any model."
 )
 _FEATURES = (
-    "a step that makes features, through which --method treeshap alone goes. Do it before the model, and "
-    "export the steps behind it."
+    "a step that makes features, which only --method treeshap supports. Apply it before the model, and "
+    "export the steps after it."
 )
 _BLOCKED = "com.microsoft.nchwc"
 _ADVICE_BY_OPERATOR = {
@@ -61,7 +61,7 @@ def no_slope_error(
     unruled = sorted({f"{node.domain}.{node.op_type}" for node in custom})
     why = f"{', '.join(unruled)} has no rule" if unruled else "nothing differentiable connects them"
     return UnsupportedModelError(
-        f"output {output!r} depends on {', '.join(explained)} through integers or conditions alone "
+        f"output {output!r} depends on {', '.join(explained)} only through integers or conditions "
         f"({', '.join(named)}): {why}. Explain another output (--output) if one changes continuously; "
         "--method exactshap (up to 12 features) and permutationshap explain any model."
     )

@@ -44,8 +44,8 @@ class TreeTables(Engine[TreeMethod, TreeChoice]):
         target = selection.target
         if method.interactions and (request.groups or len(target.leaves) > 1):
             raise UnsupportedModelError(
-                "interactions exist for pairs of features of one input, without groups. Explain the tensor "
-                f"that the trees read (--input {trees.reads}), or leave interactions out."
+                "treeshap computes interactions between features of one input, without groups. Explain "
+                f"the tensor that the trees read (--input {trees.reads}), or leave interactions out."
             )
         trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
         player_of = players_of_features(lowered, target, trees, method.name)

@@ -145,8 +145,8 @@ def choose_ensemble(
         name = name if method.probability else margin or name
     if method.probability and (margin is None or ensemble.post_transform != "LOGISTIC"):
         raise InvalidOptionError(
-            f"space 'probability' is for scores of which the ensemble makes probabilities by LOGISTIC, and "
-            f"{node.op_type} node {node.name or scores.name!r} has {ensemble.post_transform}: leave it out."
+            f"space 'probability' needs an ensemble with post_transform LOGISTIC, and {node.op_type} node "
+            f"{node.name or scores.name!r} has {ensemble.post_transform}: leave it out."
         )
     if name not in lowered.specs:
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
@@ -221,15 +221,15 @@ def players_of_features(lowered: Lowered, target: Target, trees: TreeChoice, met
         if len({int(player_of_element[i]) for i in elements if i < len(player_of_element)}) > 1:
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
-                f"{feature} of {tensor!r}, which the trees read, depends on several: "
-                f"{quoted([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them one "
-                f"player (groups=, --group), or explain what the trees read (--input {tensor}), with "
+                f"{feature} of {tensor!r}, which the trees read, depends on several elements: "
+                f"{quoted([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them "
+                f"one player (groups=, --group), or explain what the trees read (--input {tensor}), with "
                 "references of it or of the model's inputs."
             )
         if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
-                f"{method} explains all that the trees read: feature {feature} of {tensor!r} depends on "
-                f"{quoted([words[i] for i in sorted(elements)])}, which is not explained "
+                f"{method} explains all features that the trees read: feature {feature} of {tensor!r} "
+                f"depends on {quoted([words[i] for i in sorted(elements)])}, which is not explained "
                 f"(explained: {', '.join(target.inputs)}). Explain it too, or {tensor!r} itself (--input)."
             )
     return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])

@@ -68,19 +68,17 @@ class TreeShap(TreeMethod):
 
     def __post_init__(self) -> None:
         if self.references is not None and self.covers is not None:
-            raise InvalidOptionError(
-                "treeshap compares a row with references, or goes by covers: give one of the two."
-            )
+            raise InvalidOptionError("treeshap uses references or covers, not both: give one of the two.")
         if isinstance(self.covers, OpenReferences):
-            raise InvalidOptionError("covers cannot come with a request: give rows.")
+            raise InvalidOptionError("requests cannot bring covers: give rows.")
         if self.weights is not None and self.reference_set is None:
-            raise InvalidOptionError("weights are for references or covers: give either.")
+            raise InvalidOptionError("weights need references or covers: give one of them.")
         if self.space not in ("output", "probability"):
             raise InvalidOptionError(f"space {self.space!r}: choose output or probability.")
         if self.probability and (self.references is None or self.interactions):
             raise InvalidOptionError(
-                "space 'probability' rescales what each reference adds: it needs references, and has no "
-                "interactions."
+                "space 'probability' rescales the attributions to each reference: it needs references, "
+                "and has no interactions."
             )
 
     @property

@@ -111,7 +111,7 @@ def _scatter(
     op: Ops, x: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: str
 ) -> tuple[Tensor, tuple[Callable[[Tensor], Tensor], None, Callable[[Tensor], Tensor]]]:
     if reduction not in ("none", "add"):
-        raise UnsupportedModelError(f"a scatter with reduction {reduction!r} at computed places")
+        raise UnsupportedModelError(f"a scatter with reduction {reduction!r} at computed indices")
 
     def scatter_pullback(m: Tensor) -> Tensor:
         if reduction == "add":

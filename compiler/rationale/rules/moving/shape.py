@@ -19,7 +19,7 @@ def ints(tensor: Tensor | None, operand: str) -> list[int]:
         UnsupportedModelError: if it is computed.
     """
     if tensor is None or tensor.constant is None:
-        raise UnsupportedModelError(f"{operand} that are computed")
+        raise UnsupportedModelError(f"computed {operand}")
     return [int(i) for i in tensor.constant.reshape(-1)]
 
 

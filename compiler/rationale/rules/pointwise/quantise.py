@@ -20,7 +20,7 @@ def _along(op: Ops, parameter: Tensor | None, x: Tensor, axis: int) -> Tensor | 
         return 0.0
     constant = parameter.constant
     if constant is None:
-        raise UnsupportedModelError("a scale or a zero point that is computed")
+        raise UnsupportedModelError("a computed scale or zero point")
     values = np.asarray(constant).astype(op.dtype.numpy())
     if values.size == 1:
         return float(values.reshape(-1)[0])
@@ -87,7 +87,7 @@ def dequantize_linear(
 ) -> Evaluation:
     """Compute y = (x − zero point)·scale."""
     if attributes.get("block_size"):
-        raise UnsupportedModelError("scales of blocks")
+        raise UnsupportedModelError("scales per block")
     steps = op.Cast(x, to=int(scale.dtype))  # in three nodes, which ONNX Runtime does not move through others
     steps = op.Sub(steps, _along(op, zero_point, x, axis)) if zero_point is not None else steps
 

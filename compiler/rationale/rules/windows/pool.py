@@ -195,7 +195,7 @@ def max_unpool(
         for i, (length, s, k) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
     ]
     if output_shape is not None:
-        raise UnsupportedModelError("MaxUnpool to a shape that is computed")
+        raise UnsupportedModelError("MaxUnpool to a computed shape")
     shape = (*x.shape[:2], *size)
     count, total = math.prod(x.shape), math.prod(shape)
     flat = op.Mod(op.reshape(indices, (1, count)), op.constant(np.asarray(total, np.int64)))  # within its row

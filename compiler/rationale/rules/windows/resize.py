@@ -83,7 +83,7 @@ def _resampling(
 ) -> Resampling:
     by_scale = scales is not None and math.prod(scales.shape) > 0
     if by_scale and (scales is None or scales.constant is None):
-        raise UnsupportedModelError("Resize by scales that are computed")
+        raise UnsupportedModelError("Resize by computed scales")
     n = len(axes)
     parts = tuple((0.0, 1.0) for _ in axes)
     if roi is not None and roi.constant is not None and roi.constant.size:

@@ -34,7 +34,7 @@ export async function readRows(file, begin, progress = () => {}) {
 export function checkNames(names) {
   const seen = new Set();
   for (const name of names) {
-    if (seen.has(name)) throw new Fault(`Two columns are called "${name}": give each a name of its own.`);
+    if (seen.has(name)) throw new Fault(`Two columns are called "${name}": rename one of them.`);
     seen.add(name);
   }
 }
@@ -106,7 +106,7 @@ class Parser {
         lines += field.split("\n").length - 1;
         at = end + 1;
         if (at < text.length && !this.isEnd(text, at)) {
-          throw new Fault(`Line ${this.line}: text behind a closing quote.`);
+          throw new Fault(`Line ${this.line}: text after a closing quote.`);
         }
       } else {
         const from = at;

@@ -174,7 +174,7 @@ function damaged(at) {
     main,
     panel(
       "This address is damaged",
-      "A part of it was lost or changed on its way, so what it showed is not known: nothing is shown, and nothing is decided. Ask for the address again, and copy it whole.",
+      "A part of it was lost or changed, so the page shows nothing. Request the address again, and copy all of it.",
       h("p", {}, h("a", { href: `#${Object.hasOwn(VIEWS, at.view) ? at.view : FIRST}` }, "Start again with a typical row")),
     ),
   );

@@ -74,7 +74,7 @@ export function panel(id, row, { show, refused, called, signal }) {
     fill(
       content,
       h("p", {}, h("strong", {}, STATES[found.state] ?? found.state), found.review_by && h("span", { class: isLate ? "problem" : "quiet" }, ` · a person has to review it by ${when(found.review_by)}`)),
-      found.standing !== id && h("p", { class: "panel warning" }, "Another decision is in its place. ", h("button", { type: "button", onclick: () => show(found.standing) }, "Show what holds")),
+      found.standing !== id && h("p", { class: "panel warning" }, "Another decision replaced this one. ", h("button", { type: "button", onclick: () => show(found.standing) }, "Show the valid decision")),
       h("ol", { class: "events" }, found.events.map((event) => happened(event, found))),
       contestForm(),
       judgeForm(),
@@ -130,7 +130,7 @@ export function panel(id, row, { show, refused, called, signal }) {
     const reasons = h("textarea", { rows: 3 });
     const fields = [entry("Who reviews it", reviewer), entry("Decision", decision), entry("Reasons, one a line, such as R05: text", reasons)];
     const message = () => ({ reviewer: reviewer.value, decision: decision.value, reasons: reasonsOf(reasons.value) });
-    return form("Judge in its place", "review", fields, "Record the judgment", message, (answer) => show(answer.id));
+    return form("Judge the case", "review", fields, "Record the judgment", message, (answer) => show(answer.id));
   }
 
   function correctForm() {
@@ -188,7 +188,7 @@ export function search(model, { show, refused, signal }) {
     { onsubmit: ask },
     h("label", { for: "application-id", class: "quiet" }, "Or the application’s own id; empty for the latest"),
     h("div", { class: "row find" }, application, h("button", { type: "submit" }, "List them")),
-    h("p", { class: "check" }, h("label", { class: "row" }, isOpen, "Only what waits for a review")),
+    h("p", { class: "check" }, h("label", { class: "row" }, isOpen, "Only cases that wait for a review")),
     told,
     found,
   );

@@ -66,7 +66,7 @@ class ActLog:
         except StateUnavailableError as error:
             log.error("an act cannot be recorded, and is refused: %s", error)  # it may name machines
             raise StateUnavailableError(
-                "the audit trail is not available, so the gateway did nothing: try again later", 5
+                "the audit trail is not available, so the gateway changed nothing: try again later", 5
             ) from error
 
     async def note(self, act: AdminAct) -> None:

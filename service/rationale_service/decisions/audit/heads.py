@@ -70,11 +70,13 @@ def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
         members = {name: value for name, value in document.items() if name != "signature"}
         signature = str(document["signature"])
         if not signed_by_one(keys, members, signature):
-            raise InvalidOptionError(f"{file} was not signed by the public key, or was altered since")
+            raise InvalidOptionError(
+                f"{file} does not match the public key: another key signed it, or it was altered"
+            )
         return TypeAdapter(list[SignedHead]).validate_python(document["heads"])
     except ValidationError as error:
         raise InvalidOptionError(
-            f"{file} holds no signed heads of this version: write them again by `rationale audit heads`"
+            f"{file} contains no signed heads of this version: write them again with `rationale audit heads`"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidOptionError(f"{file} holds no signed heads: {error}") from error
+        raise InvalidOptionError(f"{file} contains no signed heads: {error}") from error

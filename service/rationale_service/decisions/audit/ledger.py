@@ -95,7 +95,9 @@ class Ledger:
             except BaseException:
                 self._head = new_chain()  # the result of the last transaction is unknown
                 raise
-        raise StateUnavailableError("the audit trail refuses decisions: their ids or keys are there already")
+        raise StateUnavailableError(
+            "the audit trail refuses these decisions: their ids or keys exist already"
+        )
 
     def find(self, model: str, caller: str, key: str, instances: Sequence[Instance]) -> Request:
         """Return earlier decisions under an idempotency key. Raises ConflictError, StateUnavailableError."""
@@ -214,8 +216,8 @@ class Ledger:
             raise _conflict(key) from error
         if any(decision.kept == "erased" for decision in repeated):
             raise ErasedInputsError(
-                f"what was decided under the idempotency key '{key}' cannot be shown: its inputs were "
-                "erased. Take another key",
+                f"the decision with the idempotency key '{key}' cannot be shown, because its inputs were "
+                "erased. Use another key",
                 repeated,
             )
         return repeated

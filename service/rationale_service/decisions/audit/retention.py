@@ -35,12 +35,12 @@ def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
     row = row_of(store, decision)
     if row["kept"] != "sealed":
         raise ConflictError(
-            f"the inputs of decision {decision} are kept {row['kept']}: only sealed ones can be erased, and "
-            "the chain would show it if they were deleted"
+            f"the inputs of decision {decision} are kept {row['kept']}: only sealed inputs can be erased; "
+            "deleting others would break the chain"
         )
     if row["wrapped"] is not None and text_digest(row["wrapped"]) != row["key_digest"]:
         raise ConflictError(
-            f"the key of decision {decision} is not its own, and to delete it would erase nothing: see "
+            f"decision {decision} has the key of another decision, so deleting it would erase nothing: see "
             "`rationale audit verify`"
         )
     for other in store.case(decision):  # the words of contests, and corrected inputs
@@ -50,10 +50,10 @@ def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
         return
     if row_of(store, decision)["erased"] is None:
         raise ConflictError(
-            f"the key of decision {decision} is gone, and nobody recorded that it was erased: see `rationale "
+            f"the key of decision {decision} is missing, but the trail records no erasure: see `rationale "
             "audit verify`"
         )
-    raise ConflictError(f"the inputs of decision {decision} were erased before")
+    raise ConflictError(f"the inputs of decision {decision} are erased already")
 
 
 def _erase_one(store: AuditStore, row: Row, key: PrivateKey) -> bool:

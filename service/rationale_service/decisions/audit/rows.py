@@ -103,7 +103,7 @@ class InputCodec:
             stored = json.loads(text)
             if not hmac.compare_digest(self._instance_digest("hmac", instance).hex(), stored["hmac"]):
                 raise WrongInstanceError(
-                    f"decision {decision} was on another instance, or hashed with another key"
+                    f"decision {decision} has another instance, or another key hashed it"
                 )
             return instance, json.loads(self._open("values", instance, stored["values"], decision))
         if form == "sealed":
@@ -113,7 +113,7 @@ class InputCodec:
             text = _unseal(base64.b64decode(key), text, decision)
         stored = json.loads(text)
         if instance is not None and canonical(instance) != canonical(stored["instance"]):
-            raise WrongInstanceError(f"decision {decision} was on another instance")
+            raise WrongInstanceError(f"decision {decision} has another instance")
         return stored["instance"], stored["values"]
 
     def _open(self, label: str, instance: Instance, box: str, decision: str) -> str:
@@ -126,7 +126,7 @@ class InputCodec:
         """Derive a key for one use, so that no key serves two."""
         if self._key is None:
             raise InvalidOptionError(
-                "these inputs need a key: name its file in audit_key_file (RATIONALE_AUDIT_KEY_FILE); "
+                "these inputs need a key: give its file in audit_key_file (RATIONALE_AUDIT_KEY_FILE); "
                 "`openssl rand -base64 32` makes one"
             )
         return hmac.digest(self._key, b"rationale audit " + label.encode(), "sha256")
@@ -137,8 +137,8 @@ def check_times(*times: str | None) -> None:
     for time in times:
         if time is not None and not _TIME.fullmatch(time):
             raise InvalidOptionError(
-                f"'{time[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
-                "2026-11-23T12:00"
+                f"'{time[:80]}' is not a time: give a time in UTC, or the beginning of one, such as "
+                "2026-11 or 2026-11-23T12:00"
             )
 
 
@@ -182,8 +182,8 @@ def _read(file: Path) -> bytes:
         raise InvalidOptionError(f"cannot read the audit trail's key, {file}: {error.strerror}") from error
     if len(key) < _LEAST_BYTES:
         raise InvalidOptionError(
-            f"the key of the audit trail, {file}, has {len(key)} bytes, and {_LEAST_BYTES} are the least: "
-            "`openssl rand -base64 32` makes one"
+            f"the key of the audit trail, {file}, has {len(key)} bytes, but needs at least {_LEAST_BYTES}: "
+            "make one with `openssl rand -base64 32`"
         )
     return key
 
@@ -214,8 +214,8 @@ def _unseal(key: bytes, box: str, decision: str) -> str:
         text: bytes = cipher.decrypt(raw[:_NONCE], raw[_NONCE:], decision.encode())
     except InvalidTag as error:
         raise InvalidOptionError(
-            f"the inputs of decision {decision} do not open: they were sealed with another key than that of "
-            "audit_key_file, or altered"
+            f"the inputs of decision {decision} cannot be decrypted: another key than that of "
+            "audit_key_file sealed them, or they were altered"
         ) from error
     return text.decode()
 

@@ -22,7 +22,8 @@ class PrivateKey:
             raise InvalidOptionError(f"cannot read the private key {file}: {error}") from error
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise InvalidOptionError(
-                f"{file} is no Ed25519 key: `openssl genpkey -algorithm ed25519 -out {file}` makes one"
+                f"{file} is not an Ed25519 key: make one with `openssl genpkey -algorithm ed25519 -out "
+                f"{file}`"
             )
         self._key = key
 
@@ -49,7 +50,7 @@ class PublicKey:
         except (OSError, ValueError) as error:
             raise InvalidOptionError(f"cannot read the public key {file}: {error}") from error
         if not isinstance(key, ed25519.Ed25519PublicKey):
-            raise InvalidOptionError(f"{file} is no Ed25519 key")
+            raise InvalidOptionError(f"{file} is not an Ed25519 key")
         self._key = key
 
     def has_signed(self, members: Mapping[str, Any], signature: str) -> bool:

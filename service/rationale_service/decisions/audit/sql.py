@@ -186,8 +186,8 @@ class SqlStore(Database):
             is_busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise StateUnavailableError(
-                "the journal still holds deleted rows, because a reader is open (an export, a backup?): try "
-                "again when it has ended"
+                "the journal still has deleted rows, because a reader is open (an export or a backup): "
+                "try again after it ends"
             )
 
 

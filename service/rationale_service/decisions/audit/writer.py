@@ -313,7 +313,7 @@ class DatabaseTrail:
         except (StateUnavailableError, InvalidOptionError) as error:
             self._outage.begin(str(error), requests)
             raise StateUnavailableError(
-                "the audit trail is not available, and no decision is answered without it: try again later", 5
+                "the audit trail is not available, so the gateway answers no decision: try again later", 5
             ) from error
 
 

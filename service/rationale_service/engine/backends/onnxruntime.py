@@ -341,7 +341,8 @@ def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
         raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {reason}") from error
     if device != CPU and CUDA_PROVIDER not in session.get_providers():
         raise NoGpuError(
-            f"ONNX Runtime cannot use {device}: its release has to fit the versions of CUDA and cuDNN here"
+            f"ONNX Runtime cannot use {device}: install a release for this machine's versions of CUDA and "
+            "cuDNN"
         )
     return session
 
@@ -458,7 +459,8 @@ def _check_shape(entry: Entry, role: str, spec: TensorSpec, node_shape: Sequence
     expected = entry.reshapes.get(spec.name, spec.shape)
     if batch != -1:
         raise RepositoryError(
-            f"{entry.model_path}: {role} '{spec.name}' has a fixed batch of {batch}: rows cannot be batched"
+            f"{entry.model_path}: {role} '{spec.name}' has a fixed batch of {batch}, so the server cannot "
+            "batch rows"
         )
     if not agree(tuple(shape), expected):
         raise RepositoryError(

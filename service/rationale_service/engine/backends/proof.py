@@ -55,8 +55,8 @@ class ProbeCheck:
         text = f"{self.entry.name}: {difference.describe(runtime, self.probes.runtime)}"
         if difference.is_broken and not self.is_allowed:
             raise RepositoryError(
-                f"{text}. Serve it by the version that it was compiled with, compile it again by this one, "
-                f"or set {ALLOW}=true: it is then served, and every answer tells the difference"
+                f"{text}. Serve it with the version that compiled it, compile it again with this version, "
+                f"or set {ALLOW}=true to serve it anyway: every answer then states the difference"
             )
         if difference.is_notable:
             log.warning("%s", text)

@@ -141,8 +141,8 @@ class TritonBackend:
                 if await self.ready():
                     return {entry: refused.get(entry.model, late) for entry in missing}
                 raise NotReadyError(
-                    f"no Triton answered at {self._address} within {self._wait_s:g} s. Is that its gRPC port "
-                    "(8001 by default), and has it started?"
+                    f"no Triton answered at {self._address} within {self._wait_s:g} s. Check that this is "
+                    "its gRPC port (8001 by default) and that it runs."
                 )
             await asyncio.sleep(_POLL_S)
         return {}
@@ -210,12 +210,14 @@ class TritonBackend:
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
         if entry.model in self._broken:
-            raise NotReadyError(f"what Triton has loaded as '{entry.model}' is not what was compiled")
+            raise NotReadyError(
+                f"the model that Triton loaded as '{entry.model}' differs from the compiled one"
+            )
         if deadline_s <= asyncio.get_running_loop().time():
-            raise DeadlineError(f"the deadline of this request for '{entry.name}' is past")
+            raise DeadlineError(f"the deadline of this request for '{entry.name}' has passed")
         if self._in_flight[entry] >= (entry.max_queue_size or self._max_in_flight):
             raise QueueFullError(
-                f"{self._in_flight[entry]} requests for '{entry.name}' are with Triton: try again later"
+                f"{self._in_flight[entry]} requests for '{entry.name}' are waiting in Triton: try again later"
             )
 
     async def infer(

@@ -96,7 +96,7 @@ def output_arrays(entry: Entry, result: InferResult, outputs: Sequence[str]) -> 
     Raises ModelFailedError if one is missing or malformed.
     """
     if result.get_response() is None:  # grpc.aio gives None for bytes that are no message
-        raise ModelFailedError(f"Triton's answer of '{entry.name}' cannot be read")
+        raise ModelFailedError(f"the gateway cannot read Triton's answer for '{entry.name}'")
     return {name: _output(entry, result, name) for name in outputs}
 
 

@@ -183,7 +183,7 @@ def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != rows:
             raise ModelFailedError(
-                f"model '{entry.name}' does not treat rows apart: output '{name}' has shape "
+                f"model '{entry.name}' mixes the rows of a batch: output '{name}' has shape "
                 f"{list(array.shape)} for {rows} rows"
             )
 

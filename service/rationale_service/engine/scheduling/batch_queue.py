@@ -189,14 +189,14 @@ class BatchQueue:
             )
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
-            raise DeadlineError(f"the deadline of this request for '{self._entry.name}' is past")
+            raise DeadlineError(f"the deadline of this request for '{self._entry.name}' has passed")
         if not count and self._is_free():
             return
         wait_s = self.wait_s()
         if wait_s * _WAIT_MARGIN + self.times.estimate(rows) * _RUN_MARGIN > left_s:
             raise QueueFullError(
-                f"'{self._entry.name}' cannot answer within {left_s:.3g} s, as asked: {count} requests"
-                " are waiting; try again later, or wait longer",
+                f"'{self._entry.name}' cannot answer within the requested {left_s:.3g} s: {count} requests "
+                "are waiting; try again later, or allow more time",
                 _retry_s(wait_s),
             )
 

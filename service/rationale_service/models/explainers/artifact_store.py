@@ -101,7 +101,7 @@ class ArtifactStore:
                 return False
             if _sha256(file) != artifact.sha256:
                 raise StateUnavailableError(
-                    f"the artifact of {artifact.entry} is not the file that was recorded: delete the "
+                    f"the artifact of {artifact.entry} differs from the recorded file: delete the "
                     "explainer and PUT it again"
                 )
             with convert_os_errors("the entry"):

@@ -61,8 +61,8 @@ async def compile_entry(order: CompileOrder, timeout_s: float, on_progress: OnPr
                 return await _outcome(process, order, on_progress)
         except TimeoutError as error:
             raise CompileFailedError(
-                f"it took longer than {timeout_s:g} s (setting compile_timeout_s). Ask for less: fewer "
-                "references, targets or steps"
+                f"it took longer than {timeout_s:g} s (setting compile_timeout_s). Use fewer references, "
+                "targets or steps"
             ) from error
 
 
@@ -207,7 +207,9 @@ class ArtifactBuilder:
             self._cache.hit()
             return recorded
         if self._artifacts.served(name):
-            raise ConflictError(f"the repository has an entry '{name}' that is not ours: move it away")
+            raise ConflictError(
+                f"the repository has an entry '{name}' that the gateway did not write: move it away"
+            )
         self._cache.miss()
         async with self._slots:
             return await self._make(record, model, name, report)

@@ -172,7 +172,8 @@ class Explainers:
         """
         if check_name(name, "an explainer's", InvalidExplainerError) == COMPILED:
             raise ConflictError(
-                f"'{COMPILED}' is what `rationale compile` made: choose another name, or compile it again"
+                f"'{COMPILED}' is the explainer that `rationale compile` wrote: choose another name, or "
+                "compile it again"
             )
         references = None
         if spec.reference_set is not None:
@@ -230,9 +231,9 @@ class Explainers:
             making = self._tasks.making.get(key)
             await (asyncio.sleep(LOOK_S) if making is None else asyncio.wait([making]))
         if record is not None and record.stage is Stage.FAILED:
-            raise CompileFailedError(record.error or "it could not be made")
+            raise CompileFailedError(record.error or "the compile failed")
         if record is None or record.serving not in self.store.entries:
-            raise NotReadyError("the explainer for these references is not ready: ask again")
+            raise NotReadyError("the explainer for these references is not ready: try again later")
         return self.store.entries[record.serving]
 
     def get(self, model: str, name: str) -> ExplainerState:
@@ -254,7 +255,7 @@ class Explainers:
         canary = self.store.canaries.get(model)
         if canary is None:
             raise UnknownResourceError(
-                f"model '{model[:80]}' has no canary: its default explainer answers all"
+                f"model '{model[:80]}' has no canary: its default explainer answers all requests"
             )
         return canary
 
@@ -347,8 +348,8 @@ class Explainers:
                 and (features.get(name, names) if isinstance(features, dict) else features) != names
             ):
                 raise InvalidExplainerError(
-                    f"features: the model was compiled with other names for '{name}', which all its "
-                    "explainers have: leave `features` out"
+                    f"features: all explainers of a model share its names, and '{name}' was compiled with "
+                    "others: leave `features` out"
                 )
         if not compiled_names_in_use or isinstance(features, list):
             return spec
@@ -385,7 +386,7 @@ class Explainers:
             return same if old.settled else await self.store.save(same)
         unsettled = [item for item in self.store.unsettled() if item.key != key]
         if len(unsettled) >= self._max_unsettled:
-            raise QueueFullError(f"{len(unsettled)} explainers are being made: try again later", _BUSY_S)
+            raise QueueFullError(f"{len(unsettled)} explainers are being compiled: try again later", _BUSY_S)
         await self.store.save(record)
         self._begin(record)
         return record
@@ -461,7 +462,7 @@ class Explainers:
             return record  # a newer request replaced it, or it was deleted
         if now.attempts + 1 >= _ATTEMPTS:
             raise CompileFailedError(
-                f"the gateway ended {_ATTEMPTS} times while this was made: PUT it again to try once more"
+                f"the gateway ended {_ATTEMPTS} times during this compile: PUT it again to retry"
             )
         return await self.store.save(replace(now, attempts=now.attempts + 1))
 

@@ -182,11 +182,11 @@ class PlainModels:
         """
         entry = self._base.entries.get(name)
         if entry is None:
-            raise UnknownModelError(f"no model '{name[:80]}' here that could have explainers")
+            raise UnknownModelError(f"no model '{name[:80]}' here that can have explainers")
         if entry.manifest is not None or entry.gate is not None:
             raise InvalidExplainerError(
-                f"'{name}' is an explanation, or holds its own: explainers are made of plain models. "
-                "Compile it without --one-shot"
+                f"'{name}' is or contains an explanation, but explainers need a plain model. Compile it "
+                "without --one-shot"
             )
         return entry
 
@@ -207,8 +207,8 @@ class PlainModels:
         entry = self.entry(name)
         if await asyncio.to_thread(stamp_of, self._base.folder / name) != entry.stamp:
             raise ConflictError(
-                f"the files of '{name}' are not those that are served: reload it with "
-                f"POST /v2/repository/models/{name}/load, or the whole repository with SIGHUP"
+                f"the files of '{name}' differ from the loaded model: reload it with POST "
+                f"/v2/repository/models/{name}/load, or the whole repository with SIGHUP"
             )
         if name not in self._digests:
             self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)

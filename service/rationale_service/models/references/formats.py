@@ -144,7 +144,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     """Parse `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows like v1's instances."""
     if len(body) > most_bytes // _JSON_SHARE:
         raise TooLargeError(
-            f"references in JSON may have {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"
+            f"references in JSON may have at most {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"
         )
     message = parse_json(body, most_bytes // _JSON_SHARE)
     message = {"references": message} if isinstance(message, list) else message
@@ -198,7 +198,8 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
     explained = _replaced_inputs(entry, manifest)
     if len(explained) != 1:
         raise InvalidInputError(
-            f"one array without a name, for the inputs {explained}: send an .npz with one for each"
+            f"one array without a name, but the model has the inputs {explained}: send a .npz with one for "
+            "each"
         )
     return {explained[0]: table.arrays[None]}
 

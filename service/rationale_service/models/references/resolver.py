@@ -116,7 +116,7 @@ class ReferenceResolver:
         if manifest is None or (reference_set is None and not request_references):
             return AnsweringEntry(entry, inputs)
         if reference_set is not None and request_references:
-            raise InvalidInputError("a request brings references or names a reference_set, not both")
+            raise InvalidInputError("a request takes references or a reference_set, not both")
         model_inputs = {name: array for name, array in inputs.items() if name not in request_references}
         question = _ReferenceRequest(manifest.model, spec_of(manifest), model_inputs, deadline_s)
         if reference_set is not None:
@@ -125,8 +125,8 @@ class ReferenceResolver:
         rows = _rows_of(manifest, plane.repository.entry(manifest.model), request_references)
         if rows.count > self._open_rows:
             raise InvalidInputError(
-                f"{rows.count} references in a request: {self._open_rows} at most. Upload them as a "
-                "reference set, and name it"
+                f"{rows.count} references in a request, but at most {self._open_rows} are allowed. Upload "
+                "them as a reference set, and send its name"
             )
         digest = rows.digest
         if await self._is_precomputed(question, rows, digest):
@@ -151,7 +151,7 @@ class ReferenceResolver:
         """
         if reference_set is not None or _request_references(entry, manifest, inputs):
             raise InvalidInputError(
-                "compare_with brings the only reference of each row: leave references and reference_set out"
+                "compare_with is the only reference of each row: leave references and reference_set out"
             )
         model_inputs = {name: array for name, array in inputs.items() if name not in partners}
         missing = [f"'{name}'" for name in _inputs_of_partners(manifest) if name not in partners]
@@ -179,7 +179,9 @@ class ReferenceResolver:
             async with asyncio.timeout_at(question.deadline_s):
                 return await self._explainers.wait_for_entry(question.model, spec, references)
         except TimeoutError as error:
-            raise NotReadyError("the explainer for these references is being compiled: ask again") from error
+            raise NotReadyError(
+                "the explainer for these references is being compiled: try again later"
+            ) from error
 
     # --- precomputed --------------------------------------------------------------------------------------
 
@@ -221,8 +223,8 @@ class ReferenceResolver:
         spec = question.spec
         if not _takes_references(spec.method, spec.options.model_dump()):
             raise InvalidInputError(
-                f"{spec.method} with these options needs its references beforehand: upload them as a "
-                "reference set, and name it"
+                f"{spec.method} with these options needs its references before the request: upload them as "
+                "a reference set, and send its name"
             )
         self._counts.miss()
         open_spec = spec.model_copy(update={"open_references": count})
@@ -320,7 +322,7 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
     """Return the spec that explains as an entry does, without its references. Raises InvalidInputError."""
     if manifest.base_value is None or (manifest.references is None and manifest.open_references is None):
         raise InvalidInputError(
-            f"{manifest.method.name} explains without references: choose another explainer, or send none"
+            f"{manifest.method.name} uses no references: choose another explainer, or send none"
         )
     request = manifest.request
     options: dict[str, Any] = {k: v for k, v in request.options.items() if v is not False}

@@ -124,7 +124,7 @@ class ReferenceSetService:
         if users and not force:
             raise ConflictError(
                 f"reference set '{reference_set.name}' is used by {', '.join(users[:10])}: delete them "
-                "first, or say ?force=true to delete them too"
+                "first, or send ?force=true to delete them too"
             )
         await self._explainers.forget(reference_set.digest)
 

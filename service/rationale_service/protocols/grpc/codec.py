@@ -152,7 +152,7 @@ def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.Infe
     place = _CONTENTS.get(datatype)
     if place is None:
         raise InvalidInputError(
-            f"input '{name[:80]}': {datatype} has no typed contents: send raw_input_contents"
+            f"input '{name[:80]}': {datatype} cannot have typed contents: send raw_input_contents"
         )
     for filled, _ in contents.ListFields():
         if filled.name != place:
@@ -165,5 +165,5 @@ def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.Infe
     wide = np.fromiter(values, _WIDE.get(place, dtype), len(values))
     narrow = wide.astype(dtype, copy=False)
     if place in _WIDE and (wrong := np.flatnonzero(narrow != wide)).size:
-        raise InvalidInputError(f"input '{name[:80]}': {wide[wrong[0]]} is out of the range of {datatype}")
+        raise InvalidInputError(f"input '{name[:80]}': {wide[wrong[0]]} is outside the range of {datatype}")
     return narrow.reshape(shape)

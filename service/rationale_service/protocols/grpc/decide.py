@@ -89,7 +89,7 @@ def _decode(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceReq
     if instances is None or not is_list[0] or tensors or is_list[1] != (ids is not None):
         raise InvalidInputError(
             f"{SUFFIX} takes one input, '{INSTANCES}': BYTES [N], each the JSON object of a row, such as "
-            f"{{\"income\": 58000}}, and beside it '{APPLICATIONS}': BYTES [N]"
+            f"{{\"income\": 58000}}, and optionally '{APPLICATIONS}': BYTES [N]"
         )
     if unknown := [output.name[:80] for output in request.outputs if output.name != DECISIONS]:
         faults.note(f"unknown output {unknown}: {SUFFIX} gives '{DECISIONS}'")
@@ -111,4 +111,4 @@ def _text(i: int, value: bytes) -> str | None:
     try:
         return value.decode() or None
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{APPLICATIONS}[{i}] is no UTF-8") from error
+        raise InvalidInputError(f"{APPLICATIONS}[{i}] is not UTF-8") from error

@@ -89,7 +89,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Wrap the handler of a method. Raises NotOfferedError."""
         if handler is None or method not in self._scopes:
             why = f": {REFUSED[method]}" if method in REFUSED else f". /{SERVICE} offers {', '.join(OFFERED)}"
-            raise NotOfferedError(f"{method[:80]} is not offered here{why}.")
+            raise NotOfferedError(f"{method[:80]} is not supported here{why}.")
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(self._ending(self._unary(method, handler)))
         answers_one = handler.unary_stream is not None

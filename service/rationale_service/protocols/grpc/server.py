@@ -149,8 +149,8 @@ def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) ->
             scopes = declared_scopes(getattr(servicer, name), f"the gRPC method /{service}/{name}")
             if not isinstance(scopes, frozenset):
                 raise UndeclaredScopesError(
-                    f"the gRPC method /{service}/{name} declares scopes by its model, which only its message "
-                    "names: declare all that it may need"
+                    f"the gRPC method /{service}/{name} declares scopes by its model, but only the message "
+                    "names the model: declare all scopes that it may need"
                 )
             scopes_by_path[f"/{service}/{name}"] = scopes
     return scopes_by_path

@@ -42,7 +42,7 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
         typed += 0 if tag >> 3 == _RAW_TENSORS else position - began
         if typed > most:
             raise TooLargeError(
-                f"the message has more than {most} bytes beside raw_input_contents: send tensors in these"
+                f"the message has more than {most} bytes outside raw_input_contents: send tensors in these"
             )
     raise TooLargeError(f"the message has more than {_MOST_FIELDS} fields")
 

@@ -106,11 +106,13 @@ class ReviewRequest(BaseModel):
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "ReviewRequest":
         if (self.instance is None) == (self.decision is None):
-            raise ValueError("give either instance, the corrected inputs, or decision, a person's judgment")
+            raise ValueError("give either instance (the corrected inputs) or decision (a person's judgment)")
         if self.decision == "decline" and not self.reasons:
-            raise ValueError("reasons: a person who declines gives at least one")
+            raise ValueError("reasons: a decline by a person needs at least one")
         if self.decision is None and self.reasons:
-            raise ValueError("reasons: those of corrected inputs are the entry's; give them with decision")
+            raise ValueError(
+                "reasons: give them only with decision; the entry gives the reasons for corrected inputs"
+            )
         return self
 
 
@@ -421,7 +423,9 @@ async def _case(request: Request, decision: str) -> Case:
     record = await _read(request, decision)
     case = await gateway_of(request).archive.case(record.id)
     if case.first.id != (record.reviews or record.id):
-        raise ConflictError(f"the first decision of the case, {record.reviews}, was pruned")
+        raise ConflictError(
+            f"the first decision of the case, {record.reviews}, was deleted by the retention setting"
+        )
     return case
 
 

@@ -64,8 +64,8 @@ async def respond(
     size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
     if size > most:
         raise AnswerTooLargeError(
-            f"the answer has {size} bytes of tensors, of which JSON may hold {most}: send fewer rows, or ask "
-            "for binary tensors"
+            f"the answer has {size} bytes of tensors, but JSON may hold at most {most}: send fewer rows, "
+            "or request binary tensors"
         )
     with plane.budget.reserve_bytes(size):
         return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
@@ -120,7 +120,7 @@ async def read_body(
     except TimeoutError as error:
         raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
     except zlib.error as error:
-        raise MalformedError("the body is not what its Content-Encoding says") from error
+        raise MalformedError("the body does not match its Content-Encoding") from error
     if inflater is not None and not inflater.eof:
         raise MalformedError("the compressed body ends too early")
     return body
@@ -161,7 +161,7 @@ def _model(body: bytearray, model: type[Model], kind: type[ServiceError], exampl
 def _check_end(inflater: Any, piece: bytes) -> None:
     """Raise MalformedError if anything follows the compressed body."""
     if inflater.unused_data or (inflater.eof and piece):
-        raise MalformedError("something follows the end of the compressed body: send one gzip member")
+        raise MalformedError("the compressed body has bytes after its end: send one gzip member")
 
 
 async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
@@ -232,7 +232,7 @@ def media_type_of(request: Request, *allowed: str) -> str:
         return allowed[0]
     if named not in allowed:
         raise UnsupportedMediaError(
-            f"Content-Type '{named[:80]}' is not read here; send {' or '.join(allowed)}"
+            f"Content-Type '{named[:80]}' is not supported here; send {' or '.join(allowed)}"
         )
     return named
 
@@ -256,7 +256,7 @@ def _inflater(encoding: str) -> Any:
             return None
         case "gzip" | "deflate":
             return zlib.decompressobj(_GZIP_OR_ZLIB)
-    raise UnsupportedMediaError(f"Content-Encoding '{encoding[:80]}' is not read here; send gzip or deflate")
+    raise UnsupportedMediaError(f"Content-Encoding '{encoding[:80]}' is not supported; send gzip or deflate")
 
 
 def _too_large(limit: int) -> TooLargeError:

@@ -126,7 +126,7 @@ async def _check_parameters(request: Request) -> None:
     names = [name for name, value in parameters.items() if value is not False]
     if names:
         raise NotOfferedError(
-            f"the parameter {quoted(names)} is not offered: write the entry's files, then load it"
+            f"the parameter {quoted(names)} is not supported: write the entry's files, then load it"
         )
 
 

@@ -54,13 +54,12 @@ def needs_of(route: BaseRoute) -> Needs:
             name = f"the route {' '.join(sorted(route.methods or ()))} {route.path}"
             needed = declared_scopes(route.endpoint, name)
             if not isinstance(needed, frozenset) and "model" not in route.param_convertors:
-                raise UndeclaredScopesError(
-                    f"{name} declares scopes by its model: name it {{model}} in the path"
-                )
+                raise UndeclaredScopesError(f"{name} declares scopes by its model: the path needs {{model}}")
             return needed
         case Mount():
             return declared_scopes(route.app, f"the app that is mounted at {route.path}")
     raise UndeclaredScopesError(
-        f"{route!r} is neither a route of HTTP nor a mounted app: nothing would ask its callers for a key. "
-        "Add a router's routes themselves (app.routes.extend(router.routes)); WebSockets are not offered"
+        f"{route!r} is neither an HTTP route nor a mounted app, so the gateway could not check its "
+        "callers' keys. Add the router's routes themselves (app.routes.extend(router.routes)); WebSockets "
+        "are not supported"
     )

@@ -236,16 +236,16 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
     is_alone = references is None and weights is not None
     if is_alone or not isinstance(references, list | None) or not isinstance(weights, list | None):
         raise MalformedError(
-            "references must be a list of rows as instances is, reference_weights one of numbers"
+            "references must be a list of rows like instances, and reference_weights a list of numbers"
         )
     partners = message.get("compare_with")
     if not (partners is None or (isinstance(partners, list) and partners)):
-        raise MalformedError("compare_with must be a list: of ids of decisions, or of rows as instances is")
+        raise MalformedError("compare_with must be a list of decision ids, or a list of rows like instances")
     ids = tuple(partner for partner in partners or () if isinstance(partner, str))
     are_ids = partners is not None and len(ids) == len(partners)
     if ids and not are_ids:
         raise MalformedError(
-            "compare_with has both ids of decisions and rows: send ids alone, or rows alone in a request"
+            "compare_with mixes decision ids and rows: send only ids or only rows in a request"
         )
     return InferenceRequest(
         instances=RequestRows(rows, references, weights, None if are_ids else partners),

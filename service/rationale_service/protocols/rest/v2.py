@@ -303,8 +303,8 @@ def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
         return len(body)
     if not (header_length.isascii() and header_length.isdecimal() and 0 < int(header_length) <= len(body)):
         raise MalformedError(
-            f"{LENGTH_HEADER} is '{header_length[:20]}', but must be the length of the JSON that leads "
-            f"the body of {len(body)} bytes"
+            f"{LENGTH_HEADER} is '{header_length[:20]}', but must be the length of the JSON at the start "
+            f"of the body of {len(body)} bytes"
         )
     return int(header_length)
 

@@ -61,9 +61,9 @@ def test_the_encoders_of_a_pipeline(kind: str) -> None:
         decided(pipeline, LOANS[:4], {**wrong, "years": {}}, "probabilities[1]")
     for warnings in (
         "4 problems",
-        "features.housing: the model knows no category 'a151' (do you mean 'A151'?)",
-        "features.job: the model knows no categories 'A179', 'A171-': there are 'A171', 'A172'",
-        "features.kids: the model knows no category '4': there are '1', '2', '3'",
+        "features.housing: the model has no category 'a151' (do you mean 'A151'?)",
+        "features.job: the model has no categories 'A179', 'A171-': there are 'A171', 'A172'",
+        "features.kids: the model has no category '4': there are '1', '2', '3'",
         "the model has no feature 'years'",
     ):
         assert warnings in str(caught.value)

@@ -118,7 +118,7 @@ def test_scores_of_trees_near_0_and_1_are_the_margin_s(end: int, space: str, met
     assert abs(end - threshold) < 1e-7
     change = {"output": "probabilities[1]", "space": space, "threshold": threshold}
     compiled = decided(fitted, change, method(every[:40]))
-    assert not any("not in order" in warning for warning in compiled.manifest.warnings)
+    assert not any("in no strict order" in warning for warning in compiled.manifest.warnings)
     decisions = compiled.decide(every)
     assert [decision.decision == "decline" for decision in decisions] == [
         *(fitted.decision_function(every) > between)
@@ -142,7 +142,7 @@ def test_a_model_that_clips_its_probability_is_decided_by_its_own_answer() -> No
 def test_a_threshold_near_0_or_1_is_decided_in_the_margin_or_warned_of(threshold: float) -> None:
     def warnings_of(model: Any, method: Method | None = None, **change: Any) -> tuple[list[str], str | None]:
         manifest = decided(model, {"threshold": threshold, **change}, method).manifest
-        return [w for w in manifest.warnings if "not in order" in w], profile_of(manifest).margin
+        return [w for w in manifest.warnings if "in no strict order" in w], profile_of(manifest).margin
 
     for model, output in (
         (SIGMOID, "p"),
@@ -159,7 +159,7 @@ def test_a_threshold_near_0_or_1_is_decided_in_the_margin_or_warned_of(threshold
     assert warning.endswith("choose a threshold farther away")
     assert margin is None
     (warning,), margin = warnings_of(SIGMOID, DeepShap(Baseline(0.25)))
-    assert warning.endswith("say space: margin, by which rows are decided")
+    assert warning.endswith("use space: margin, so that rows are decided by the margin")
     assert margin is None
 
 
@@ -350,7 +350,11 @@ REFUSED: list[tuple[onnx.ModelProto, Mapping[str, Any], str]] = [
     (SOFTMAX, {"output": "q"}, r"output: the model has no tensor 'q': its outputs are \['p'\]"),
     (SOFTMAX, {"output": "x"}, "output: the model has no tensor 'x'"),
     (SOFTMAX, {"output": "p[2]"}, r"output 'p\[2\]': the elements of 'p' are 0 to 1"),
-    (BESIDE, {"output": "label"}, r"output 'label' holds INT64, which is no score: the model has \['p'\]"),
+    (
+        BESIDE,
+        {"output": "label"},
+        r"output 'label' holds INT64, which cannot be a score: the model has \['p'\]",
+    ),
     (SOFTMAX, {"threshold": 1.5}, "threshold 1.5 is outside of 'p', 0 to 1"),
     (SOFTMAX, {"refer": [0.4, 18]}, "refer 0.4, 18 is outside of 'p', 0 to 1"),
     (SOFTMAX, {"output_range": [0, 2]}, "output_range is that of 'p', a probability, 0 to 1: leave it out"),
@@ -358,9 +362,9 @@ REFUSED: list[tuple[onnx.ModelProto, Mapping[str, Any], str]] = [
     (
         LINEAR,
         {"output": "z", "space": "margin", "output_range": [0, 1]},
-        "not made by a Sigmoid, nor by a Softmax",
+        "not the output of a Sigmoid or of a Softmax",
     ),
-    (BESIDE, {"output": "s", "space": "margin"}, "none of the model's outputs"),
+    (BESIDE, {"output": "s", "space": "margin"}, "not one of the model's outputs"),
     (SOFTMAX, {"features": {"debts": {"reason": "R0"}}}, r"no feature 'debts' \(do you mean 'debt'\?\)"),
 ]
 
@@ -481,7 +485,7 @@ def test_eight_faults_at_once_and_nothing_is_compiled(tmp_path: Path) -> None:
         "the model has no feature 'incom' (do you mean 'income'?)",
         "no reason code for 'income', 'debt'",
         "feature 'years' is in the groups 'one', 'two'",
-        "no text of the code 'R9'",
+        "the code 'R9' has no text",
         "the model has the input 'age'",
         "never_disclose: 'cards' is explained with the group 'one'",
     ):

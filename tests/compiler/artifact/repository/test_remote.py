@@ -311,4 +311,4 @@ def test_commands_that_read_take_a_url(bucket: Path, tmp_path: Path, monkeypatch
     model.write_bytes(mlp().SerializeToString())
     written = CliRunner().invoke(app, ["compile", str(model), "--name", "m", "--repository", url])
     assert written.exit_code == 2
-    assert "written to a folder" in written.stderr.replace("\n", " ")
+    assert "is a URL" in written.stderr.replace("\n", " ")

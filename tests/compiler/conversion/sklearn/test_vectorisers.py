@@ -191,7 +191,7 @@ def test_a_vectoriser_that_no_graph_repeats_is_refused_by_name(name: str) -> Non
 
 def test_several_columns_for_one_text() -> None:
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, Y)
-    with pytest.raises(InvalidReferencesError, match=r"one text a row.*2 columns.*frame\['text'\]"):
+    with pytest.raises(InvalidReferencesError, match=r"one text .*2 columns.*frame\['text'\]"):
         convert(model, AMOUNTS)
 
 

@@ -339,12 +339,12 @@ def test_decisions_csv_has_the_rows_ids_groups_and_labels(tmp_path: Path) -> Non
 
 
 REFUSED = {
-    "no such entry": (("data.csv", "n"), "n_explain: no such entry"),
+    "no such entry": (("data.csv", "n"), "n_explain: there is no such entry"),
     "no such column": (("data.csv", "m", "--group", "race"), "no column 'race'"),
     "too many groups": (("data.csv", "m", "--group", "income"), "has 90 values; give a column of at most 20"),
     "no label": (("data.csv", "m", "--label", "sex"), "a label has two, in every row"),
     "other references": (("data.csv", "m", "--references", "data.csv"), "not the references that 'm'"),
-    "no table": (("data.npy", "m"), "bankruptcies are columns of a table: give the rows as .csv or .parquet"),
+    "no table": (("data.npy", "m"), "bankruptcies need a table: give the rows as .csv or .parquet"),
     "no knock-outs": (("near.csv", "m"), "no column 'bankruptcies'"),
     "no file": (("no.csv", "m"), "no.csv: cannot be read"),
     "a file for a folder": (("data.csv", "m", "--out", "data.csv"), "data.csv is not a folder"),

@@ -149,7 +149,7 @@ def test_a_trail_of_two_chains_of_migrations_is_left_alone(url: str, database: S
     with database.writing() as connection:
         connection.execute(text("DROP TABLE rationale_version"))
         connection.execute(text("CREATE TABLE audit_version (version_num VARCHAR(32))"))
-    with pytest.raises(StateUnavailableError, match=r"before version 0\.1\.0 .* audit_version"):
+    with pytest.raises(StateUnavailableError, match=r"version before 0\.1\.0 .* audit_version"):
         SqlStore(url).probe()
 
 

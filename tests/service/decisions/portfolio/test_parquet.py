@@ -265,10 +265,10 @@ def test_an_object_store(decided: Decided, settings: Settings, loans: Path, s3: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--input", "loans", "--save", "loans"), "holds the rows to answer"),
+        (("--input", "loans", "--save", "loans"), "--save loans"),
         (("--input", "loans", "--save", "to", "--keep", "loan"), "no column 'loan' to keep"),
         (("--input", "loans", "--save", "to", "--keep", "id"), "no column 'id' to keep"),
-        (("--input", "own", "--save", "to", "--keep", "score"), "columns ['score'] to keep are named as"),
+        (("--input", "own", "--save", "to", "--keep", "score"), "columns ['score'] to keep"),
         (("--input", "nowhere/*.parquet", "--save", "to"), "no such file or folder"),
         (
             ("--input", "bare", "--save", "to"),

@@ -139,8 +139,8 @@ def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, settings: Setti
     np.save(array, np.zeros((2, 5), np.float32))
     for columns, keep, message in (
         (file, "absent", "no column 'absent'"),
-        (file, "score", "['score'] to keep are named as the answer's own"),
-        (array, "branch", "columns of a table"),
+        (file, "score", "['score'] to keep"),
+        (array, "branch", "columns branch need a table"),
     ):
         words = ("margin", "--input", columns, "--save", tmp_path / "d.csv", "--keep", keep)
         status, _, errors = decide(*words, *to)

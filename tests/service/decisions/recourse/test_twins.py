@@ -219,7 +219,7 @@ async def test_a_key_sees_what_its_scopes_and_models_allow(folder: Path, tmp_pat
     async with grpc_end(own) as end:
         for caller, name, told in (
             ("teller", "silent", "recourse"),
-            ("other", "trees", "may not ask the model 'trees'"),
+            ("other", "trees", "may not use the model 'trees'"),
         ):
             call = end.stub.ModelInfer(
                 request(f"{name}:decide", ROWS["trees"], recourse=True),

@@ -228,7 +228,7 @@ def test_what_cannot_be_replayed_is_told(
     for form, message in (("hashed", "--instance FILE"), ("erased", "were erased")):
         with pytest.raises(InvalidOptionError, match=message):
             replayer.replay(replace(declined, instance=None, kept=form))
-    with pytest.raises(RepositoryError, match="no folder"):
+    with pytest.raises(RepositoryError, match="not a folder"):
         Replayer(decided.settings, tmp_path / "nowhere").replay(declined)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / FILE_NAME).write_text("{}")

@@ -170,5 +170,5 @@ def test_a_key_repeats_a_request_about_the_same_applications_and_case(
     if is_same:
         check_repeated(recorded, asked_ids, asked_reviews)
     else:
-        with pytest.raises(ConflictError, match="take a new key"):
+        with pytest.raises(ConflictError, match="use a new key"):
             check_repeated(recorded, asked_ids, asked_reviews)

@@ -59,7 +59,7 @@ def test_such_a_case_is_neither_told_nor_moved(
     url, ids = reviews
     refused = ask(url, ids[kind], verb, body) if body else _history(url, ids[kind])
     assert refused.status_code == 409
-    assert "was pruned" in refused.text
+    assert "was deleted" in refused.text
 
 
 def _history(url: str, decision: str) -> Any:

@@ -313,7 +313,7 @@ def test_another_entry_corrects_nothing(url: str, settings: Settings) -> None:
     assert of["net"] is not None
     assert of["margin"] is not None
     Correction(Case([first]), "M").check(of["net"])
-    with pytest.raises(ConflictError, match="another entry"):
+    with pytest.raises(ConflictError, match="another version"):
         Correction(Case([first]), "M").check(of["margin"])
 
 
@@ -340,7 +340,7 @@ def test_an_entry_that_was_loaded_again(decided: Decided, tmp_path: Path, profil
             assert {name: answered(answer)[name] for name in same} == {name: before[name] for name in same}
             assert answered(ask(url, first["id"], "replay"))["same"]
         else:
-            assert (answer.status_code, "another entry than 'net' is now" in answer.text) == (409, True)
+            assert (answer.status_code, "another version of 'net'" in answer.text) == (409, True)
             assert len(case(url, first["id"])["events"]) == 1
         answered(ask(url, first["id"], "contest", {"reason": TEXT}))
         judgment = answered(ask(url, first["id"], "review", DECLINE))
@@ -451,7 +451,7 @@ def test_a_judgment_that_approves_has_no_notice() -> None:
         "reviews": "y",
         "warnings": [],
     }
-    with pytest.raises(InvalidOptionError, match="approves"):
+    with pytest.raises(InvalidOptionError, match="is an approval"):
         notice(answer, VARIABLES)
 
 

@@ -121,8 +121,8 @@ def hold_constants(calls: Calls) -> list[RuleCall]:
     lost = sorted(free_names(calls) - free_names(remaining))
     if lost:
         raise UnsupportedModelError(
-            f"{', '.join(map(repr, lost))} reaches the explained output through conditions alone, or "
-            "through scales of quantised values, which have no relevance. Explain it by DeepSHAP."
+            f"{', '.join(map(repr, lost))} reaches the explained output only through conditions or scales "
+            "of quantised values, and these have no relevance. Use DeepSHAP."
         )
     return [_activation(c, str(c.inputs[0]), c.x.first) if c.relevance == UNCHANGED else c for c in remaining]
 

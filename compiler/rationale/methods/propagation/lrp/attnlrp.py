@@ -123,6 +123,6 @@ def _demand_reached(calls: Calls, remaining: Calls) -> None:
     if lost:
         raise UnsupportedModelError(
             f"CP-LRP passes no relevance through a Softmax or a gate, and {', '.join(map(repr, lost))} "
-            "reaches the explained output through these alone. Explain the tensor before them (--output), or "
-            "use AttnLRP."
+            "reaches the explained output only through these. Explain the tensor before them (--output), "
+            "or use AttnLRP."
         )

@@ -219,9 +219,10 @@ def _mismatch_message(
     if matched:
         names = ", ".join(f"{c.rule.op_type} {c.name!r}" for c in matched[:5])
         return (
-            f"rule {text}={rule}: {names} cannot take it. Rules that modify weights are for layers (Conv, "
-            "ConvTranspose, Gemm, MatMul by weights) and averages; zero and epsilon for linear operators; "
-            "pass where the shape stays; own where an operator has a form of its own; taylor for any."
+            f"rule {text}={rule}: {names} do not support it. Rules that modify weights work for layers "
+            "(Conv, ConvTranspose, Gemm, MatMul by weights) and averages; zero and epsilon for linear "
+            "operators; pass if the shape stays the same; own if the operator has its own form; taylor "
+            "for any."
         )
     layer_names = [f"{layer.call.rule.op_type} {layer.call.name!r}" for layer in layers.values()]
     more = f" and {len(layer_names) - 20} more" if len(layer_names) > 20 else ""

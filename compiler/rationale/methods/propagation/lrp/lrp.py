@@ -91,7 +91,9 @@ class Lrp(RelevanceMethod):
                 f"composite {self.composite!r} is not known; there are {', '.join(COMPOSITES)}."
             )
         if COMPOSITES[self.composite].is_gradient and self.rules:
-            raise InvalidOptionError(f"composite {self.composite} takes no rules: it is a gradient.")
+            raise InvalidOptionError(
+                f"composite {self.composite} takes no rules, because it computes a gradient."
+            )
         if not isinstance(self.rules, Sequence):
             raise InvalidOptionError(f"rules must be a list of selectors and rules, not {self.rules!r}.")
         for choice in self.rules:

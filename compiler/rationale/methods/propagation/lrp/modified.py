@@ -68,9 +68,9 @@ class InputBounds:
             return _bound_row(op, self.low, x, who), _bound_row(op, self.high, x, who)
         if not is_plain(call):
             raise InvalidOptionError(
-                f"{who}: low and high bound the model's input, which reaches this layer through "
-                f"{call.rule.op_type} {call.name!r}. Give bounds of what the layer itself reads: "
-                "ZBox(low, high) (SELECTOR=zbox:LOW:HIGH)."
+                f"{who}: low and high are bounds of the model's input, but {call.rule.op_type} "
+                f"{call.name!r} changes the values before this layer. Give bounds of the layer's own "
+                "input: ZBox(low, high) (SELECTOR=zbox:LOW:HIGH)."
             )
         i = call.varying.index(True)
         source = call.x.inputs[i]

@@ -30,14 +30,16 @@ def find_rule_class(name: str) -> type[RelevanceRule]:
     if declared is not None and is_built_in(declared):
         raise ExtensionError(f"{matches[0]}: one of Rationale's own rules has that name. Choose another.")
     if len(matches) > 1:
-        raise ExtensionError(f"{matches[0]}, and {matches[1]}: rules of one name. Uninstall one of the two.")
+        raise ExtensionError(
+            f"{matches[0]}, and {matches[1]}: both rules have the same name. Uninstall one of the two."
+        )
     return _load(matches[0])
 
 
 def _load(extension: InstalledExtension) -> type[RelevanceRule]:
     cls = extension.load()
     if not isinstance(cls, type) or not issubclass(cls, RelevanceRule):
-        raise ExtensionError(f"{extension}: {cls!r} is no class derived from rationale.RelevanceRule.")
+        raise ExtensionError(f"{extension}: {cls!r} is not a class derived from rationale.RelevanceRule.")
     fault = _fault(cls, extension.point.name)
     if fault is not None:
         raise ExtensionError(f"{extension}: class {cls.__qualname__} {fault}.")
@@ -47,7 +49,7 @@ def _load(extension: InstalledExtension) -> type[RelevanceRule]:
 def _fault(cls: type[RelevanceRule], name: str) -> str | None:
     """Return the change that the class's author must make, or None."""
     if "__dataclass_fields__" not in vars(cls):
-        return "is no dataclass: decorate it with @dataclass(frozen=True)"
+        return "is not a dataclass: decorate it with @dataclass(frozen=True)"
     if getattr(cls, "name", None) != name or any(f.name == "name" for f in fields(cls)):
         return f'needs a name: write name: ClassVar[str] = "{name}" in it'
     if not NAME.fullmatch(name):

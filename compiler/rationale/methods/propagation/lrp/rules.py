@@ -341,8 +341,8 @@ class ZBox(RelevanceRule):
         bounds = [(row_labels(bound), frame_of(bound)) for bound in (self.low, self.high)]
         if not all(are_default_labels(labels or (frame.labels if frame else ())) for labels, frame in bounds):
             raise InvalidOptionError(
-                "ZBox: low and high have names of features, but a layer may read other values. Give arrays, "
-                "or the bounds of the model's input to Lrp(low=…, high=…)."
+                "ZBox: low and high name features, but a layer may read other values. Give arrays, or the "
+                "bounds of the model's input to Lrp(low=…, high=…)."
             )
 
     def groups(self) -> tuple[Group, ...]:

@@ -87,7 +87,7 @@ def _parse_call(text: str, arguments: str, parameters: Parameters) -> dict[str, 
     parsed = dict(zip(parameters, positional, strict=False))
     for name, value in named:
         if name is None or name not in parameters or name in parsed:
-            fault = "comes twice" if name in parsed else "is no parameter of it"
+            fault = "comes twice" if name in parsed else "is not one of its parameters"
             form = _usage(_name(text), parameters)
             raise InvalidOptionError(f"rule {text!r}: {name or '**'} {fault}; {form}.")
         parsed[name] = value

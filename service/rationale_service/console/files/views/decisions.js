@@ -62,8 +62,8 @@ class View {
   old() {
     return h(
       "section",
-      { class: "panel", "aria-label": "A decision that was recorded" },
-      h("h2", {}, "A decision that was recorded"),
+      { class: "panel", "aria-label": "A recorded decision" },
+      h("h2", {}, "A recorded decision"),
       h(
         "form",
         {
@@ -94,10 +94,10 @@ class View {
       "section",
       { class: "panel", "aria-label": "An applicant" },
       h("h2", {}, "An applicant"),
-      h("p", { class: "quiet" }, "Move a slider, and what would be decided is shown: nothing is recorded."),
+      h("p", { class: "quiet" }, "Move a slider to see the decision for other values. Nothing is recorded."),
       this.form.element,
-      this.stability && h("p", { class: "check" }, h("label", { class: "row" }, this.stability, `Tell which reasons stay by other references: ${others(comparisons)}`)),
-      h("p", { class: "check" }, h("label", { class: "row" }, this.recourse, "With recourse: what would have changed the decision")),
+      this.stability && h("p", { class: "check" }, h("label", { class: "row" }, this.stability, `Show which reasons stay with other references: ${others(comparisons)}`)),
+      h("p", { class: "check" }, h("label", { class: "row" }, this.recourse, "With recourse: add the changes that would have changed the decision")),
       this.formTold,
       h("p", { class: "row" }, this.decide),
       this.confirm,
@@ -150,7 +150,7 @@ class View {
       h(
         "div",
         { class: "panel warning", role: "group", "aria-label": "Decide and record" },
-        h("p", {}, "This decides about the applicant, as a request of your application does. The decision, what it was on and the name of your key are written to the audit trail, and stay there."),
+        h("p", {}, "This decides about the applicant, as a request of your application does. The audit trail keeps the decision, its inputs and the name of your key."),
         h("div", { class: "row" }, go, h("button", { type: "button", onclick: () => fill(this.confirm) }, "Leave it")),
       ),
     );
@@ -223,12 +223,12 @@ class View {
         this.reasons(answer),
         this.details("All attributions", this.attributions(answer)),
         answer.difference && this.details("What differs from the first decision", reviews.difference(answer.difference, (name) => this.called(name), this.writers(answer).effect)),
-        row && this.details("What it was on", this.instance(row, record, isOther)),
+        row && this.details("Decided inputs", this.instance(row, record, isOther)),
         this.details("Digests", this.digests(answer, record)),
       ),
       answer.recourse !== undefined && this.changing(answer, row, isOther),
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record), reviews.panel(answer.id, row, this.reviewing())],
-      !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
+      !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "Record the decision first; its notice then appears here.")),
     );
     this.now.hidden = false;
     fill(this.now, outcome.cloneNode(true), ` score ${this.figure(answer.score)}`);
@@ -290,7 +290,7 @@ class View {
   }
 
   where(answer, record, isOther) {
-    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant sees it.");
+    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is a trial, not a decision.");
     const facts = [
       ["Id", h("span", { class: "mono" }, answer.id)],
       ["Application", answer.application_id],
@@ -305,14 +305,14 @@ class View {
         h(
           "p",
           { class: "panel warning" },
-          `It is of the model ${record.model}, and not of ${this.model.model}. `,
+          `It belongs to the model ${record.model}, not to ${this.model.model}.  `,
           h("a", { href: address.changed({ model: record.model, explainer: "", digest: "", row: "", decision: answer.id }) }, "Go there"),
         ),
     ];
   }
 
   reasons(answer) {
-    if (!answer.reasons.length) return h("p", { class: "quiet" }, answer.decision === "approve" ? "None: an approval owes no reasons." : "None.");
+    if (!answer.reasons.length) return h("p", { class: "quiet" }, answer.decision === "approve" ? "None: an approval needs no reasons." : "None.");
     return h("ol", { class: "reasons" }, answer.reasons.map((reason) => this.reason(reason, answer)));
   }
 
@@ -421,7 +421,7 @@ class View {
     const given = this.hashedInputs(record);
     const button = h("button", { type: "button", onclick: () => run() }, "Compute it again");
     const run = async () => {
-      fill(out, h("p", { class: "quiet" }, "It is computed again …"));
+      fill(out, h("p", { class: "quiet" }, "Computing it again …"));
       button.disabled = true;
       try {
         const made = await api.post(`${AUDIT}${answer.id}:replay`, given.read(), { signal: this.signal });
@@ -436,7 +436,7 @@ class View {
       "section",
       { class: "panel", "aria-label": "Replay" },
       h("h2", {}, "Replay"),
-      h("p", { class: "quiet" }, "The files that decided compute the decision again, and every number is compared."),
+      h("p", { class: "quiet" }, "The gateway computes the decision again with the files that decided, and compares every number."),
       given.field,
       h("p", {}, button),
       out,
@@ -448,13 +448,13 @@ class View {
     if (record?.kept !== "hashed") return { field: null, read: () => ({}) };
     const area = h("textarea", { spellcheck: "false", placeholder: '{"income": 41000, …}' });
     return {
-      field: h("label", { class: "entry" }, h("span", {}, "What it was on, as JSON: only a digest was kept"), area),
+      field: h("label", { class: "entry" }, h("span", {}, "Decided inputs, as JSON: the trail kept only a digest"), area),
       read: () => {
         if (!area.value.trim()) return {};
         try {
           return { instance: JSON.parse(area.value) };
         } catch {
-          throw new api.Problem(0, "What it was on", "this is no JSON: write an object of features");
+          throw new api.Problem(0, "Decided inputs", "this is not JSON: write an object of features");
         }
       },
     };
@@ -516,8 +516,8 @@ class View {
       "section",
       { class: "panel", "aria-label": "Notice" },
       h("h2", {}, "Notice"),
-      h("p", { class: "quiet" }, "What the notice says: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
-      isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
+      h("p", { class: "quiet" }, "The notice lists all principal reasons and no others. The templates are drafts for your counsel, not legal advice. The gateway sends nothing."),
+      isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred: the person's reasons for the decline, one per line"), judgment),
       h("label", { class: "entry" }, h("span", {}, "Template"), choice),
       chooser,
       body,

@@ -56,7 +56,7 @@ class Explain {
   get trouble() {
     const absent = this.beside === "row" && this.other ? rows.lacking(this.fields, this.other) : [];
     const names = absent.slice(0, 5).map(titleOf);
-    return this.form.trouble || (absent.length ? `The second row is not whole: no value is given for ${names.join(", ")}. Choose another one.` : "");
+    return this.form.trouble || (absent.length ? `The second row is incomplete: no value for ${names.join(", ")}. Choose another row.` : "");
   }
 
   /** The reader's threshold; null without one. Throws an Error where it is no number. */
@@ -424,7 +424,7 @@ class Explain {
       this.tools,
       h("label", { class: "choice" }, h("span", {}, "Picture"), kind),
       !this.model.decision && h("label", { class: "choice" }, h("span", {}, "Threshold"), own), !this.model.decision && wrong,
-      h("label", { class: "choice" }, h("span", {}, "Beside it"), beside),
+      h("label", { class: "choice" }, h("span", {}, "Compare with"), beside),
       this.beside === "row" && this.secondRowTools(),
       this.model.references && this.setTools(),
       this.besideTrouble && h("p", { class: "problem beside", role: "alert" }, this.besideTrouble),
@@ -474,7 +474,7 @@ class Explain {
   async decidedRow(id) {
     if (!/^[0-9a-f]{32}$/.test(id)) throw new Error("An id has 32 digits and letters from a to f.");
     const record = await api.get(`v1/decisions/${id}`, { signal: this.signal });
-    if (record.kind !== "decision" || record.model !== this.model.model) throw new Error(`It is no decision of ${this.model.model}.`);
+    if (record.kind !== "decision" || record.model !== this.model.model) throw new Error(`It is not a decision of ${this.model.model}.`);
     if (!record.instance) throw new Error("The trail did not keep the inputs of this decision.");
     return record.instance;
   }

@@ -32,7 +32,7 @@ const SCALES = {
 /** Why there is nothing to see for this model; empty where there is. */
 export function unavailable(model) {
   const holds = model.inputs.some((input) => input.features === undefined || input.shape.length > 1 || isWords(input));
-  return holds ? "" : "The model takes features with names, and neither pictures nor words: Explain shows them.";
+  return holds ? "" : "The model takes named features, not pictures or words: use the view Explain.";
 }
 
 const isWords = ({ datatype, shape }) => /^U?INT/.test(datatype) && shape.length === 1 && shape[0] !== 1;
@@ -150,7 +150,7 @@ class View {
         this.openLengths(),
         this.check("Light and dark exchanged", "invert"),
       ),
-      h("p", { class: "quiet" }, `The model takes ${columns} × ${rows} pixels of ${channels} channel${channels > 1 ? "s" : ""}. How their values were scaled when it was trained, no file says: choose it.`),
+      h("p", { class: "quiet" }, `The model takes ${columns} × ${rows} pixels of ${channels} channel${channels > 1 ? "s" : ""}. The file does not tell how training scaled their values: choose it.`),
     ];
   }
 
@@ -395,7 +395,7 @@ class View {
       try {
         given = JSON.parse(text);
       } catch {
-        throw new Error("this is no JSON: write a list such as [[0, 0.5], [1, 0]], or an object with one for each input");
+        throw new Error("this is not JSON: write a list such as [[0, 0.5], [1, 0]], or an object with one for each input");
       }
       const named = given !== null && typeof given === "object" && !Array.isArray(given) ? given : { [this.main.name]: given };
       const unknown = Object.keys(named).find((name) => !this.model.inputs.some((input) => input.name === name));
@@ -621,7 +621,7 @@ class View {
       "div",
       { class: "map" },
       picture && side("What the model sees", plain(picture, "What the model sees")),
-      side("What it went by", drawn.element, legend(heat, least)),
+      side("Attributions", drawn.element, legend(heat, least)),
       h(
         "div",
         { class: "drawn" },

@@ -101,7 +101,7 @@ function drop(take, target) {
     h("label", { for: "portfolio-file" }, "Drop a CSV or parquet file here, or choose one: a row for each case, up to 100,000"),
     input,
     target && h("span", { class: "row" }, h("label", { for: "target" }, "Explain output"), target),
-    h("p", { class: "quiet" }, "Columns are found by the names of the features. Others, such as outcomes and regions, stay in this page."),
+    h("p", { class: "quiet" }, "The page finds columns by the names of the features. Other columns, such as outcomes and regions, stay in this page."),
   );
 }
 

@@ -34,9 +34,9 @@ async function setsOf(model, signal) {
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     if (error.status === 401 || error.status === 403) {
-      return { sets: [], why: "Sets that are kept by name are shown to keys with the scope admin: their rows are people's." };
+      return { sets: [], why: "Named sets contain people's rows: only keys with the scope admin see them." };
     }
-    if (error.status === 404) return { sets: [], why: "Sets that are kept by name are not shown here: the admin API is on another port." };
+    if (error.status === 404) return { sets: [], why: "Named sets are not shown here, because the admin API is on another port." };
     throw error;
   }
 }
@@ -53,7 +53,7 @@ class Page {
     this.table = h("div", { class: "scroll sets", tabindex: "0", role: "group", "aria-label": "Reference sets" });
     this.search = h("div", {});
     this.spreads = h("div", { class: "spreads" });
-    this.moves = h("div", { class: "scroll moves", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
+    this.moves = h("div", { class: "scroll moves", tabindex: "0", role: "group", "aria-label": "Attributions with both sets" });
     this.waiting = h("p", { class: "quiet", role: "status" });
     this.kept = new Map([[OWN, model.features]]);
     fill(
@@ -152,16 +152,16 @@ class Page {
 
   async drawMoves(names, turn) {
     if (this.lacking.length) {
-      const text = `The row is not whole: no value is given for ${this.lacking.slice(0, 5).join(", ")}. Nothing is computed of it.`;
+      const text = `The row is incomplete: no value for ${this.lacking.slice(0, 5).join(", ")}. Enter one to see results.`;
       return void fill(this.moves, h("p", { class: "problem", role: "alert" }, text));
     }
     const arrays = rows.arrays(this.model).map((input) => input.name);
     if (arrays.length) {
-      const text = `No form can fill in ${arrays.slice(0, 4).join(", ")}: nothing is computed here of a row.`;
+      const text = `No form can fill in ${arrays.slice(0, 4).join(", ")}: this view cannot explain rows of this model.`;
       return void fill(this.moves, h("p", { class: "quiet" }, text));
     }
     const more = this.model.explainer ? { explainer: this.model.explainer } : {};
-    this.waiting.textContent = "Asking by each set; the first time one is asked for, its explanation is compiled …";
+    this.waiting.textContent = "Explaining with each set; the first request for a set compiles its explanation …";
     const answers = await Promise.all(
       names.map((name) =>
         patiently(() => explain(this.model.model, [this.row], name === OWN ? more : { ...more, reference_set: name }, { signal: this.signal }), { signal: this.signal }),

@@ -1,4 +1,4 @@
-// What weighs most: mean |attribution| as bars, every row's attribution as a beeswarm.
+// Most important features: mean |attribution| as bars, every row's attribution as a beeswarm.
 
 import { h, visible } from "../../dom.js";
 import { writers } from "../../format.js";
@@ -75,7 +75,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
   const element = h(
     "section",
     { class: "panel", "aria-labelledby": "weights" },
-    h("h2", { id: "weights" }, "What weighs most"),
+    h("h2", { id: "weights" }, "Most important features"),
     h("p", { class: "quiet" }, `Mean size of the attribution over all rows${portfolio.write.unit && `, in ${portfolio.write.unit}`}. A feature's button shows how it works below.`),
     bars,
     h("h3", {}, "Each row's attributions", portfolio.write.unit && h("small", {}, ` ${portfolio.write.unit}`)),
