@@ -84,10 +84,9 @@ def _folder(path: Path) -> Any:
         )
     try:
         from rationale.conversion.pretrained import read_folder
-    except ModuleNotFoundError as error:
-        raise InvalidOptionError(
-            f"{path}: reading it needs {error.name}, which is not installed: {install('transformers')}."
-        ) from error
+    except ImportError as error:
+        lack = f"needs {error.name}, which is not installed" if error.name else f"failed: {reason_of(error)}"
+        raise InvalidOptionError(f"{path}: reading it {lack}: {install('transformers')}.") from error
     try:
         return read_folder(path)
     except RationaleError:

@@ -19,6 +19,7 @@ LONGEST = 128  # tokens of a row; shorter ones are filled up, and masked
 LABEL = "label"
 _TEXT, _IMAGE = "ForSequenceClassification", "ForImageClassification"
 _WEIGHTS = ("*.safetensors", "*.bin")
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}  # no download, no code of the folder
 
 
 def read_folder(folder: Path) -> torch.nn.Module:
@@ -47,9 +48,9 @@ def read_folder(folder: Path) -> torch.nn.Module:
             f"{'tokenizer' if is_text else 'image processor'} there too, by save_pretrained."
         )
     kind: Any = AutoModelForSequenceClassification if is_text else AutoModelForImageClassification
-    network = kind.from_pretrained(folder, local_files_only=True).float()
+    network = kind.from_pretrained(folder, **_LOCAL).float()
     if is_text:
-        return TextClassifier(network, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return TextClassifier(network, AutoTokenizer.from_pretrained(folder, **_LOCAL))
     return ImageClassifier(network, _json(folder / beside[0]))
 
 
@@ -101,6 +102,8 @@ class ImageClassifier(_Classifier):
     """A classifier of pixels from 0 to 1, [N, C, H, W], which it scales as its image processor does."""
 
     __module__ = "transformers"
+    scale: torch.Tensor
+    shift: torch.Tensor
 
     def __init__(self, network: Any, processor: Mapping[str, Any]) -> None:
         super().__init__(network)
@@ -118,7 +121,12 @@ class ImageClassifier(_Classifier):
         )
         self.register_buffer("scale", factor / deviation, persistent=False)
         self.register_buffer("shift", -mean / deviation, persistent=False)
-        shape = (2, getattr(config, "num_channels", 3), height, width)
+        if not (isinstance(height, int) and isinstance(width, int)):
+            raise UnsupportedModelError(
+                f"the image processor's size is {size}: write height and width of the images that the "
+                "network takes into preprocessor_config.json."
+            )
+        shape = (2, int(getattr(config, "num_channels", 3)), height, width)
         self.example = {"pixels": np.random.default_rng(0).random(shape, np.float32)}
 
     def forward(self, pixels: torch.Tensor) -> Any:
@@ -137,7 +145,7 @@ def as_onnx(model: torch.nn.Module, example: Any) -> ConversionResult:
     result = torch_modules.as_onnx(model, model.example if example is None else example)
     graph, names = result.proto.graph, model.class_names
     logits = graph.output[0].name
-    table = onnx.helper.make_tensor("class_names", onnx.TensorProto.STRING, [len(names)], names)
+    table = onnx.numpy_helper.from_array(np.array(names, object), "class_names")
     graph.initializer.append(table)
     graph.node.append(onnx.helper.make_node("ArgMax", [logits], ["class"], axis=1, keepdims=0))
     graph.node.append(onnx.helper.make_node("Gather", ["class_names", "class"], [LABEL]))

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import hashlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from rationale.export.fields import fields
 from rationale.export.fit import TYPES, check_fits, check_size
 from rationale.export.web import WebRuntime, find_runtime
 from rationale.pictures.browser import FILES as SHARED
+from rationale.pictures.markup import csp_hash
 from rationale.references.reference_set import spreads
 from rationale.schema.form import feature_names
 from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
@@ -188,7 +188,7 @@ def build_page(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> byte
     modules_text = "\n".join(bundle_modules("main.js").values())
     script = f"\n{runtime.script}\n{{\n{modules_text}}}\n"  # a block keeps its names apart from the runtime's
     style = "".join(file.read_text("utf-8") for file in (SHARED / "shared.css", FILES / "page.css"))
-    policy = _POLICY.format(script=_digest(script), style=_digest(style))
+    policy = _POLICY.format(script=csp_hash(script), style=csp_hash(style))
     facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
     parts = {
         "TITLE": escape(f"{facts['name']}: {facts['output']}"),
@@ -213,7 +213,3 @@ def bundle_modules(name: str) -> dict[str, str]:
         imported = os.path.normpath(Path(name).parent / other)
         texts |= {each: body for each, body in bundle_modules(imported).items() if each not in texts}
     return {**texts, name: _EXPORT.sub("", _IMPORT.sub("", text))}
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -70,12 +70,17 @@ def fragment(content: Iterable[Element]) -> str:
     )
 
 
+def csp_hash(text: str) -> str:
+    """Return the hash by which a Content-Security-Policy allows an inline script or style."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
 def page(title: str, content: Iterable[Element]) -> bytes:
     """Return a page that loads and runs nothing; its policy allows only its own style and images."""
     style = _PAGE_STYLE + STYLE
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src '{csp_hash(style)}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
     )
     head = element(
         "head",

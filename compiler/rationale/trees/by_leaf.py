@@ -27,6 +27,7 @@ from rationale.trees.tables import (
     Units,
     bits_of,
     columns_of,
+    satisfied_conditions,
 )
 
 _PAIR_S = 6e-9  # seconds per leaf and pattern in an answer, measured on one core
@@ -134,16 +135,10 @@ def build_leaves(
     share = np.full(len(references), 1 / len(references)) if weights is None else weights
     conditions, leaf_patterns, size = LeafConditions(), list[LeafPatterns](), 0
     for tree in trees:
-        pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
-        for leaf in (leaf for group in tree.groups for leaf in group.leaves):
-            players = units.players(leaf.satisfied)
-            satisfied = np.stack(
-                [
-                    np.all([np.array(leaf.satisfied[f])[pieces[f]] for f in features], axis=0)
-                    for features in players.values()
-                ]
-            )
-            patterns, shares = _patterns(satisfied, share)
+        leaves = [(leaf, units.players(leaf.satisfied)) for group in tree.groups for leaf in group.leaves]
+        satisfied, tested = satisfied_conditions(tree, leaves, references)
+        for (leaf, players), of_leaf in zip(leaves, tested, strict=True):
+            patterns, shares = _patterns(satisfied[of_leaf] > 0, share)
             numbers = [conditions.number(tree, leaf, features) for features in players.values()]
             leaf_patterns.append(LeafPatterns(leaf.row, numbers, list(players), patterns, shares))
             size += patterns.size * FLOAT
@@ -165,11 +160,12 @@ class LeafConditions:
         """Return the number of the condition that all `features` have values that lead to a leaf."""
         slots, start = list[tuple[Bit, int]](), 1 - len(features)
         for feature in features:
-            satisfied = leaf.satisfied[feature]
-            sign = -1 if satisfied[0] else 1
-            states = states_of(satisfied)
-            slots += [(bit, sign * step) for bit, step in bits_of(feature, states, tree.bounds[feature])]
-            start += int(satisfied[0])
+            first = leaf.satisfied[feature] & 1
+            states = states_of(leaf.satisfied[feature], tree.bounds[feature].count)
+            slots += [
+                (bit, (1 - 2 * first) * step) for bit, step in bits_of(feature, states, tree.bounds[feature])
+            ]
+            start += first
         key = tuple(slots), start
         if key not in self._numbers:
             self._numbers[key] = self.counting.add(slots, start)

@@ -62,12 +62,13 @@ class Ensemble:
 
     def depth(self) -> int:
         """Return the number of splits on the longest path from a root to a leaf; raise as `upwards` does."""
-        feature, yes, no = self.feature.tolist(), self.yes.tolist(), self.no.tolist()
-        heights = [0] * len(feature)
-        for node in self.upwards():
-            if feature[node] >= 0:
-                heights[node] = 1 + max(heights[yes[node]], heights[no[node]])
-        return max(heights[int(root)] for root in self.roots)
+        level, depth = np.unique(self.roots), 0
+        while len(level := level[self.feature[level] >= 0]):
+            depth += 1
+            if depth == len(self.feature):  # more than all splits: a node follows itself
+                self.upwards()
+            level = np.unique(np.concatenate([self.yes[level], self.no[level]]))
+        return depth
 
     def upwards(self) -> list[int]:
         """Return the nodes that a row can reach, children before their parents.

@@ -4,11 +4,10 @@ A group distinguishes only those states of a feature that its leaves distinguish
 group, bottom-up, if one table is at most twice as large as two: a row then needs a single lookup for both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from operator import and_
 
 import numpy as np
 
@@ -27,6 +26,11 @@ class FeatureBounds:
     numbers: np.ndarray
     strict: np.ndarray
 
+    @property
+    def count(self) -> int:
+        """The number of pieces, NaN included."""
+        return len(self.numbers) + 2
+
     def index(self) -> dict[tuple[float, bool], int]:
         """Return the place of each bound."""
         return {
@@ -37,7 +41,7 @@ class FeatureBounds:
         """Return the piece of each number."""
         reached = np.searchsorted(self.numbers[~self.strict], x, "right")
         passed = np.searchsorted(self.numbers[self.strict], x, "left")
-        return np.where(np.isnan(x), len(self.numbers) + 1, reached + passed)
+        return np.where(np.isnan(x), self.count - 1, reached + passed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +50,13 @@ class TreeLeaf:
 
     Attributes:
         row: the leaf's row of the ensemble's weights.
-        satisfied: the pieces in which its conditions hold, by feature.
-        shares: the product of the cover shares that go this way at its splits, by feature.
+        satisfied: the pieces in which its conditions hold, by feature: bit i is set for piece i.
+        shares: the product of the cover shares that go this way at its splits, by feature; empty without
+            covers.
     """
 
     row: int
-    satisfied: dict[int, tuple[bool, ...]]
+    satisfied: dict[int, int]
     shares: dict[int, float]
 
 
@@ -61,15 +66,12 @@ class LeafGroup:
 
     Attributes:
         states: the state of each piece, by feature; that of piece 0 is 0.
+        size: the number of states of each feature.
     """
 
     states: dict[int, tuple[int, ...]]
+    size: dict[int, int]
     leaves: tuple[TreeLeaf, ...]
-
-    @cached_property
-    def size(self) -> dict[int, int]:
-        """Return the number of states of each feature."""
-        return {feature: max(states) + 1 for feature, states in self.states.items()}
 
     @cached_property
     def first_pieces(self) -> dict[int, list[int]]:
@@ -141,24 +143,24 @@ class _Nodes:
         return FeatureBounds(np.array(numbers, self.dtype), np.array(strict, bool))
 
 
-def _pieces_that_pass(nodes: _Nodes, node: int, index: dict[tuple[float, bool], int]) -> tuple[bool, ...]:
-    """Return whether the split is passed in each piece, and for NaN.
+def _pieces_that_pass(nodes: _Nodes, node: int, index: dict[tuple[float, bool], int]) -> int:
+    """Return the pieces in which the split is passed; the highest is NaN.
 
     Args:
         index: the place of each bound of the split's feature.
     """
-    passing = [nodes.below[node]] * (len(index) + 1)
+    pieces = (2 << len(index)) - 1  # all but NaN
+    passing = pieces if nodes.below[node] else 0
     for bound in set(nodes.bounds_of(node)):
-        first = index[bound] + 1
-        passing[first:] = [not passed for passed in passing[first:]]
-    return (*passing, nodes.missing[node])
+        passing ^= pieces >> (index[bound] + 1) << (index[bound] + 1)
+    return passing | (pieces + 1 if nodes.missing[node] else 0)
 
 
 def _leaf_groups(
     ensemble: Ensemble, nodes: _Nodes, root: int, bounds: dict[int, FeatureBounds], used: np.ndarray
 ) -> Iterator[LeafGroup]:
     """Yield groups depth first; the groups of both sides of a split are merged when both exist."""
-    pending: list[tuple[int, dict[int, tuple[bool, ...]], dict[int, float]] | None] = [(root, {}, {})]
+    pending: list[tuple[int, dict[int, int], dict[int, float]] | None] = [(root, {}, {})]
     index = {feature: of_feature.index() for feature, of_feature in bounds.items()}
     built: list[list[LeafGroup]] = []
     while pending:
@@ -172,23 +174,31 @@ def _leaf_groups(
         feature = nodes.feature[node]
         if feature < 0:
             row = nodes.leaf[node]
-            built.append([_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else [])
+            leaf = TreeLeaf(row, satisfied, shares)
+            built.append([_leaf_group(leaf, bounds)] if satisfied and used[row] else [])
             continue
+        every = (4 << len(index[feature])) - 1
         passing = _pieces_that_pass(nodes, node, index[feature])
-        failing = tuple(not passed for passed in passing)
-        before = satisfied.get(feature)
+        before = satisfied.get(feature, every)
         pending.append(None)  # then merge the groups of both sides
         share = _share(ensemble, node)
-        sides = (nodes.yes[node], passing, share), (nodes.no[node], failing, 1 - share)
-        steps = [(to, p if before is None else tuple(map(and_, p, before)), part) for to, p, part in sides]
+        sides = (nodes.yes[node], passing, share), (nodes.no[node], every ^ passing, 1 - share)
         reached = [
-            (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * portion})
-            for to, passed, portion in steps
-            if any(passed) or (portion > 0 and ensemble.share is not None)
+            (to, {**satisfied, feature: passed & before}, _shares_after(ensemble, shares, feature, portion))
+            for to, passed, portion in sides
+            if passed & before or (portion > 0 and ensemble.share is not None)
         ]
         built += [[]] * (2 - len(reached))  # no number takes the other side
         pending += reached
     yield from built.pop()
+
+
+def _shares_after(
+    ensemble: Ensemble, shares: dict[int, float], feature: int, portion: float
+) -> dict[int, float]:
+    if ensemble.share is None:
+        return shares
+    return {**shares, feature: shares.get(feature, 1.0) * portion}
 
 
 def _share(ensemble: Ensemble, node: int) -> float:
@@ -203,37 +213,51 @@ def _share(ensemble: Ensemble, node: int) -> float:
     return share
 
 
-def _leaf_group(leaf: TreeLeaf) -> LeafGroup:
-    return LeafGroup({feature: states_of(where) for feature, where in leaf.satisfied.items()}, (leaf,))
+def _leaf_group(leaf: TreeLeaf, bounds: dict[int, FeatureBounds]) -> LeafGroup:
+    states = {feature: states_of(pieces, bounds[feature].count) for feature, pieces in leaf.satisfied.items()}
+    return LeafGroup(states, {feature: max(s) + 1 for feature, s in states.items()}, (leaf,))
 
 
 @lru_cache(_REMEMBERED)
-def states_of(satisfied: tuple[bool, ...]) -> tuple[int, ...]:
+def states_of(satisfied: int, pieces: int) -> tuple[int, ...]:
     """Return the states of pieces of which a leaf's condition distinguishes two; that of piece 0 is 0."""
-    return tuple(int(where != satisfied[0]) for where in satisfied)
+    first = satisfied & 1
+    return tuple((satisfied >> i & 1) ^ first for i in range(pieces))
 
 
 @lru_cache(_REMEMBERED)
-def _join(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a state for each pair of states of a piece, numbered in the order of the pieces."""
+def _join(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Return a state for each pair of states of a piece, numbered as pieces have them, and their number."""
     numbers: dict[tuple[int, int], int] = {}
-    return tuple(numbers.setdefault(pair, len(numbers)) for pair in zip(a, b, strict=True))
+    states = tuple([numbers.setdefault(pair, len(numbers)) for pair in zip(a, b, strict=True)])
+    return states, len(numbers)
 
 
 def _merge(a: LeafGroup, b: LeafGroup) -> LeafGroup | None:
     """Merge two groups into one; return None if its table would be too large."""
-    limit = min(MOST_STATES, int(_GROWTH * (a.cost + b.cost)))
-    features = sorted({*a.states, *b.states})
-    if prod(max(a.size.get(f, 1), b.size.get(f, 1)) for f in features) > limit:
+    limit = min(MOST_STATES, _GROWTH * (a.cost + b.cost))
+    size = {**a.size, **b.size}
+    shared = [feature for feature in a.size if feature in b.size]
+    for feature in shared:
+        size[feature] = max(a.size[feature], b.size[feature])
+    rows = prod(size.values())
+    if rows > limit:
         return None
-    states, rows = dict[int, tuple[int, ...]](), 1
-    for feature in features:
-        if feature in a.states and feature in b.states:
-            states[feature] = _join(a.states[feature], b.states[feature])
-        else:
-            states[feature] = a.states[feature] if feature in a.states else b.states[feature]
-        rows *= max(states[feature]) + 1
+    states = {**a.states, **b.states}
+    for feature in shared:
+        rows //= size[feature]
+        states[feature], size[feature] = _join(a.states[feature], b.states[feature])
+        rows *= size[feature]
         if rows > limit:
             return None
-    group = LeafGroup(states, (*a.leaves, *b.leaves))
-    return group if group.cost <= _GROWTH * (a.cost + b.cost) else None
+    if rows * len(size) > _GROWTH * (a.cost + b.cost):
+        return None
+    features = sorted(size)
+    return LeafGroup({f: states[f] for f in features}, {f: size[f] for f in features}, (*a.leaves, *b.leaves))
+
+
+def unpack(masks: Sequence[int], pieces: int) -> np.ndarray:
+    """Return [masks, pieces], the bits of sets of pieces."""
+    width = -(-pieces // 8)
+    held = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), np.uint8)
+    return np.unpackbits(held.reshape(-1, width), axis=1, count=pieces, bitorder="little")

@@ -16,19 +16,20 @@ import numpy as np
 
 
 def leaf_values(patterns: np.ndarray) -> np.ndarray:
-    """Return [L, 2^k, k], the value of each feature for each pattern a.
+    """Return [L, k, 2^k], the value of each feature for each pattern a.
 
     Args:
         patterns: [L, 2^k] float64, H of L leaves; the first feature is the highest bit.
     """
-    h, k, q, share = _at_points(patterns)
-    out = np.empty((*patterns.shape, k))
-    _transform_others(h, 0, k, k, q, share, out)
-    return out
+    k = patterns.shape[1].bit_length() - 1
+    out = np.zeros((k, *patterns.T.shape))
+    for q, share in _points(k):
+        _add_values(np.ascontiguousarray(patterns.T), 0, k, k, q, share, out)
+    return np.ascontiguousarray(out.transpose(2, 0, 1))
 
 
 def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
-    """Return the interactions between features for each pattern a: [L, 2^k, k·(k − 1)/2].
+    """Return the interactions between features for each pattern a: [L, k·(k − 1)/2, 2^k].
 
     For features (0, 1), (0, 2) … it is
 
@@ -40,52 +41,41 @@ def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
     Args:
         patterns: [L, 2^k] float64, H of L leaves; the first feature is the highest bit.
     """
-    h, k, q, share = _at_points(patterns)
-    out = np.empty((*patterns.shape, k * (k - 1) // 2))
-    with_first = np.empty((*patterns.shape, k))
-    first = 0
-    for i in range(k - 1):
-        _transform_others(_difference(h, i, k), i + 1, k, k, q, share / 2, with_first)
-        out[..., first : first + k - 1 - i] = with_first[..., i + 1 :]
-        first += k - 1 - i
-        h = _mixture(h, i, k, q)
-    return out
-
-
-# Arrays are [2^k, points, L]: whatever the feature, NumPy's loops run over all points and leaves.
-
-
-def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
-    """Return H for each Gauss–Legendre point, k, the points [points, L] and their weights [points]."""
     k = patterns.shape[1].bit_length() - 1
-    nodes, weights = _gauss_legendre((k + 1) // 2)
-    shape = len(nodes), len(patterns)
-    h = np.broadcast_to(patterns.T[:, None], (1 << k, *shape))
-    return h, k, np.ascontiguousarray(np.broadcast_to((nodes[:, None] + 1) / 2, shape)), weights / 2
+    out = np.zeros((k * (k - 1) // 2, *patterns.T.shape))
+    for q, share in _points(k):
+        h, first = np.ascontiguousarray(patterns.T), 0
+        for i in range(k - 1):
+            _add_values(_difference(h, i, k), i + 1, k, k, q, share / 2, out[first : first + k - 1 - i])
+            first += k - 1 - i
+            h = _mixtures(h, i, i + 1, k, q)
+    return np.ascontiguousarray(out.transpose(2, 0, 1))
 
 
 @lru_cache
-def _gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.polynomial.legendre.leggauss(count)
+def _points(k: int) -> list[tuple[float, float]]:
+    """Return the Gauss–Legendre points and their weights."""
+    nodes, weights = np.polynomial.legendre.leggauss((k + 1) // 2)
+    return list(zip(((nodes + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
 
 
-def _transform_others(
-    h: np.ndarray, low: int, high: int, k: int, q: np.ndarray, share: np.ndarray, out: np.ndarray
-) -> None:
-    """Transform, for each feature in low … high, all others of them; the rest is transformed already."""
+# Arrays are [2^k, L]: NumPy's loops run over all leaves, whatever the feature.
+
+
+def _add_values(h: np.ndarray, low: int, high: int, k: int, q: float, share: float, out: np.ndarray) -> None:
+    """Add, for each feature in low … high, a point's share of its values; other features are transformed.
+
+    Args:
+        out: [high − low, 2^k, L].
+    """
     if high - low == 1:
-        at_points = _difference(h, low, k)
-        total = share[0] * at_points[:, 0]  # np.einsum's order depends on the sizes
-        for i in range(1, len(share)):
-            total += share[i] * at_points[:, i]
-        out[..., low] = total.T
+        lost, gained = (_halves(each, low, k) for each in (share * h, out[0]))
+        gained[:, 0] -= lost[:, 1]
+        gained[:, 1] += lost[:, 0]
         return
     middle = (low + high) // 2
-    for first, last, half in ((middle, high, (low, middle)), (low, middle, (middle, high))):
-        transformed = h
-        for axis in range(first, last):
-            transformed = _mixture(transformed, axis, k, q)
-        _transform_others(transformed, *half, k, q, share, out)
+    _add_values(_mixtures(h, middle, high, k, q), low, middle, k, q, share, out[: middle - low])
+    _add_values(_mixtures(h, low, middle, k, q), middle, high, k, q, share, out[middle - low :])
 
 
 def _difference(h: np.ndarray, axis: int, k: int) -> np.ndarray:
@@ -97,16 +87,18 @@ def _difference(h: np.ndarray, axis: int, k: int) -> np.ndarray:
     return out.reshape(h.shape)
 
 
-def _mixture(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
-    """Return q·a + (1 − q)·b, summed over b."""
-    halves = _halves(h, axis, k)
-    out = np.empty(halves.shape)
-    np.multiply(1 - q, halves[:, 1], out=out[:, 0])
-    np.multiply(q, halves[:, 0], out=out[:, 1])
-    out[:, 1] += halves[:, 1]
-    return out.reshape(h.shape)
+def _mixtures(h: np.ndarray, first: int, last: int, k: int, q: float) -> np.ndarray:
+    """Return q·a + (1 − q)·b of features first … last, summed over b."""
+    out = np.empty(h.shape)
+    for axis in range(first, last):
+        (neither, both), (failed, satisfied) = (_halves(each, axis, k).swapaxes(0, 1) for each in (h, out))
+        gained = q * neither
+        np.multiply(1 - q, both, out=failed)
+        np.add(gained, both, out=satisfied)
+        h = out
+    return out
 
 
 def _halves(h: np.ndarray, axis: int, k: int) -> np.ndarray:
-    """Return h as [2^axis, 2, 2^(k − 1 − axis), points, L]: the feature's bit has its own axis."""
-    return h.reshape(1 << axis, 2, 1 << (k - 1 - axis), *h.shape[1:])
+    """Return h as [2^axis, 2, 2^(k − 1 − axis), L]: the feature's bit has its own axis."""
+    return h.reshape(1 << axis, 2, 1 << (k - 1 - axis), h.shape[1])

@@ -23,7 +23,8 @@ _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")  # by their numbers i
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _BELOW = frozenset({"LEQ", "LT", "NEQ"})  # passed by numbers below every bound
-_STRICT = {"LEQ": (True,), "LT": (False,), "GTE": (False,), "GT": (True,)}
+_STEPS = ("LEQ", "LT", "GTE", "GT")  # of one bound
+_STRICT = ("LEQ", "GT")  # an equal number is not past it
 _BETWEEN = (False, True)  # an equal number is past the first bound, but not past the strict second one
 
 
@@ -135,23 +136,20 @@ class _Reader:
         """
         with np.errstate(over="ignore"):
             values = values.astype(self.dtype)
-        sets = iter(members)
-        numbers: list[np.ndarray] = []
-        strict: list[np.ndarray] = []
-        for mode, value in zip(modes, values, strict=True):
-            if mode == _LEAF:
-                numbers.append(values[:0])
-                strict.append(np.zeros(0, bool))
-            elif mode in _STRICT:
-                numbers.append(value[None])
-                strict.append(np.asarray(_STRICT[mode]))
-            else:
-                equal = np.unique(next(sets).astype(self.dtype)) if mode == "MEMBER" else value[None]
-                numbers.append(np.repeat(equal, 2))
-                strict.append(np.tile(_BETWEEN, len(equal)))
-        first = np.concatenate([[0], np.cumsum([len(n) for n in numbers], dtype=np.int64)])
-        below = np.isin(modes, list(_BELOW))
-        return below, first, np.concatenate(numbers), np.concatenate(strict)
+        is_step, sets = np.isin(modes, _STEPS), dict[int, np.ndarray]()
+        given, sizes = iter(members), is_step.astype(np.int64)
+        for node in np.flatnonzero(~is_step & (modes != _LEAF)).tolist():
+            is_set = modes[node] == "MEMBER"
+            sets[node] = np.unique(next(given).astype(self.dtype)) if is_set else values[node, None]
+            sizes[node] = 2 * len(sets[node])
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        numbers, strict = np.empty(first[-1], self.dtype), np.empty(first[-1], bool)
+        numbers[first[:-1][is_step]] = values[is_step]
+        strict[first[:-1][is_step]] = np.isin(modes[is_step], _STRICT)
+        for node, equal in sets.items():
+            numbers[first[node] : first[node + 1]] = np.repeat(equal, 2)
+            strict[first[node] : first[node + 1]] = np.tile(_BETWEEN, len(equal))
+        return np.isin(modes, list(_BELOW)), first, numbers, strict
 
     def with_checked_depth(self, ensemble: Ensemble) -> Ensemble:
         try:

@@ -11,7 +11,7 @@ conditions that a row satisfies.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import combinations, pairwise
 from math import prod
 
@@ -20,14 +20,23 @@ import numpy as np
 from rationale.errors import UnsupportedModelError
 from rationale.schema.machine import format_bytes
 from rationale.trees.ensemble import Ensemble
-from rationale.trees.groups import MOST_STATES, FeatureBounds, LeafGroup, Tree, TreeLeaf, grouped_trees
+from rationale.trees.groups import (
+    MOST_STATES,
+    FeatureBounds,
+    LeafGroup,
+    Tree,
+    TreeLeaf,
+    grouped_trees,
+    unpack,
+)
 from rationale.trees.leaves import leaf_interactions, leaf_values
 
 MOST_LEAVES = 1 << 16  # of all trees
 MOST_LEAVES_OF_TREE = 1 << 12
 MOST_BYTES = 256 << 20  # of all tables
-_AT_ONCE = 1 << 18  # numbers of a batch of leaves: a core's cache holds them
+_AT_ONCE = 1 << 16  # patterns of a batch of leaves: a core's cache holds them
 _PREPARED = 1 << 20  # shares of patterns, and patterns of references, that wait for a batch
+_SHAPES = 32  # of tables, whose rows' states are kept
 FLOAT = 4  # bytes
 Players = dict[int, list[int]]  # with the features of each
 Unit = tuple[int, ...]  # a player, or two
@@ -251,36 +260,52 @@ def _reference_patterns(
     Returns:
         An array [W, 2^k] for each leaf: W is 1 for all targets together, or the number of targets.
     """
-    pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
     shares = np.atleast_2d(np.full(len(references), 1 / len(references)) if weights is None else weights)
-    conditions: dict[tuple[tuple[int, tuple[bool, ...]], ...], int] = {}
-    steps = [
-        [
-            (conditions.setdefault(tuple((f, leaf.satisfied[f]) for f in features), len(conditions)), 1 << i)
-            for i, features in enumerate(reversed(players.values()))
-        ]
-        for _, leaf, players in played
-    ]
-    satisfied = np.array(
-        [
-            reduce(np.logical_and, [np.array(where)[pieces[feature]] for feature, where in condition])
-            for condition in conditions
-        ],
-        np.float32,
-    ).reshape(-1, len(references))
-    patterns, at_once = [], max(1, _PREPARED // len(references))
+    running = np.concatenate([[0], np.cumsum(shares[0])])  # added one by one, as bincount adds weights
+    satisfied, conditions = satisfied_conditions(tree, [(leaf, p) for _, leaf, p in played], references)
+    sizes = [len(players) for _, _, players in played]
+    steps = [1 << i for size in sizes for i in reversed(range(size))]
+    numbers = [condition for of_leaf in conditions for condition in of_leaf]
+    factors = np.zeros((len(played), len(satisfied)), np.float32)  # codes are below 2^24: exact
+    factors[np.repeat(np.arange(len(played)), sizes), numbers] = steps
+    patterns, at_once = list[np.ndarray](), max(1, _PREPARED // len(references))
     for first in range(0, len(played), at_once):
-        part = steps[first : first + at_once]
-        factors = np.zeros((len(part), len(conditions)), np.float32)  # codes are below 2^24: exact
-        for i, leaf_steps in enumerate(part):
-            for condition, step in leaf_steps:
-                factors[i, condition] += step
-        ends = np.cumsum([1 << len(leaf_steps) for leaf_steps in part])
+        part = factors[first : first + at_once]
+        ends = np.cumsum([1 << size for size in sizes[first : first + at_once]])
         starts = np.concatenate([[0], ends[:-1]])
-        codes = ((factors @ satisfied).astype(np.int64) + starts[:, None]).reshape(-1)
-        counts = [np.bincount(codes, np.tile(share, len(part)), minlength=ends[-1]) for share in shares]
-        patterns += np.split(np.stack(counts), ends[:-1], axis=1)
+        codes = ((part @ satisfied).astype(np.int64) + starts[:, None]).reshape(-1)
+        if weights is None:
+            counts = running[np.bincount(codes, minlength=ends[-1])][None]
+        else:
+            counts = np.stack([np.bincount(codes, np.tile(share, len(part)), ends[-1]) for share in shares])
+        patterns += np.split(counts, ends[:-1], axis=1)
     return patterns
+
+
+def satisfied_conditions(
+    tree: Tree, leaves: Sequence[tuple[TreeLeaf, Players]], references: np.ndarray
+) -> tuple[np.ndarray, list[list[int]]]:
+    """Return the conditions that references satisfy, and which ones a leaf's players have.
+
+    Returns:
+        [conditions, K] float32, 0 or 1, and for each leaf the index of a condition for each player.
+    """
+    if not leaves:
+        return np.zeros((0, len(references)), np.float32), []
+    conditions: dict[tuple[tuple[int, int], ...], int] = {}
+    of_leaves = [
+        [
+            conditions.setdefault(tuple([(f, leaf.satisfied[f]) for f in features]), len(conditions))
+            for features in players.values()
+        ]
+        for leaf, players in leaves
+    ]
+    pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+    parts = [part for condition in conditions for part in condition]
+    masks = unpack([mask for _, mask in parts], max(bounds.count for bounds in tree.bounds.values()))
+    tests = [m.take(pieces[f]) for (f, _), m in zip(parts, masks.astype(np.float32), strict=True)]
+    firsts = np.cumsum([0, *(len(condition) for condition in conditions)])[:-1]
+    return np.multiply.reduceat(np.stack(tests), firsts, axis=0), of_leaves
 
 
 def _cover_patterns(leaf: TreeLeaf, players: Players) -> np.ndarray:
@@ -319,36 +344,42 @@ class _TablesBuilder:
                 yield bit, step * stride
 
     def add(self, leaves: Sequence[tuple[_Played, np.ndarray]]) -> None:
-        """Add leaves to the tables of their groups.
+        """Fill the tables of groups.
 
         Args:
-            leaves: each with the share [W, 2^k] of each pattern of its players.
+            leaves: all leaves of the groups, each with the share [W, 2^k] of each pattern of its players.
         """
         transform = leaf_interactions if self.units.pairs else leaf_values
         by_count: dict[int, list[tuple[_Played, np.ndarray]]] = {}
         for played, patterns in leaves:
             by_count.setdefault(len(played[2]), []).append((played, patterns))
+        by_group: dict[int, list[tuple[_Played, np.ndarray]]] = {}
         for k, same_size in sorted(by_count.items()):
-            step = max(1, _AT_ONCE // (k ** (1 + self.units.pairs) << k))
+            step = max(1, _AT_ONCE >> k)
             for i in range(0, len(same_size), step):
                 batch = same_size[i : i + step]
                 shares = np.stack([patterns for _, patterns in batch])
-                transformed = transform(shares.reshape(-1, 1 << k)).reshape(*shares.shape, -1)
-                for ((group, leaf, players), _), unit_values in zip(batch, transformed, strict=True):
-                    self._add(group, leaf, players, unit_values)
+                transformed = transform(shares.reshape(-1, 1 << k)).reshape(*shares.shape[:2], -1, 1 << k)
+                for (played, _), unit_values in zip(batch, transformed, strict=True):
+                    by_group.setdefault(id(played[0]), []).append((played, unit_values))
+        for members in by_group.values():
+            self._fill(members[0][0][0], members)
 
-    def _add(self, group: LeafGroup, leaf: TreeLeaf, players: Players, leaf_values: np.ndarray) -> None:
-        """Add the values [W, 2^k, units] of a leaf's units to its group's table."""
-        table, columns = self.tables[id(group)], self.columns[id(group)]
-        units, pattern = self.units.of_players(players), _patterns_of_rows(group, leaf, players)
-        for target in np.flatnonzero(self.values[leaf.row]).tolist():
-            values_by_pattern = self.values[leaf.row, target] * leaf_values[target % len(leaf_values)]
-            table_columns = [columns[target, unit] for unit in units]
-            added = values_by_pattern.take(pattern, axis=0)
-            if table_columns == list(range(table.shape[1])):
-                table += added
-            else:
-                table[:, table_columns] += added
+    def _fill(self, group: LeafGroup, leaves: Sequence[tuple[_Played, np.ndarray]]) -> None:
+        """Fill the table of a group with its leaves' values [W, units, 2^k]."""
+        columns = self.columns[id(group)]
+        table = np.zeros((len(columns), group.rows))
+        patterns = _patterns_of_rows(group, [played for played, _ in leaves])
+        for ((_, leaf, players), unit_values), pattern in zip(leaves, patterns, strict=True):
+            units = self.units.of_players(players)
+            for target, value in enumerate(self.values[leaf.row].tolist()):
+                if not value:
+                    continue
+                added = (value * unit_values[target % len(unit_values)]).take(pattern, axis=1)
+                for unit, numbers in zip(units, added, strict=True):
+                    column = table[columns[target, unit]]
+                    column += numbers
+        self.tables[id(group)][:] = table.T
 
     def build(self) -> Tables:
         columns = [column for group_columns in self.columns.values() for column in group_columns]
@@ -364,25 +395,41 @@ class _TablesBuilder:
         )
 
 
-def _patterns_of_rows(group: LeafGroup, leaf: TreeLeaf, players: Players) -> np.ndarray:
-    """Return the pattern of a leaf's players in each row of its group's table."""
-    last = len(leaf.satisfied) - 1
-    shift = {f: last - i for i, f in enumerate(f for features in players.values() for f in features)}
-    code = np.zeros((1, 1), np.int64)
-    for feature, pieces in group.first_pieces.items():
-        if feature in shift:
-            satisfied, bit = leaf.satisfied[feature], 1 << shift[feature]
-            code = (code + np.array([bit * satisfied[piece] for piece in pieces])).reshape(-1, 1)
-        else:
-            code = np.repeat(code, len(pieces), axis=0)
-    code = code[:, 0]
-    if len(players) == len(shift):  # each player is a feature
-        return code
-    pattern = np.zeros_like(code)
-    for features in players.values():
-        all_of = sum(1 << shift[f] for f in features)
-        pattern = 2 * pattern + (code & all_of == all_of)
-    return pattern
+def _patterns_of_rows(group: LeafGroup, leaves: Sequence[_Played]) -> Iterator[np.ndarray]:
+    """Yield for each leaf the pattern of its players in each row of its group's table."""
+    satisfied = [
+        [
+            bits[feature] if feature in bits and leaf.satisfied[feature] >> piece & 1 else 0
+            for feature, firsts in group.first_pieces.items()
+            for piece in firsts
+        ]
+        for _, leaf, players in leaves
+        for bits in (_bits_of_features(players),)
+    ]
+    codes = np.array(satisfied, float) @ _states_of_rows(tuple(group.size.values()))
+    for code, (_, leaf, players) in zip(codes.astype(np.int64), leaves, strict=True):
+        if len(players) == len(leaf.satisfied):
+            yield code
+            continue
+        bits, pattern = _bits_of_features(players), np.zeros_like(code)
+        for features in players.values():
+            all_of = sum(bits[f] for f in features)
+            pattern = 2 * pattern + (code & all_of == all_of)
+        yield pattern
+
+
+def _bits_of_features(players: Players) -> dict[int, int]:
+    """Return a bit for each feature; the first has the highest."""
+    features = [f for of_player in players.values() for f in of_player]
+    return {f: 1 << i for i, f in enumerate(reversed(features))}
+
+
+@lru_cache(_SHAPES)
+def _states_of_rows(sizes: tuple[int, ...]) -> np.ndarray:
+    """Return [Σ sizes, rows]: 1 if a feature has a state in a row of a table."""
+    states = np.indices(sizes).reshape(len(sizes), -1)
+    rows = [of_feature == np.arange(size)[:, None] for of_feature, size in zip(states, sizes, strict=True)]
+    return np.concatenate(rows, dtype=float)
 
 
 def bits_of(feature: int, states: Sequence[int], bounds: FeatureBounds) -> Iterator[tuple[Bit, int]]:

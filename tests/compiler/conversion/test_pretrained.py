@@ -16,7 +16,7 @@ from rationale import AttnLrp, Lrp, compile_model, load
 from rationale.cli.compile import app
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
-from tests.transformers_models import _redraw
+from tests.models.transformers_models import _redraw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paid", "missed", "cured", "##ly", "late"]
 LABELS = {0: "good", 1: "bad", 2: "unsure"}
@@ -154,6 +154,26 @@ def test_what_is_missing_is_named(
         compile_model(own, AttnLrp())
 
 
+@pytest.mark.full
+def test_code_in_the_folder_does_not_run(folders: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(folders / "bert", tmp_path / "own")
+    config = json.loads((own / "config.json").read_text())
+    code = {"AutoConfig": "mine.Config", "AutoModelForSequenceClassification": "mine.Model"}
+    (own / "config.json").write_text(json.dumps({**config, "model_type": "mine", "auto_map": code}))
+    (own / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(InvalidModelError, match="contains custom code"):
+        compile_model(own, AttnLrp())
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.full
+def test_a_size_that_leaves_a_side_open_is_refused(folders: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(folders / "vit", tmp_path / "own")
+    (own / "preprocessor_config.json").write_text(json.dumps({**IMAGE, "size": {"longest_edge": 16}}))
+    with pytest.raises(UnsupportedModelError, match="write height and width"):
+        compile_model(own, AttnLrp())
+
+
 @pytest.mark.parametrize("name", ["bert-base-uncased", "owner/bert-1.5"])
 def test_nothing_is_downloaded(name: str) -> None:
     assert is_fitted_file(Path(name))
@@ -166,15 +186,25 @@ def test_a_folder_without_config(tmp_path: Path) -> None:
         compile_model(tmp_path, AttnLrp())
 
 
-def test_a_folder_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ModuleNotFoundError("no", name="transformers"), "needs transformers, which is not installed: pip"),
+        (ModuleNotFoundError("operator does not exist"), "failed: operator does not exist: pip"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_a_folder_without_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
     (tmp_path / "config.json").write_text("{}")
     imported = builtins.__import__
 
     def without(name: str, *rest: Any, **more: Any) -> Any:
         if name.startswith("rationale.conversion.pretrained"):
-            raise ModuleNotFoundError("no", name="transformers")
+            raise error
         return imported(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InvalidOptionError, match="needs transformers, which is not installed"):
+    with pytest.raises(InvalidOptionError, match=text):
         read_fitted(tmp_path)

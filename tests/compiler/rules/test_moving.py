@@ -77,15 +77,18 @@ def test_a_part_whose_size_is_computed_is_refused() -> None:
         compile_model(model, Gradient(), inputs=["x"])
 
 
-def test_a_max_pool_undone_moves_values_to_where_they_were() -> None:
-    body = """
-        top, places = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+@pytest.mark.parametrize(
+    ("pads", "h", "w"), [("", 4, 6), (", pads = [1, 0, 0, 1]", 3, 5)], ids=["whole", "padded"]
+)
+def test_a_max_pool_undone_moves_values_to_where_they_were(pads: str, h: int, w: int) -> None:
+    body = f"""
+        top, places = MaxPool<kernel_shape = [2, 2], strides = [2, 2]{pads}>(x)
         scaled = Mul(top, w)
-        y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(scaled, places)
+        y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]{pads}>(scaled, places)
     """
-    model = _model(body, "N, 2, 4, 6", x="float[N, 2, 4, 6] x, float[N, 2, 2, 3] w")
-    x = {"x": _rows(N, 2, 4, 6), "w": _rows(N, 2, 2, 3)}
-    references = {"x": _rows(K, 2, 4, 6), "w": _rows(K, 2, 2, 3)}
+    model = _model(body, f"N, 2, {h}, {w}", x=f"float[N, 2, {h}, {w}] x, float[N, 2, 2, 3] w")
+    x = {"x": _rows(N, 2, h, w), "w": _rows(N, 2, 2, 3)}
+    references = {"x": _rows(K, 2, h, w), "w": _rows(K, 2, 2, 3)}
     compiled = compile_model(model, DeepShap(references), targets="all")
     answer = compiled.explain(x)
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32

@@ -83,7 +83,7 @@ async def test_400(client: httpx.AsyncClient, body: bytes, message: str) -> None
 @pytest.mark.parametrize(
     ("method", "path", "slug", "message"),
     [
-        ("POST", "/v2/models/absent/infer", "unknown-model", "no model 'absent' here; there are: image,"),
+        ("POST", "/v2/models/absent/infer", "unknown-model", "no model 'absent' here; there are: 'image',"),
         ("POST", "/v2/models/score/versions/2/infer", "unknown-model", "no version '2'; version 1 is served"),
         ("POST", "/v2/models/typed/explain", "not-explainable", "rationale compile MODEL.onnx"),
         ("POST", "/v1/models/typed:explain", "not-explainable", "--name typed"),

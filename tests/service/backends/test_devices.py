@@ -112,7 +112,7 @@ def test_where_instances_run(tmp_path: Path, groups: str, expected_value: Any, e
     [
         (0, GPU, "auto", "CUDA's driver shows none"),
         (0, "", "cuda", "CUDA's driver shows none"),
-        (2, THIRD, "auto", "the settings ask for GPU 2: CUDA's driver shows 2, counted from 0"),
+        (2, THIRD, "auto", "it needs GPU 2: CUDA's driver shows 2, counted from 0"),
     ],
     indirect=["gpus"],
 )
@@ -187,9 +187,7 @@ async def test_what_asks_for_a_gpu_is_not_served_without_one(tmp_path: Path) -> 
         assert (await client.get("/v2/models/fast/ready")).status_code == 503
         items = (await client.post("/v2/repository/index")).json()
         (reason,) = (item["reason"] for item in items if item["name"] == "fast")
-        assert reason.startswith(
-            "fast/1/model.onnx: the settings ask for a GPU, and this onnxruntime has no CUDA"
-        )
+        assert reason.startswith("fast/1/model.onnx: it needs a GPU, and this onnxruntime has no CUDA")
         assert "KIND_AUTO or KIND_CPU" in reason
         assert "RATIONALE_CPU_FALLBACK=true" in reason
 
@@ -207,7 +205,7 @@ async def test_it_runs_on_the_cpu_where_that_is_allowed(
     handmade.write_score(tmp_path, extra=GPU)
     async with gateway(Settings(repository=tmp_path, cpu_fallback=True)) as client:
         assert (await client.get("/v2/models/score")).json()["devices"] == ["cpu"]
-    assert "entry score runs on the CPU: a GPU" in caplog.text
+    assert "entry score runs on the CPU: it needs a GPU" in caplog.text
 
 
 def test_a_device_that_is_none() -> None:

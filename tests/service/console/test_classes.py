@@ -44,6 +44,7 @@ def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> di
     [
         (model({"p": 3}, "p", 3, probabilities=["p"]), [0.2, 0.5, 0.3], 1),
         (model({"p": 3}, "p", 3), [-2.0, -5.0, -1.0], 2),
+        (model({"p": 3}, "p", 3), [0.4, 0.4, 0.2], 0),  # of two the first, as an ArgMax has it
         (  # of trees the margin is explained, and the probabilities are answered
             model({"label": 1, "p": 3}, "p_margin", 3, probabilities=["p"]),
             {"label": ["lost"], "p": [0.2, 0.5, 0.3]},

@@ -14,6 +14,7 @@ import pytest
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.audit.export import export
 from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.portfolio import _application_ids
 from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import serving
@@ -198,3 +199,8 @@ def test_they_are_exported(url: str, settings: Settings, tmp_path: Path, kind: s
         assert export(ledger, file, application="A-1") == 1
     finally:
         ledger.close()
+
+
+def test_an_empty_cell_of_a_column_is_none() -> None:
+    cells = ["A-1", "", None, float("nan"), 17]
+    assert _application_ids("id", cells) == ["A-1", None, None, None, "17"]

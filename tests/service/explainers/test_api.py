@@ -347,6 +347,10 @@ async def test_ensure_makes_what_nobody_named(folder: Path, sets: Sets) -> None:
         async with asyncio.timeout(SECONDS):
             while (entry := await explainers.ensure("score", spec, digest)) is None:
                 await asyncio.sleep(0.02)
+        (record,) = explainers.store.records.values()
+        assert await explainers.ensure("score", spec, digest) is entry
+        (used,) = explainers.store.records.values()
+        assert used.updated_s > record.updated_s  # so it is not the one that goes next
         (listed,) = (await client.get(PATH)).json()["explainers"]
         assert listed["name"].startswith("~")
         assert (await client.post("/v2/models/score/explain", json=explained_by("x"))).status_code == 404

@@ -93,6 +93,18 @@ def test_what_another_process_publishes_stays(tmp_path: Path) -> None:
         assert not aside.exists()
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_what_others_removed_is_forgotten_where_it_is_a_copy(tmp_path: Path, is_shared: bool) -> None:
+    """Processes of one machine have one repository: an entry of that name is what another has made anew."""
+    artifact = Artifact("d", "net_explain_1", "net", "m", None, 5)
+    with contextlib.closing(State(tmp_path / "state")) as state:
+        blobs = Blobs(f"file://{tmp_path}/blobs") if is_shared else None
+        store = ArtifactStore(tmp_path / "models", state, blobs)
+        (store.repository / artifact.entry).mkdir(parents=True)
+        store.forget(artifact)
+        assert store.served(artifact.entry) != is_shared
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_shared_file_appears_as_a_whole(
     tmp_path: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch

@@ -165,7 +165,7 @@ GARBAGE: list[tuple[Any, int, str]] = [
     ({"explainer": "", "share": 0.1}, 422, "explainer"),
     ({**HALF, "seed": 1}, 422, "seed"),
     ([], 400, "must be an object"),
-    ({"explainer": "nobody", "share": 0.1}, 404, "it has: old, new"),
+    ({"explainer": "nobody", "share": 0.1}, 404, "it has: 'old', 'new'"),
     ({"explainer": "old", "share": 0.1}, 409, "is the default already"),
 ]
 

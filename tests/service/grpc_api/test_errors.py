@@ -92,7 +92,7 @@ def test_invalid_inputs(stub: Any, message: pb.ModelInferRequest, detail: str) -
 @pytest.mark.parametrize(
     ("message", "detail"),
     [
-        (request("absent", GOOD), "no model 'absent' here; there are: image,"),
+        (request("absent", GOOD), "no model 'absent' here; there are: 'image',"),
         (request("score", GOOD, model_version="2"), "no version '2'; version 1 is served"),
         (request("../score", GOOD), "no model '../score'"),
     ],

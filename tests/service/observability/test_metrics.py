@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rationale_service.observability.metrics import DECIDE, EXPLAIN, INFER, Metrics, labels_of, relative_gaps
 from rationale_service.observability.processes import metrics_of_processes
+from rationale_service.observability.statistics import statistics_of
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
 from tests.service import handmade
@@ -96,6 +97,14 @@ def test_processes_with_one_folder_add_up(repository: Path, tmp_path: Path) -> N
     assert page["rationale_score_psi{model=score}"] == 0.2
     assert page["rationale_attribution_psi{feature=debt,model=score}"] == 1  # the window that moved most
     assert text.splitlines()[-1] == "# {'count': 4, 'ns': 1500000000}"
+
+
+def test_requests_that_failed_are_those_from_400_on(repository: Path) -> None:
+    entry, metrics = read_repository(repository).entries["score_explain"], Metrics()
+    for status in (200, 304, 399, 400, 499, 500):
+        metrics.count_answer(labels_of(entry), "http", status)
+    (item,) = statistics_of(metrics, [entry])
+    assert item["inference_stats"]["fail"] == {"count": 3, "ns": 0}
 
 
 def test_a_file_that_a_process_is_just_creating_is_left_out(tmp_path: Path) -> None:

@@ -211,6 +211,8 @@ def test_which_process_is_dead() -> None:
     assert not own_identity.is_dead("garbage")
     assert own_identity.is_of_another_boot("elsewhere~1~1~ab")
     assert not own_identity.is_of_another_boot(this_process().id)
+    boot = machine.partition(".")[0]
+    assert not own_identity.is_of_another_boot(f"{boot}.1~1~1~ab")  # in another container, and perhaps alive
     assert not own_identity.is_of_another_boot("garbage")
 
 

@@ -108,9 +108,7 @@ def _preload() -> None:
 
 def _absence(missing: list[int], gpus: int) -> str:
     if CUDA_PROVIDER not in ort.get_available_providers():
-        return "the settings ask for a GPU, and this onnxruntime has no CUDA: install onnxruntime-gpu instead"
+        return "it needs a GPU, and this onnxruntime has no CUDA: install onnxruntime-gpu instead"
     if not gpus:
-        return "the settings ask for a GPU, and CUDA's driver shows none"
-    return (
-        f"the settings ask for GPU {', '.join(map(str, missing))}: CUDA's driver shows {gpus}, counted from 0"
-    )
+        return "it needs a GPU, and CUDA's driver shows none"
+    return f"it needs GPU {', '.join(map(str, missing))}: CUDA's driver shows {gpus}, counted from 0"

@@ -6,9 +6,7 @@ takes a body, the request. The examples use a model `score` with four named feat
 y = x·W + b, explained by DeepSHAP; its first output decides. A test sends each and compares.
 """
 
-import base64
 import copy
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from rationale.pictures.markup import csp_hash
 from rationale_service.protocols.rest.routes import needs_of
 from rationale_service.security.keys import NOBODY_NEEDS, Scopes, needs
 
@@ -51,7 +50,7 @@ _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 # Swagger UI sets styles on its elements and has its pictures in its style sheet.
 _POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-    "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "script-src 'self' '{script}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 _NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
@@ -207,7 +206,7 @@ def add_page(app: FastAPI) -> None:
         swagger_favicon_url="data:,",
         swagger_ui_parameters={"validatorUrl": None},  # by default it shows the document to swagger.io
     ).body
-    policy = _POLICY.format(digest=_digest(bytes(page).decode()))
+    policy = _POLICY.format(script=csp_hash(*_SCRIPT.findall(bytes(page).decode())))
     headers = {"Content-Security-Policy": policy, **_NO_SNIFFING}
 
     @app.get(_PATH, include_in_schema=False)
@@ -216,9 +215,3 @@ def add_page(app: FastAPI) -> None:
         return HTMLResponse(page, headers=headers)
 
     app.mount(_FILES, needs(NOBODY_NEEDS)(_DocsFiles(packages=[("fastapi_offline", "static")])))
-
-
-def _digest(page: str) -> str:
-    """Return the digest of the page's only script for a policy."""
-    (script,) = _SCRIPT.findall(page)
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

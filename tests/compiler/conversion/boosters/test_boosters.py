@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardScaler
 
 from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
-from rationale.conversion.boosters.trees import Split, _bound
+from rationale.conversion.boosters.trees import BoostedTrees, Split, _bound, with_margins
 from rationale.conversion.files import read_fitted
 from rationale.from_files import compile_files
 from rationale.graph.runtime.session import Runner
@@ -331,3 +331,18 @@ def test_a_bound_in_another_type_leaves_its_numbers_on_their_sides(bound: float,
         sides = [wide < each if strict else wide <= each for each in (bound, rounded)]
         assert sides[0] == sides[1], wide
     assert _bound(split, np.dtype(np.float64)) == bound
+
+
+def test_bounds_move_by_a_margin_of_their_feature_and_zeros_stay() -> None:
+    """LightGBM takes numbers nearer to 0 than 1e-35 for 0, and no step makes a number between."""
+    near_zero = float(np.float32(1e-35))
+    bounds = [0.5, -4.0, near_zero, -near_zero, 0.0, np.inf]
+    tree: dict[int, Any] = {}
+    for i, bound in enumerate(bounds):
+        tree[i] = Split(0, 6, 6, missing=False, bound=bound, strict=i == 1)
+    tree[6] = {0: 1.0}
+    tree[7] = Split(1, 6, 6, missing=False, among=(1, 2), bound=0.5)
+    moved = with_margins(BoostedTrees([tree], np.zeros(1))).trees[0]
+    margin = 4.0 * 2.0**-45  # of the feature's largest bound
+    assert [moved[i].bound for i in range(6)] == [0.5 + margin, -4.0 - margin, *bounds[2:]]
+    assert (moved[6], moved[7]) == (tree[6], tree[7])
