@@ -82,7 +82,7 @@ LOCK := $(TEST)/uv pip compile --quiet --universal --python-version 3.11 --gener
 
 lock: env-test ## write anew which versions the images install, with their hashes
 	@echo "hatchling" | $(LOCK) pyproject.toml - --extra serve --extra audit --extra jwt --extra postgres --extra redis --extra s3 --extra tracing --upgrade -o requirements.lock
-	@echo "onnxruntime-gpu[cuda,cudnn]>=1.27,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
+	@echo "onnxruntime-gpu[cuda,cudnn]>=1.29,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
 
 release: env-release ## build wheel, sdist and lists of components into dist, check them, and audit the locks
 	@$(VENV)/release/bin/python scripts/release.py

@@ -127,7 +127,7 @@ async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> No
     assert {path: names for path, names in query_names.items() if names} == {
         "/v1/decisions": ["application_id", "model", "since", "until", "limit", "open"],
         "/v1/decisions/{decision}:notice": ["language"],
-        "/v1/models/{model}/features": ["explainer"],
+        "/v1/models/{model}/features": ["explainer", "language"],
     }
     assert len(query_names) >= 6
 
