@@ -22,7 +22,7 @@ from rationale_service.tensors import Tensors
 
 # Features of Triton that the gateway does not offer, and their replacements.
 NOT_OFFERED = {
-    "shared memory": "shared memory is not offered: send the tensors themselves, raw (raw_input_contents)",
+    "shared memory": "shared memory is not supported: send the tensors themselves, raw (raw_input_contents)",
     "trace settings": "tracing is an operator's setting (RATIONALE_TRACE_ENDPOINT)",
     "log settings": "logging is an operator's setting (RATIONALE_LOG_LEVEL)",
 }

@@ -80,7 +80,7 @@ REFUSED = {
     "an entry by its second name": (("m_explain", "--input", "x.csv"), "is not a model name"),
     "no rows asked for": ((*BASE, "--rows", "0"), "--rows"),
     "a negative seed": ((*BASE, "--seed", "-1"), "--seed"),
-    "other references": ((*BASE, "--references", "equal.npy"), r"equal\.npy: not the references that 'm'"),
+    "other references": ((*BASE, "--references", "equal.npy"), r"equal\.npy: .*not the references that 'm'"),
     "references that do not fit": ((*BASE, "--references", "narrow.npy"), r"the model needs \[K, 5\]"),
     "a file for a folder": ((*BASE, "--out", "x.csv"), r"--out x\.csv: .*x\.csv is not a folder"),
     "a folder in a file": ((*BASE, "--out", "x.csv/out"), r"x\.csv is not a folder"),

@@ -204,8 +204,8 @@ async def test_415(client: httpx.AsyncClient, path: str) -> None:
         ([GOOD | {"shape": []}], "has 4 values, but its shape [] holds 1"),
         ([GOOD | {"shape": [], "data": [1]}], "has shape [], but"),
         ([GOOD | {"datatype": "FP64"}], "input 'x' is FP64, but the model takes FP32"),
-        ([GOOD | {"datatype": "FP33"}], "datatype 'FP33' is none of BOOL"),
-        ([GOOD | {"datatype": "BF16"}], "datatype 'BF16' is none of BOOL"),
+        ([GOOD | {"datatype": "FP33"}], "datatype 'FP33' must be one of BOOL"),
+        ([GOOD | {"datatype": "BF16"}], "datatype 'BF16' must be one of BOOL"),
         ([GOOD | {"data": [1, 2, 3, "4"]}], "takes numbers, but value 3 is a string"),
         (
             [GOOD | {"data": [1, 2, 3, None]}],

@@ -214,8 +214,8 @@ async def test_what_is_unavailable_is_asked_again(repository: Path) -> None:
             "invalid-input",
             "cannot compute these values",
         ),
-        ("INTERNAL", "onnx runtime error 6: node /secret", 500, "model-failed", "see the server's log"),
-        ("UNKNOWN", "secret", 500, "model-failed", "see the server's log"),
+        ("INTERNAL", "onnx runtime error 6: node /secret", 500, "model-failed", "server's log"),
+        ("UNKNOWN", "secret", 500, "model-failed", "server's log"),
     ],
 )
 async def test_faults_are_translated(

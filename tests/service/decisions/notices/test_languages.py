@@ -248,7 +248,7 @@ def test_the_command_writes_the_same(url: str, folder: Path, tmp_path: Path) -> 
     code, text, message = run("--entries", str(lost))
     assert (code, "promise" in text, "tells no plans" in message) == (0, False, True)
     code, _, message = run("--entries", str(lost), "--language", "de")
-    assert (code, "no longer has the entry" in message) == (2, True)
+    assert (code, "is not in the repository" in message) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["home", "group"])
@@ -323,7 +323,7 @@ def test_where_the_entry_is_gone_a_notice_warns(folder: Path, tmp_path: Path) ->
         told = letter(url, decision)
         assert "tells no plans" in told["warnings"][0]
         assert "promise" not in told["text"]
-        assert "no longer has the entry" in letter(url, decision, "?language=de", 422)["detail"]
+        assert "is not in the repository" in letter(url, decision, "?language=de", 422)["detail"]
 
 
 def test_hidden_inputs_are_in_no_language(folder: Path, tmp_path: Path) -> None:
