@@ -25,9 +25,9 @@ class CanarySpec(BaseModel):
     )
 
     explainer: str = Field(
-        min_length=1, description="one of the model's explainers beside its default; compiled: `NAME_explain`"
+        min_length=1, description="one of the model's other explainers; compiled: `NAME_explain`"
     )
-    share: float = Field(ge=0, le=1, description="of the requests, 0 to 1")
+    share: float = Field(ge=0, le=1, description="share of the requests, 0 to 1")
 
 
 @router.get(
@@ -43,10 +43,13 @@ async def get_canary(request: Request, model: str) -> CanarySpec:
 
 @router.put(
     "",
-    summary="Have another explainer answer a share of the requests",
-    description="Of those that name no explainer; decisions are not split. A request with the same `id`, or "
-    "the same header `x-request-id`, is answered by the same one; at a larger share the canary keeps those "
-    "that it has. Answers name their explainer, and `rationale_canary_requests` counts both.",
+    summary="Let another explainer answer a share of the requests",
+    description=(
+        "A share of the requests that name no explainer; decisions are not split. The same explainer "
+        "answers requests with the same `id`, or the same header `x-request-id`. At a larger share the "
+        "canary keeps its requests. Answers name their explainer, and `rationale_canary_requests` counts "
+        "both."
+    ),
     operation_id="put_canary",
     responses=problem_responses(400, 404, 409, 413, 415, 422, 503),
     openapi_extra=body_of(CanarySpec),
@@ -62,7 +65,7 @@ async def put_canary(request: Request, model: str) -> CanarySpec:
 
 @router.delete(
     "",
-    summary="Have the default explainer answer all requests",
+    summary="Let the default explainer answer all requests",
     operation_id="delete_canary",
     status_code=204,
     response_class=Response,

@@ -52,9 +52,7 @@ class JudgedReason(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    code: StorableText | None = Field(
-        None, description="of the decision profile, if it is one of its reasons"
-    )
+    code: StorableText | None = Field(None, description="code of the decision profile, if the reason has one")
     text: StorableText
 
 
@@ -63,9 +61,9 @@ class Contest(BaseModel):
 
     id: str
     application_id: str | None = None
-    reviews: str = Field(description="the first decision of the case")
-    digests: DecisionDigests = Field(description="of the first decision")
-    review_by: str = Field(description="until when a person has to review it")
+    reviews: str = Field(description="id of the first decision of the case")
+    digests: DecisionDigests = Field(description="digests of the first decision")
+    review_by: str = Field(description="time by which a person must review it")
 
 
 class Judgment(BaseModel):
@@ -76,15 +74,15 @@ class Judgment(BaseModel):
     decision: Literal["approve", "decline"]
     reasons: list[JudgedReason]
     reviewer: str
-    reviews: str = Field(description="the first decision of the case")
-    digests: DecisionDigests = Field(description="of the first decision")
+    reviews: str = Field(description="id of the first decision of the case")
+    digests: DecisionDigests = Field(description="digests of the first decision")
     warnings: list[str]
 
 
 class ContestRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    reason: StorableText = Field(description="what the applicant says against the decision")
+    reason: StorableText = Field(description="the applicant's objection to the decision")
 
 
 class ReviewRequest(BaseModel):
@@ -92,15 +90,17 @@ class ReviewRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    reviewer: StorableName = Field(description="name of the person who reviews")
+    reviewer: StorableName = Field(description="name of the reviewer")
     instance: dict[str, Any] | None = Field(
-        None, description="corrected inputs, whole: the entry that decided first decides again"
+        None, description="all inputs, corrected: the entry of the first decision decides again"
     )
     decision: Literal["approve", "decline"] | None = Field(
-        None, description="a person's, in place of the entry's"
+        None, description="the person's decision, instead of the entry's"
     )
     reasons: list[JudgedReason] = Field(
-        default_factory=list, max_length=_MOST_REASONS, description="of a judgment; a decline needs one"
+        default_factory=list,
+        max_length=_MOST_REASONS,
+        description="reasons of a judgment; a decline needs at least one",
     )
 
     @model_validator(mode="after")
@@ -122,23 +122,25 @@ class Event(BaseModel):
     id: str
     time: str
     kind: Kind
-    caller: str = Field(description="the name of the key that asked")
+    caller: str = Field(description="name of the caller's key")
     decision: Literal["approve", "refer", "decline"] | None
     reviewer: str | None
     reasons: list[JudgedReason]
-    words: str | None = Field(description="the applicant's, of a contest, as far as the trail can show them")
+    words: str | None = Field(description="the applicant's words in a contest, if the trail can show them")
     review_by: str | None
 
 
 class CaseHistory(BaseModel):
-    id: str = Field(description="the first decision")
+    id: str = Field(description="id of the first decision")
     application_id: str | None
     model: str
     state: Literal["decided", "referred", "contested", "reviewed"] = Field(
-        description="referred and contested: a person has to review it"
+        description="referred and contested: a person must review it"
     )
-    standing: str = Field(description="the decision that holds")
-    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
+    standing: str = Field(description="id of the decision that holds")
+    review_by: str | None = Field(
+        description="time by which a person must review it; null if no review is needed"
+    )
     events: list[Event] = Field(description="oldest first")
 
 
@@ -148,25 +150,31 @@ class Recorded(BaseModel):
     time: str = Field(description="RFC 3339, in UTC")
     model: str
     version: str
-    caller: str = Field(description="the name of the key that asked, empty where none was needed")
+    caller: str = Field(description="name of the caller's key; empty if the gateway has no keys")
     request_id: str
     latency_ms: float
     kind: Kind
     application_id: str | None = Field(description="the lender's own id of the application")
-    reviews: str | None = Field(description="the first decision of the case, of what contests or reviews it")
-    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
-    kept: Literal["plain", "hashed", "sealed", "erased"] = Field(description="how its inputs were kept")
+    reviews: str | None = Field(description="for a contest or review: id of the first decision of the case")
+    review_by: str | None = Field(
+        description="time by which a person must review it; null if no review is needed"
+    )
+    kept: Literal["plain", "hashed", "sealed", "erased"] = Field(description="how the trail keeps its inputs")
     instance: Instance = Field(
-        description="what was decided on; null where a digest alone was kept, or its key was erased. Values "
-        "in the answer's reasons are null then, too"
+        description=(
+            "the inputs; null if the trail keeps only a digest, or if their key was erased. Then values "
+            "in the answer's reasons are null too"
+        )
     )
     runtime: dict[str, Any] = Field(
-        description="what ran: the digest of the files, and the backend's own words"
+        description="what ran: the digest of the files, and the backend's description"
     )
-    answer: Decision | Judgment | Contest = Field(description="as it was answered")
+    answer: Decision | Judgment | Contest = Field(description="the answer to the caller")
     languages: list[str] = Field(
-        description="languages of the decision profile's texts, in which a notice can be written; none if "
-        "the profile is no longer in the repository"
+        description=(
+            "languages in which a notice can be written, from the decision profile; empty if the profile "
+            "is no longer in the repository"
+        )
     )
 
 
@@ -179,9 +187,11 @@ class ListedDecision(BaseModel):
     model: str
     caller: str
     kind: Kind
-    decision: Literal["approve", "refer", "decline"] | None = Field(description="null of a contest")
-    reviews: str | None = Field(description="the first decision of the case, of what contests or reviews it")
-    review_by: str | None = Field(description="until when a person has to review it; null if nobody needs to")
+    decision: Literal["approve", "refer", "decline"] | None = Field(description="null for a contest")
+    reviews: str | None = Field(description="for a contest or review: id of the first decision of the case")
+    review_by: str | None = Field(
+        description="time by which a person must review it; null if no review is needed"
+    )
 
 
 class DecisionList(BaseModel):
@@ -194,7 +204,8 @@ class GivenInstance(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     instance: dict[str, Any] | None = Field(
-        None, description="as it was sent then, where the trail kept a digest alone; it is compared"
+        None,
+        description=("the original inputs, if the trail keeps only their digest; they are compared with it"),
     )
 
 
@@ -205,12 +216,16 @@ class NoticeRequest(GivenInstance):
     )
     variables: dict[str, Any] = Field(
         default_factory=dict,
-        description="what the template names, nested: creditor, applicant, application …; false where there "
-        "is no such thing",
+        description=(
+            "values of the template's names, nested: creditor, applicant, application …; false for a "
+            "missing one"
+        ),
     )
     person_declined: bool = Field(
         default=False,
-        description="it was referred, and a person declined: `variables.judgment` has the person's reasons",
+        description=(
+            "true: the case was referred and a person declined; `variables.judgment` has the person's reasons"
+        ),
     )
 
 
@@ -219,28 +234,30 @@ class NoticeText(BaseModel):
     template: str
     language: str
     text: str = Field(description="the statement, as plain text; a draft for your counsel")
-    warnings: list[str] = Field(description="what to look at before it is sent")
+    warnings: list[str] = Field(description="points to check before you send it")
 
 
 class Replay(BaseModel):
     """A decision that was computed again by the files that made it."""
 
     id: str
-    same: bool = Field(description="whether nothing differs")
+    same: bool = Field(description="true: nothing differs")
     exact: bool = Field(
-        description="whether numbers were held to be equal bit for bit, the runtime being the one that "
-        "decided; else within 1e-4 of the largest"
+        description=(
+            "true: the runtime is the same, and numbers must be equal bit for bit; false: within 1e-4 of "
+            "the largest"
+        )
     )
     differences: list[str]
-    elsewhere: list[str] = Field(description="in what the runtime is another than the one that decided")
-    passed_over: list[str] = Field(description="members of the answer that no replay computes")
-    entry: str | None = Field(description="what decided, by its name today; null of a person")
+    elsewhere: list[str] = Field(description="differences of the runtime from the one that decided")
+    passed_over: list[str] = Field(description="members of the answer that a replay does not compute")
+    entry: str | None = Field(description="current name of the entry that decided; null for a person")
 
 
 @router.get(
     "",
     summary="The latest decisions",
-    description="Of one application, by the lender's own id, or of all. Newest first.",
+    description="All decisions, or those of one application by the lender's own id. Newest first.",
     operation_id="list_decisions",
     responses=problem_responses(404, 422, 503),
 )
@@ -248,12 +265,14 @@ class Replay(BaseModel):
 async def list_decisions(
     request: Request,
     application_id: Annotated[str | None, Query(description="the lender's own id")] = None,
-    model: Annotated[str | None, Query(description="of this model alone")] = None,
+    model: Annotated[str | None, Query(description="decisions of this model only")] = None,
     since: Annotated[str | None, Query(description="a time in UTC or its beginning, such as 2026-11")] = None,
-    until: Annotated[str | None, Query(description="as `since`; not included")] = None,
+    until: Annotated[str | None, Query(description="like `since`; not included")] = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
     *,
-    is_open: Annotated[bool, Query(alias="open", description="only what waits for a review")] = False,
+    is_open: Annotated[
+        bool, Query(alias="open", description="true: only cases that wait for a review")
+    ] = False,
 ) -> DecisionList:
     context = current()
     models = None if context is None else context.caller.models
@@ -270,8 +289,8 @@ async def list_decisions(
 
 @router.get(
     "/{decision}:history",
-    summary="Its contests and reviews",
-    description="The case of the decision: who did what when, and which decision holds.",
+    summary="Contests and reviews of a decision",
+    description="The case of the decision: who did what and when, and which decision holds.",
     operation_id="decision_history",
     responses=problem_responses(404, 503),
 )
@@ -291,8 +310,8 @@ async def decision_history(request: Request, decision: str) -> CaseHistory:
 
 @router.get(
     "/{decision}",
-    summary="A decision, as it was answered",
-    description="With what it was on, as far as the trail keeps it.",
+    summary="A recorded decision",
+    description="With its inputs, if the trail keeps them.",
     operation_id="get_decision",
     response_model=Recorded,
     responses=problem_responses(404, 503),
@@ -306,10 +325,12 @@ async def get_decision(request: Request, decision: str) -> Response:
 
 @router.post(
     "/{decision}:notice",
-    summary="The notice that its applicant gets",
-    description="The statement of a decline's principal reasons, by a template that comes with Rationale. It "
-    "is returned, and neither sent nor stored. Variables that the template uses and nobody gave are named in "
-    "one error (422). All texts are in one of the languages of the profile that decided.",
+    summary="The notice to the applicant",
+    description=(
+        "A statement of the principal reasons of a decline, from a template of Rationale. It is returned, "
+        "and neither sent nor stored. One error (422) names all variables that the template needs and the "
+        "request lacks. All texts are in one language of the profile that decided."
+    ),
     operation_id="decision_notice",
     responses=problem_responses(400, 404, 408, 413, 415, 422, 503),
     openapi_extra=body_of(NoticeRequest),
@@ -345,9 +366,11 @@ async def decision_notice(
 
 @router.post(
     "/{decision}:replay",
-    summary="The decision, computed again",
-    description="By the entry with the recorded digests, the row alone, on as many threads as then. One "
-    "replay runs at a time, beside the models that are served.",
+    summary="Compute a decision again",
+    description=(
+        "Uses the entry with the recorded digests, the row alone, and the same number of threads. One "
+        "replay runs at a time, next to the served models."
+    ),
     operation_id="replay_decision",
     responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 503, 504),
     openapi_extra=body_of(GivenInstance),
@@ -373,9 +396,11 @@ async def replay_decision(request: Request, decision: str) -> Replay:
 
 @router.post(
     "/{decision}:contest",
-    summary="Contest it, as its applicant does",
-    description="The applicant's words are kept as inputs are. The decision waits for a review, and stands "
-    "until then.",
+    summary="Contest a decision",
+    description=(
+        "The trail keeps the applicant's words like inputs. The decision waits for a review, and holds "
+        "until then."
+    ),
     operation_id="contest_decision",
     response_model=Contest,
     responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 503, 504),
@@ -391,10 +416,12 @@ async def contest_decision(request: Request, decision: str) -> Response:
 
 @router.post(
     "/{decision}:review",
-    summary="Review it: correct its inputs, or judge in its place",
-    description="With `instance`, the entry that decided first decides on the corrected inputs. With "
-    "`decision` and `reasons`, a person's judgment is in the place of the entry's. Either one is a new "
-    "decision that names the first; of a case, the last one holds.",
+    summary="Review a decision: correct its inputs, or judge the case",
+    description=(
+        "With `instance`, the entry of the first decision decides on the corrected inputs. With "
+        "`decision` and `reasons`, a person's judgment replaces the entry's decision. Both give a new "
+        "decision that names the first. The last decision of a case holds."
+    ),
     operation_id="review_decision",
     response_model=Decision | Judgment,
     responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504),

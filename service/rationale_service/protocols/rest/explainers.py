@@ -22,7 +22,7 @@ router = APIRouter(
 
 
 class CompileProgress(BaseModel):
-    stage: str = Field(description="of the compiler")
+    stage: str = Field(description="stage of the compiler")
     done: int
     total: int
 
@@ -30,11 +30,13 @@ class CompileProgress(BaseModel):
 class Serving(BaseModel):
     """The entry that answers now."""
 
-    entry: str = Field(description="its name in the repository; also a model of its own under /v2/models")
-    digest: str = Field(description="of model, references, options and compiler: what names the artifact")
+    entry: str = Field(description="its name in the repository, and as a model under /v2/models")
+    digest: str = Field(
+        description="digest of model, references, options and compiler: it names the artifact"
+    )
     method: str
-    digests: dict[str, str | None] = Field(description="as its answers and its manifest carry them")
-    loaded: bool = Field(description="whether a request would find it loaded")
+    digests: dict[str, str | None] = Field(description="digests in its answers and its manifest")
+    loaded: bool = Field(description="true: it is loaded")
 
 
 class ExplainerStatus(BaseModel):
@@ -44,8 +46,8 @@ class ExplainerStatus(BaseModel):
     model: str
     state: str = Field(description="queued, compiling, checking, publishing, loading, ready or failed")
     progress: CompileProgress | None = None
-    error: str | None = Field(None, description="why it failed; what serves went on serving")
-    default: bool = Field(description="whether it answers requests that name no explainer")
+    error: str | None = Field(None, description="the reason of a failure; the old explainer still answers")
+    default: bool = Field(description="true: it answers requests that name no explainer")
     asked: dict[str, Any] = Field(description="the latest specification, without defaults")
     digest: str = Field(description="digest of the latest specification")
     serving: Serving | None = None
@@ -84,9 +86,11 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
 @router.put(
     "/{name}",
     summary="Create or replace an explainer",
-    description="Answers at once; the compile runs in a process of its own. `Location` says where to look "
-    "how it goes. Until the new one is compiled, checked, loaded and warmed, the old one answers, and a "
-    "failure changes nothing. What an explainer answers by already is not compiled again.",
+    description=(
+        "Answers at once; the compile runs in a separate process, and `Location` is the address of its "
+        "state. The old explainer answers until the new one is compiled, checked, loaded and warm. A "
+        "failure changes nothing. If the explainer already has this content, nothing is compiled."
+    ),
     operation_id="put_explainer",
     status_code=202,
     response_model=ExplainerStatus,
@@ -109,7 +113,7 @@ async def put_explainer(request: Request, response: Response, model: str, name: 
 @router.delete(
     "/{name}",
     summary="Remove an explainer",
-    description="Running requests finish. What was compiled is deleted, unless another explainer uses it.",
+    description=("Running requests finish. The compiled entry is deleted, unless another explainer uses it."),
     operation_id="delete_explainer",
     status_code=204,
     response_class=Response,

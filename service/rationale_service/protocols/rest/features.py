@@ -24,14 +24,15 @@ from rationale_service.security.keys import EXPLAIN, needs
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 Explainer = Annotated[
-    str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
+    str | None, Query(description="one of the model's explainers; without it the default", max_length=80)
 ]
 
 Language = Annotated[
     str | None,
     Query(
-        description="of the texts of titles, units and values: one of the decision profile's; by default its "
-        "first",
+        description=(
+            "language of titles, units and values, one of the decision profile's; by default the first"
+        ),
         max_length=80,
     ),
 ]
@@ -40,103 +41,118 @@ Language = Annotated[
 class ExplainerItem(BaseModel):
     name: str
     method: str
-    digest: str = Field(description="as its answers carry it")
-    default: bool = Field(description="whether it answers requests that name no explainer")
+    digest: str = Field(description="digest in its answers")
+    default: bool = Field(description="true: it answers requests that name no explainer")
 
 
 class InputItem(BaseModel):
     name: str
     datatype: str
-    shape: list[int] = Field(description="of one row; -1 is any size")
+    shape: list[int] = Field(description="shape of one row; -1 is any size")
     explained: bool
-    features: list[str] | None = Field(None, description="their names; absent where the input is sent whole")
+    features: list[str] | None = Field(
+        None, description="names of the features; absent if the input is sent as a whole"
+    )
     attributions: str | None = Field(
-        None, description="the output over v2 that attributes to its features; absent where groups do"
+        None, description="the v2 output with the attributions of its features; absent if groups have them"
     )
 
 
 class OutputItem(BaseModel):
     name: str
     datatype: str
-    shape: list[int] = Field(description="of one row")
+    shape: list[int] = Field(description="shape of one row")
 
 
 class Group(BaseModel):
     name: str
-    title: str | None = Field(None, description="of the decision profile")
+    title: str | None = Field(None, description="from the decision profile")
     features: list[str]
 
 
 class Threshold(BaseModel):
     """The decision profile, as far as a score's decision follows from it."""
 
-    output: str = Field(description="the tensor that has the score")
-    index: int = Field(description="of the score in the output's flattened row")
+    output: str = Field(description="the tensor with the score")
+    index: int = Field(description="index of the score in the output's flattened row")
     threshold: float
-    refer: list[float] | None = Field(None, description="between which, both included, a person decides")
-    adverse: Literal["above", "below"] = Field(description="on which side of the threshold it declines")
-    space: Literal["output", "margin"] = Field(description="what is explained: the score, or its margin")
+    refer: list[float] | None = Field(
+        None, description="a person decides between these two scores, both included"
+    )
+    adverse: Literal["above", "below"] = Field(description="the side of the threshold on which it declines")
+    space: Literal["output", "margin"] = Field(description="the explained value: the score, or its margin")
     margin: str | None = Field(
-        None, description="the output over v2 by which a score near 0 or 1 is decided, in space `output`"
+        None, description="the v2 output that decides for a score near 0 or 1, in space `output`"
     )
     decision_only_features: list[FormField] = Field(
-        description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
+        description=(
+            "features that an instance of `:decide` needs in addition to the model's, for knock-out rules"
+        )
     )
-    languages: list[str] = Field(description="of the decision profile's texts")
+    languages: list[str] = Field(description="languages of the decision profile's texts")
     comparisons: list[str] = Field(
-        description="other references by which `:decide` can tell which reasons stay (`stability`)"
+        description=(
+            "names of the other references with which `:decide` can test which reasons stay (`stability`)"
+        )
     )
 
 
 class ReferencesItem(BaseModel):
-    rows: int = Field(description="of the set as given")
+    rows: int = Field(description="rows of the set as uploaded")
     digest: str | None = None
-    base_value: list[float] | None = Field(None, description="mean output over them, for each target")
+    base_value: list[float] | None = Field(
+        None, description="mean output over the references, for each target"
+    )
 
 
 class ModelFeatures(BaseModel):
     model: str
-    explainer: str | None = Field(description="its name; null for one without")
+    explainer: str | None = Field(description="its name, or null")
     method: str
     digest: str
-    explainers: list[ExplainerItem] = Field(description="those of the model")
+    explainers: list[ExplainerItem] = Field(description="the model's explainers")
     inputs: list[InputItem]
-    features: list[FormField] = Field(description="that an instance may name, in their order")
-    groups: list[Group] = Field(description="features that are explained as one")
+    features: list[FormField] = Field(description="features that an instance may have, in order")
+    groups: list[Group] = Field(description="features that are explained together")
     group_attributions: str | None = Field(
-        None, description="the output over v2 that attributes to `players`"
+        None, description="the v2 output with the attributions of `players`"
     )
-    players: list[str] = Field(description="groups, and the other features of the same inputs")
-    layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
-    outputs: list[OutputItem] = Field(description="of a prediction, in their order")
-    probabilities: list[str] = Field(description="of the outputs, those that lie between 0 and 1")
-    output: str = Field(description="the tensor that is explained")
-    output_shape: list[int] = Field(description="of one row of it")
+    players: list[str] = Field(description="the groups, and the other features of the same inputs")
+    layers: list[str] = Field(description="further tensors inside the model with attributions over v2")
+    outputs: list[OutputItem] = Field(description="outputs of a prediction, in order")
+    probabilities: list[str] = Field(description="the outputs between 0 and 1")
+    output: str = Field(description="the explained tensor")
+    output_shape: list[int] = Field(description="shape of one row of it")
     class_names: list[str] = Field(
-        description="of a classifier, what its label calls each element of that row; empty if it says nothing"
+        description="class names of the elements of that row; empty if the model has none"
     )
     targets: list[int | str] | Literal["predicted"] = Field(
-        description="flat indices into the output's row, contrasts such as '1-0', or each row's largest"
+        description=(
+            "flat indices into the output's row, contrasts such as '1-0', or the largest element of each row"
+        )
     )
     has_base_value: bool
-    has_gap: bool = Field(description="whether attributions are to add up, so that answers tell the gap")
+    has_gap: bool = Field(description="true: attributions add up, and answers have a completeness gap")
     other_outputs: dict[str, str] | None = Field(
-        None, description="what further members of this model's explanations mean; absent if there are none"
+        None,
+        description=("the meaning of further members of this model's explanations; absent if there are none"),
     )
     references: ReferencesItem | None = None
     request_references: int = Field(
-        description="rows that a request may bring to be compared with; 0 where the method takes none then"
+        description="number of reference rows that a request may send; 0 if the method accepts none"
     )
-    decision: Threshold | None = Field(None, description="where the model decides by a profile")
-    warnings: list[str] = Field(description="of the compile")
+    decision: Threshold | None = Field(None, description="present if the model has a decision profile")
+    warnings: list[str] = Field(description="warnings of the compile")
 
 
 @router.get(
     "/{model}/features",
-    summary="A model's features, with what a form for them needs to know",
-    description="Names, units, ranges and categories: as the decision profile has them, and as the "
-    "references are spread, feature by feature; it shows no row of them. Needs the scope `explain`, for the "
-    "spreads are of people's data.",
+    summary="A model's features, for a form",
+    description=(
+        "Names, units, ranges and categories, from the decision profile and from the distribution of each "
+        "feature over the references. No row of the references is shown. Needs the scope `explain`, "
+        "because distributions come from people's data."
+    ),
     operation_id="v1_features",
     response_model=ModelFeatures,
     response_model_exclude_none=True,

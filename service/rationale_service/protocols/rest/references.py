@@ -35,17 +35,17 @@ class ReferenceSetStatus(BaseModel):
     """A reference set. Its rows are not shown here."""
 
     name: str
-    digest: str = Field(description="SHA-256 of the content: one file, however many names stand for it")
-    model: str = Field(description="whose inputs it was checked against")
+    digest: str = Field(description="SHA-256 of the content: all names of the same content share one file")
+    model: str = Field(description="the model whose inputs it was checked against")
     rows: int
-    weighted: bool = Field(description="whether the rows have weights, as centroids do")
+    weighted: bool = Field(description="true: the rows have weights, as centroids do")
     inputs: dict[str, InputRows]
-    features: list[str] | None = Field(description="names of the columns, if it has some")
-    size: int = Field(description="bytes of its file")
+    features: list[str] | None = Field(description="names of the columns, if there are any")
+    size: int = Field(description="size of its file in bytes")
     created: datetime
-    used_by: list[str] = Field(description="explainers made of it, as model/explainer")
+    used_by: list[str] = Field(description="explainers that use it, as model/explainer")
     baked: list[str] = Field(
-        description="explainers that the gateway makes of it, for requests that name the set"
+        description="explainers that the gateway compiles from it, for requests that name the set"
     )
 
 
@@ -53,7 +53,7 @@ class ReferenceSetSpreads(BaseModel):
     name: str
     digest: str
     rows: int
-    features: list[Spread] = Field(description="by name, as far as they have names")
+    features: list[Spread] = Field(description="by name, if the features have names")
 
 
 class ReferenceSetList(BaseModel):
@@ -61,7 +61,7 @@ class ReferenceSetList(BaseModel):
 
 
 Force = Annotated[bool, Query(description="also delete the explainers that use it")]
-Model = Annotated[str, Query(description="the model for whose inputs the rows are")]
+Model = Annotated[str, Query(description="the model that the rows are for")]
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ROWS: dict[str, Any] = {"type": "array", "items": {}, "description": "rows, as v1's instances are"}
 _UPLOAD = {
@@ -85,7 +85,7 @@ _UPLOAD = {
 }  # fmt: skip
 
 
-@router.get("", summary="The reference sets kept here", operation_id="list_reference_sets")
+@router.get("", summary="The stored reference sets", operation_id="list_reference_sets")
 @needs(ADMIN)
 async def list_reference_sets(request: Request) -> ReferenceSetList:
     service = gateway_of(request).references
@@ -108,7 +108,7 @@ async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
 @router.get(
     "/{name}/rows",
     summary="The rows of a reference set",
-    description="They are people's data: an .npz with an array for each input, and weights if it has some.",
+    description=("People's data: an .npz with an array for each input, and weights if the set has them."),
     operation_id="get_reference_set_rows",
     response_class=Response,
     responses={200: {"content": {NPZ: _BINARY}, "description": "An .npz"}, **problem_responses(404)},
@@ -125,9 +125,11 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
 
 @router.get(
     "/{name}/spreads",
-    summary="How the values of each feature are spread over a reference set",
-    description="Quantiles of each feature by itself, by the rows' weights; not which values belong to one "
-    "row. The least and the largest are somebody's.",
+    summary="The distribution of each feature over a reference set",
+    description=(
+        "Weighted quantiles of each feature by itself. They do not show which values belong to one row, "
+        "but the lowest and the highest are values of real rows."
+    ),
     operation_id="get_reference_set_spreads",
     responses=problem_responses(404),
 )
@@ -149,11 +151,13 @@ async def get_reference_set_spreads(request: Request, name: str, response: Respo
 @router.put(
     "/{name}",
     summary="Upload a reference set",
-    description="npz, npy, parquet, CSV or JSON, by Content-Type. Columns of a table are found by the names "
-    "of the model's features, as its explainers know them. The same content again changes nothing; another "
-    "content under the same name takes its place, unless explainers use it. What explains the model by "
-    "default is made with the set in the background: `Link` (rel status) says where to look how that goes, "
-    "and requests that name the set wait for it.",
+    description=(
+        "npz, npy, parquet, CSV or JSON, by Content-Type. Columns of a table are matched by the names of "
+        "the model's features. If you send the same content again, nothing changes. Other content under "
+        "the same name replaces it, unless explainers use it. In the background the gateway compiles the "
+        "default explainer with the new set. `Link` (rel status) is the address of its state, and "
+        "requests that name the set wait for it."
+    ),
     operation_id="put_reference_set",
     status_code=201,
     response_model=ReferenceSetStatus,
@@ -188,9 +192,11 @@ async def put_reference_set(
 
 @router.delete(
     "/{name}",
-    summary="Delete a reference set and all that was baked from it",
-    description="When this answers, no file of the gateway and no loaded model holds its rows, unless "
-    "another name stands for the same content. 409 while explainers use it; with `force` they go too.",
+    summary="Delete a reference set and everything compiled from it",
+    description=(
+        "After the answer, no file of the gateway and no loaded model holds its rows, unless another name "
+        "has the same content. 409 while explainers use it; `force` deletes them too."
+    ),
     operation_id="delete_reference_set",
     status_code=204,
     response_class=Response,

@@ -35,7 +35,7 @@ admin = APIRouter(prefix="/v2/repository/models", tags=["repository"], route_cla
     "/repository/index",
     summary="Every entry and whether it can answer",
     operation_id="repository_index",
-    description="`ready` asks for those alone that can answer now. The body may be empty.",
+    description="`ready: true` lists only entries that can answer now. The body may be empty.",
     responses=problem_responses(400, 408, 413),
     openapi_extra=body_of(IndexRequest, required=False),
 )
@@ -64,7 +64,7 @@ async def model_config(request: Request, model: str, version: Version = None) ->
 @router.get("/models/{model}/versions/{version}/stats", include_in_schema=False)
 @router.get(
     "/models/{model}/stats",
-    summary="How often a model was asked and how long it took",
+    summary="Counts and times of a model's requests",
     operation_id="model_statistics",
     responses=problem_responses(404, 503),
 )
@@ -87,9 +87,11 @@ _EMPTY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}
 
 @admin.post(
     "/{model}/load",
-    summary="Load an entry of the repository as it is on the disk now",
-    description="A new one, or a changed one: the old one answers until the new one is loaded and warm, and "
-    "a failure changes nothing. SIGHUP does it for all entries that have changed.",
+    summary="Load an entry in its current version on the disk",
+    description=(
+        "Loads a new or changed entry. The old one answers until the new one is loaded and warm, and a "
+        "failure changes nothing. SIGHUP does this for all changed entries."
+    ),
     operation_id="repository_load",
     response_class=Response,
     responses={**_EMPTY_RESPONSE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
@@ -104,8 +106,8 @@ async def load(request: Request, model: str) -> Response:
 
 @admin.post(
     "/{model}/unload",
-    summary="Serve an entry no more, until it is loaded again or its files change",
-    description="Running requests finish; its memory is free when the longest of them may have ended.",
+    summary="Stop serving an entry until it is loaded again or its files change",
+    description="Running requests finish. Its memory is freed after the longest possible one.",
     operation_id="repository_unload",
     response_class=Response,
     responses={**_EMPTY_RESPONSE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},

@@ -100,15 +100,17 @@ class InferRequest(_StrictMessage):
     id: str = ""
     inputs: list[InputTensor] = Field(max_length=_MOST_TENSORS)
     outputs: list[RequestedOutput] = Field(
-        default_factory=list, max_length=_MOST_TENSORS, description="none: all outputs"
+        default_factory=list, max_length=_MOST_TENSORS, description="empty for all outputs"
     )
     parameters: RequestParameters = Field(
         default_factory=dict,
         max_length=_MOST_PARAMETERS,
-        description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504; to "
-        "explain, `explainer` and `reference_set`: names of those to use, none for the default; "
-        "`compare_with`: ids of recorded decisions, by commas, each the only reference of a row, or one for "
-        "all",
+        description=(
+            "`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504. To "
+            "explain: `explainer` and `reference_set`, names (without them the default); `compare_with`, "
+            "ids of recorded decisions, separated by commas: one as the only reference of each row, or "
+            "one for all rows"
+        ),
     )
 
 
@@ -116,16 +118,19 @@ class OutputTensor(BaseModel):
     name: str
     datatype: str
     shape: list[int]
-    parameters: Parameters | None = Field(None, description="`binary_data_size` where the data is binary")
+    parameters: Parameters | None = Field(None, description="`binary_data_size`, if the data is binary")
     data: list[bool | int | float | str] | None = Field(None, description="flat, in row-major order")
 
 
 class InferResponse(BaseModel):
     model_name: str
     model_version: str
-    id: str | None = Field(None, description="the request's own, if it had one")
+    id: str | None = Field(None, description="the request's id, if it had one")
     parameters: Parameters | None = Field(
-        None, description="of an explanation: `method`, `explanation`, its digest, and `references`, theirs"
+        None,
+        description=(
+            "for an explanation: `method`, `explanation` (its digest) and `references` (their digest)"
+        ),
     )
     outputs: list[OutputTensor]
 
@@ -134,9 +139,11 @@ class ServerMetadata(BaseModel):
     name: str = "rationale"
     version: str
     extensions: list[str]
-    backend: str = Field(description="what runs the models: onnxruntime, in this process, or triton")
+    backend: str = Field(description="runs the models: onnxruntime in this process, or triton")
     devices: list[str] = Field(
-        description="where the loaded models run: cpu, cuda:0 …; empty with Triton, which alone knows"
+        description=(
+            "devices of the loaded models: cpu, cuda:0 …; empty with Triton, because only Triton knows them"
+        )
     )
 
 
@@ -152,7 +159,9 @@ class ModelMetadata(BaseModel):
     platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
-    devices: list[str] = Field(description="where it runs: cpu, cuda:0 …; empty while it is not loaded here")
+    devices: list[str] = Field(
+        description="devices that it runs on: cpu, cuda:0 …; empty while it is not loaded here"
+    )
 
 
 class Live(BaseModel):
@@ -182,33 +191,41 @@ class Instances(BaseModel):
     instances: list[Row] = Field(
         description="objects by feature name (or input name), or plain arrays for a model of one input"
     )
-    explainer: str | None = Field(None, description="to explain: which of the model's; none for the default")
-    reference_set: str | None = Field(None, description="to explain: against which set that is kept here")
-    references: list[Row] | None = Field(
-        None, description="to explain: against which rows, written as instances are; a few"
+    explainer: str | None = Field(
+        None, description="to explain: one of the model's explainers; without it the default"
     )
-    reference_weights: list[float] | None = Field(None, description="of the references; none for equal ones")
+    reference_set: str | None = Field(None, description="to explain: name of a stored reference set")
+    references: list[Row] | None = Field(
+        None, description="to explain: a few reference rows, written like instances"
+    )
+    reference_weights: list[float] | None = Field(
+        None, description="weights of `references`; without them all are equal"
+    )
     compare_with: list[Row] | None = Field(
         None,
-        description="to explain: the only reference of each instance, or one for all; rows, or ids of "
-        "recorded decisions of the model (scope audit)",
+        description=(
+            "to explain: the only reference of each instance, or one for all. Rows, or ids of the model's "
+            "recorded decisions (scope audit)"
+        ),
     )
 
 
 _DRIFT = Field(
     None,
-    description="how far the model's answers to its probe rows are from those that are due, of their range, "
-    "if it is served all the same (RATIONALE_ALLOW_DRIFT); else absent",
+    description=(
+        "difference between the model's answers to its probe rows and the expected ones, relative to "
+        "their range. Absent unless the gateway serves such a model (RATIONALE_ALLOW_DRIFT)"
+    ),
 )
 
 
 class Predictions(BaseModel):
     predictions: list[Row] = Field(
-        description="a list per row; {output: list} for a model of several outputs"
+        description="a list per row; {output: list} if the model has several outputs"
     )
     drift: float | None = _DRIFT
     warnings: list[str] | None = Field(
-        None, description="rows with texts that the model takes as unknown; absent if there are none"
+        None, description="rows with texts that the model does not know; absent if there are none"
     )
 
 
@@ -216,8 +233,10 @@ class _Explanation(BaseModel):
     """Members that the method does not give are absent. With several targets: `targets`, a list of these."""
 
     target: int | str | None = Field(
-        description="flat index into a row of the explained output, or a contrast such as '1-0'; null where "
-        "it follows from an output that the model does not return"
+        description=(
+            "flat index into a row of the explained output, or a contrast such as '1-0'; null if it "
+            "depends on an output that the model does not return"
+        )
     )
 
 
@@ -237,87 +256,111 @@ class SeveralTargets(BaseModel):
 
 
 class AnsweringExplainer(BaseModel):
-    name: str | None = Field(description="among the model's explainers; null for one without a name")
+    name: str | None = Field(description="its name among the model's explainers, or null")
     method: str
-    digest: str = Field(description="of the explanation: of model, references, options and compiler")
+    digest: str = Field(description="digest of model, references, options and compiler")
     explained_output: str = Field(
-        description="the tensor that value, base value and attributions are of: an output of the model, or a "
-        "tensor behind one, such as the margin of a probability of trees"
+        description=(
+            "the tensor of explained value, base value and attributions: an output of the model, or a "
+            "tensor inside it, such as the margin behind a probability"
+        )
     )
-    references: str | None = Field(None, description="digest of the set that the request brought or named")
+    references: str | None = Field(
+        None, description="digest of the references in the request, or of the set that it names"
+    )
 
 
 class Explanations(Predictions):
     explanations: list[Explanation | SeveralTargets]
-    explainer: AnsweringExplainer = Field(description="what made the explanations")
+    explainer: AnsweringExplainer = Field(description="the explainer of this answer")
 
 
 class Applicants(BaseModel):
     instances: list[Instance] = Field(
-        description="objects by feature name (or input name), with the features that knock-outs look at"
+        description=(
+            "objects by feature name (or input name), including the features that knock-out rules read"
+        )
     )
     stability: bool | None = Field(
         None,
-        description="whether to tell which reasons stay by other references, which takes as many runs more; "
-        "of a model compiled with --compare or --draws",
+        description=(
+            "true: say which reasons stay the same with other references. Each of these costs one more "
+            "run. Needs a model compiled with --compare or --draws"
+        ),
     )
     recourse: bool | None = Field(
         None,
-        description="whether to tell which changes would have changed the decision: a search for each row, "
-        "of up to a second",
+        description=(
+            "true: say which changes would have changed the decision. Each row needs a search of up to a "
+            "second"
+        ),
     )
     application_ids: list[str | None] | None = Field(
-        None, description="your own id of each instance's application, by which decisions are found again"
+        None, description="your own id of each instance's application, to find its decisions later"
     )
     language: str | None = Field(
         None,
-        description="language of the reasons' texts, one of the profile's; by default its first, which the "
-        "audit trail keeps",
+        description=(
+            "language of the reasons' texts, one of the profile's; by default the first. The audit trail "
+            "keeps the texts of the first"
+        ),
     )
     dry_run: bool | None = Field(
-        None, description="whether to tell what would be decided, and to record nothing: not with a key"
+        None, description="true: compute the decision and record nothing. Not with an idempotency key"
     )
 
 
 class Reason(BaseModel):
-    code: str = Field(description="of the profile; of a feature without one, its name")
+    code: str = Field(description="the profile's code, or the feature's name if the profile gives none")
     text: str
-    feature: str = Field(description="feature or group; of several that share the code, the largest")
-    value: Scalar | dict[str, Scalar] = Field(
-        description="the feature's, null where it is missing; of a group by member"
+    feature: str = Field(
+        description=("feature or group; if several share the code, the one with the largest attribution")
     )
-    attribution: float | None = Field(description="of all `features`; null where a knock-out declines")
-    share: float | None = Field(description="of all adverse attributions, 0 to 1; null as `attribution`")
-    features: list[str] = Field(description="all that share the code, largest first")
+    value: Scalar | dict[str, Scalar] = Field(
+        description="value of the feature, null if it is missing; by member for a group"
+    )
+    attribution: float | None = Field(description="sum over `features`; null if a knock-out rule declines")
+    share: float | None = Field(
+        description="part of the sum of all adverse attributions, 0 to 1; null if `attribution` is"
+    )
+    features: list[str] = Field(description="all features with this code, largest attribution first")
     unit: str | dict[str, str | None] | None = Field(
-        None, description="of the value, as the profile calls it; of a group by member"
+        None, description="unit of the value in the profile; by member for a group"
     )
     category: str | dict[str, str | None] | None = Field(
-        None, description="what the profile calls the value; of a group by member"
+        None, description="the profile's name for the value; by member for a group"
     )
-    shown: str | None = Field(None, description="the value in these words, as a notice prints it")
-    tied: bool = Field(description="as large as the next reason, given or not")
+    shown: str | None = Field(
+        None, description="the value with title, unit and category, as a notice prints it"
+    )
+    tied: bool = Field(description="as large as the next reason, even if that one is left out")
     uncertain: bool = Field(
-        description="nearer to the next reason, or to nothing, than its attribution's standard error"
+        description=(
+            "its lead over the next reason, or over 0, is within the standard error of its attribution"
+        )
     )
     survival: dict[str, bool | float] | None = Field(
         None,
-        description="if the request asks for stability: whether the code is a principal reason by each other "
-        "baseline, by its name, and in which share of `draws`",
+        description=(
+            "with `stability`: for each comparison by name, whether this code is still a principal "
+            "reason; for `draws`, in which share of the draws"
+        ),
     )
 
 
 class FlipPoint(BaseModel):
     feature: str = Field(description="feature, or group of one-hot columns")
     value: Scalar = Field(
-        description="nearest to the applicant's at which the decision is another; of a group, the member "
-        "that is 1"
+        description=(
+            "nearest value to the applicant's at which the decision changes; for a group, the member that "
+            "is 1"
+        )
     )
     to: Literal["approve", "refer", "decline"] = Field(description="the decision there")
     region: list[float | None] | None = Field(
-        description="least and greatest number around it with that decision; null is an open end"
+        description="lowest and highest number around it with that decision; null is an open end"
     )
-    exact: bool = Field(description="whether no nearer value exists")
+    exact: bool = Field(description="true: there is provably no nearer value")
 
 
 class Plan(BaseModel):
@@ -325,21 +368,27 @@ class Plan(BaseModel):
 
     changes: dict[str, Scalar] = Field(description="new value of each changed feature")
     regions: dict[str, list[float | None]] = Field(
-        description="least and greatest number that each may have, whatever the others are within theirs; "
-        "null is an open end"
+        description=(
+            "lowest and highest number of each changed feature, for any values of the others within their "
+            "regions; null is an open end"
+        )
     )
-    cost: float = Field(description="sum of the changes, each by its usual size; see docs/recourse.md")
+    cost: float = Field(
+        description="sum of the changes, each relative to its usual size; see docs/recourse.md"
+    )
     score: float
     decision: Literal["approve", "refer", "decline"]
 
 
 class Recourse(BaseModel):
-    flip_points: list[FlipPoint] = Field(description="of each feature alone that has one")
-    plans: list[Plan] = Field(description="cheapest first; none of an approval")
-    search: Literal["complete", "heuristic"] = Field(
-        description="complete: there is provably no plan within the profile's rules"
+    flip_points: list[FlipPoint] = Field(
+        description="one for each feature that can change the decision alone"
     )
-    note: str | None = Field(description="why there are no plans")
+    plans: list[Plan] = Field(description="cheapest first; none for an approval")
+    search: Literal["complete", "heuristic"] = Field(
+        description="complete: if there are no plans, the profile's rules provably allow none"
+    )
+    note: str | None = Field(description="the reason why there are no plans")
 
 
 class DecisionDigests(BaseModel):
@@ -347,7 +396,7 @@ class DecisionDigests(BaseModel):
 
     model: str
     references: str | None
-    explainer: str = Field(description="of model, references, options and compiler")
+    explainer: str = Field(description="digest of model, references, options and compiler")
     profile: str
 
 
@@ -355,34 +404,35 @@ class Difference(BaseModel):
     """After minus before."""
 
     explained_value: float
-    attributions: dict[str, float] = Field(description="of every feature or group")
+    attributions: dict[str, float] = Field(description="by feature or group")
 
 
 class Decision(BaseModel):
     """`explained_value` = `base_value` + the sum of `attributions` + `completeness_gap`."""
 
-    id: str | None = Field(description="in the audit trail; null of a dry run, which is not in it")
-    application_id: str | None = Field(None, description="as the request gave it")
+    id: str | None = Field(description="its id in the audit trail; null for a dry run")
+    application_id: str | None = Field(None, description="from the request")
     decision: Literal["approve", "refer", "decline"]
     score: float
     threshold: float
-    explained_value: float = Field(description="the score, or its margin where the profile says so")
+    explained_value: float = Field(description="the score, or its margin if the profile says `space: margin`")
     base_value: float | None = Field(description="mean explained value of the references")
-    reasons: list[Reason] = Field(description="principal reasons, largest first; none of an approval")
-    attributions: dict[str, float] = Field(description="of every feature or group")
+    reasons: list[Reason] = Field(description="principal reasons, largest first; none for an approval")
+    attributions: dict[str, float] = Field(description="by feature or group")
     standard_errors: dict[str, float] | None = Field(
-        None, description="of the attributions, where they are means and the entry was compiled to tell"
+        None,
+        description=(
+            "of the attributions, if they are means and the entry was compiled with standard errors"
+        ),
     )
     completeness_gap: float | None
-    warnings: list[str] = Field(description="what a reader of the reasons has to know")
+    warnings: list[str] = Field(description="what a reader of the reasons must know")
     digests: DecisionDigests
-    reviews: str | None = Field(None, description="the first decision of the case that it reviews")
-    reviewer: str | None = Field(None, description="who corrected the inputs, where it reviews a decision")
-    difference: Difference | None = Field(
-        None, description="by how much it differs from the decision that it reviews"
-    )
+    reviews: str | None = Field(None, description="id of the first decision of the case, if this is a review")
+    reviewer: str | None = Field(None, description="the person who corrected the inputs, if this is a review")
+    difference: Difference | None = Field(None, description="difference from the decision that it reviews")
     recourse: Recourse | None = Field(
-        None, description="if the request asks for it; null in the trail if the inputs are not kept"
+        None, description="with `recourse`; null in the trail if the inputs are not kept"
     )
     drift: float | None = _DRIFT
 
@@ -393,7 +443,7 @@ class Decisions(BaseModel):
 
 class ModelList(BaseModel):
     models: list[str]
-    explainable: list[str] = Field(description="those of them that have an explainer")
+    explainable: list[str] = Field(description="the models that have an explainer")
 
 
 class ModelStatus(ModelReady):
@@ -403,7 +453,7 @@ class ModelStatus(ModelReady):
         None, description="flat indices into the explained output's row, or contrasts such as '1-0'"
     )
     features: dict[str, list[str] | None] = Field(
-        description="by input: the names an instance may use; null where features have none"
+        description="feature names by input; null if the features have no names"
     )
 
 
@@ -412,7 +462,7 @@ class Alive(BaseModel):
 
 
 class IndexRequest(BaseModel):
-    ready: bool = Field(False, description="list those alone that can answer now")
+    ready: bool = Field(False, description="true: list only models that can answer now")
 
 
 class IndexItem(BaseModel):
@@ -420,13 +470,13 @@ class IndexItem(BaseModel):
     version: str
     state: Literal["READY", "LOADING", "UNAVAILABLE"]
     reason: str = Field(
-        description="why it cannot answer; of one that can, what is wrong with the files that took its place"
+        description=("the reason why it cannot answer; for a ready model, what is wrong with its new files")
     )
 
 
 class LoadRequest(BaseModel):
     parameters: Parameters = Field(
-        default_factory=dict, description="none is offered; `unload_dependents` may be there, and false"
+        default_factory=dict, description="no parameter has an effect; `unload_dependents` must be false"
     )
 
 
@@ -435,7 +485,7 @@ class ConfigTensor(BaseModel):
 
     name: str
     data_type: str = Field(examples=["TYPE_FP32"])
-    dims: list[int] = Field([], description="without the batch axis; -1 is any size")
+    dims: list[int] = Field([], description="shape without the batch axis; -1 is any size")
 
 
 class ModelConfig(BaseModel):
@@ -453,7 +503,7 @@ class ModelConfig(BaseModel):
 
 class Duration(BaseModel):
     count: int
-    ns: int = Field(description="of all of them together, in nanoseconds")
+    ns: int = Field(description="total time in nanoseconds")
 
 
 class InferStatistics(BaseModel):
@@ -462,8 +512,8 @@ class InferStatistics(BaseModel):
     success: Duration = Field(description="answered requests, from the first byte to the answer")
     fail: Duration = Field(description="refused and failed requests; their time is not kept")
     compute_input: Duration = Field(description="reading, decoding and checking the request")
-    queue: Duration = Field(description="waiting to be run")
-    compute_infer: Duration = Field(description="running, with the requests that shared the batch")
+    queue: Duration = Field(description="waiting in the queue")
+    compute_infer: Duration = Field(description="running the batch")
     compute_output: Duration = Field(description="checking and encoding the answer")
 
 
@@ -472,8 +522,8 @@ class ModelStatistics(BaseModel):
 
     name: str
     version: str
-    inference_count: int = Field(description="rows that were run")
-    execution_count: int = Field(description="batches that were run")
+    inference_count: int = Field(description="rows")
+    execution_count: int = Field(description="batches")
     inference_stats: InferStatistics
 
 

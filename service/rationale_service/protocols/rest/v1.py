@@ -80,7 +80,7 @@ _DECIDE_BODY = {
 @root.get(
     "/",
     summary="Is the process alive?",
-    description="As KServe's own servers answer v1 clients.",
+    description="The same answer as KServe's servers give to v1 clients.",
     operation_id="alive",
 )
 @needs(keys.NOBODY_NEEDS)
@@ -88,7 +88,7 @@ async def alive() -> Alive:
     return Alive(status="alive")
 
 
-@router.get("", summary="The models served here", operation_id="v1_models")
+@router.get("", summary="The served models", operation_id="v1_models")
 @needs(keys.ANY_KEY)
 async def models(request: Request) -> ModelList:
     """Explain entries are left out: they are part of the model that they explain."""
@@ -104,7 +104,7 @@ async def models(request: Request) -> ModelList:
 
 @router.get(
     "/{model}",
-    summary="Is the model ready, and what may be asked of it?",
+    summary="Is the model ready, and which features does it take?",
     operation_id="v1_model",
     responses=problem_responses(404, 503),
 )
@@ -146,10 +146,9 @@ async def predict(request: Request) -> Response:
     summary="Predict and explain",
     operation_id="v1_explain",
     description="One explanation per instance. `explained_value` = `base_value` + the sum of "
-    "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
-    'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
-    "compared with; `compare_with` compares each with a row or a recorded decision of its own. `explainer` "
-    "says what explained.",
+    "`attributions` + `completeness_gap`, if the method has these. With several targets an explanation is "
+    '`{"targets": […]}`. `references` or `reference_set` choose the references; `compare_with` compares each '
+    "instance with one row or one recorded decision. `explainer` names the explainer of the answer.",
     response_model=Explanations,
     responses=problem_responses(*REFUSALS),
     openapi_extra=_BODY,
@@ -163,11 +162,13 @@ async def explain(request: Request) -> Response:
     "/{model}:decide",
     summary="Decide, with principal reasons",
     operation_id="v1_decide",
-    description="One decision per instance, by the decision profile that the model was compiled with. It "
-    "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
-    "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
-    "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
-    "the answer is what would be decided: it has no id, and nothing is written.",
+    description=(
+        "One decision per instance, by the decision profile in the compiled model. The gateway writes it "
+        "to the audit trail before it answers. Each row runs by itself, so the same instance always gets "
+        "the same numbers. If one row has no reasons that can be given, nothing is decided (422). "
+        "Instances also need the features that only knock-out rules read. With `dry_run` the decision has "
+        "no id, and nothing is written."
+    ),
     response_model=Decisions,
     responses=problem_responses(*REFUSALS, 409),
     openapi_extra=_DECIDE_BODY,

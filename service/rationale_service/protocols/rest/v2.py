@@ -75,7 +75,9 @@ def _version_of(request: Request) -> str | None:
 Version = Annotated[str | None, Depends(_version_of)]
 
 
-@router.get("", summary="What this server is", tags=["server"], operation_id="server_metadata")
+@router.get(
+    "", summary="Name, version and extensions of this server", tags=["server"], operation_id="server_metadata"
+)
 @needs(keys.NOBODY_NEEDS)
 async def server_metadata(request: Request) -> ServerMetadata:
     backend = gateway_of(request).plane.backend
@@ -113,7 +115,7 @@ async def ready(request: Request) -> Ready:
     "/models/{model}",
     summary="A model's inputs and outputs",
     operation_id="model_metadata",
-    description="Also under `/models/{model}/versions/{version}`, as all routes of a model.",
+    description="Also under `/models/{model}/versions/{version}`, like all routes of a model.",
     tags=["models"],
     responses=problem_responses(404, 503),
 )
@@ -135,8 +137,10 @@ async def model_metadata(request: Request, model: str, version: Version = None) 
 @router.get(
     "/models/{model}/ready",
     summary="Can the model answer now?",
-    description="One that decides is not ready while decisions cannot be recorded (`state-unavailable`), "
-    "though it predicts and explains.",
+    description=(
+        "A model with a decision profile is not ready while decisions cannot be recorded "
+        "(`state-unavailable`). It still predicts and explains."
+    ),
     operation_id="model_ready",
     tags=["models"],
     responses=problem_responses(404, 503),
