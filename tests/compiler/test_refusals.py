@@ -276,8 +276,8 @@ def with_dims(*dims: int) -> onnx.ModelProto:
     ("dims", "words"),
     [
         ((-3,), r"input 'x' has an axis of negative length \[-3\]. Export it again"),
-        ((10**7, 10**7), r"input 'x' has 3 axes and 10+ elements; at most"),
-        ((1,) * 70, r"input 'x' has 71 axes and 1 elements; at most"),
+        ((10**7, 10**7), r"input 'x' has 3 axes and 10+ elements; the limits are 32 axes"),
+        ((1,) * 70, r"input 'x' has 71 axes and 1 elements; the limits are 32 axes"),
     ],
     ids=["negative", "large", "deep"],
 )
@@ -294,7 +294,7 @@ def test_as_many_axes_as_there_may_be() -> None:
         if not extra:
             assert compile_model(model, Gradient(), targets=[0]).manifest.explained_shape == (3,)
             continue
-        with pytest.raises(InvalidModelError, match=rf"has {MOST_AXES + 1} axes and 3 elements; at most"):
+        with pytest.raises(InvalidModelError, match=rf"has {MOST_AXES + 1} axes and 3 elements; the limits"):
             compile_model(model, Gradient())
 
 

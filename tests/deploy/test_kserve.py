@@ -83,7 +83,7 @@ def test_the_probes_of_the_manifests_are_answered(url: str) -> None:
     [
         ("", "it holds score"),
         ("score", "set STORAGE_URI to the folder above it"),
-        ("none", "contains no entry"),
+        ("none", "it holds no entry"),
     ],
 )
 def test_what_is_mounted_and_is_not_the_model(mounted: Path, folder: str, message: str) -> None:

@@ -164,6 +164,7 @@ def test_no_other_file_names_a_triton(of: str) -> None:
         "docker-compose.yml",
         "deploy/helm/rationale/values.yaml",
         "deploy/helm/rationale/templates/deployment.yaml",
+        "docs/operations/explainers.md",
         "docs/operations/triton.md",
         "scripts/triton/serve.py",
         "service/rationale_service/cli/triton.py",

@@ -90,7 +90,7 @@ def test_start_logs_and_stop(
     assert rationale_triton("logs") == (
         2,
         "",
-        "error: Triton is not running; `rationale triton start` starts it.\n",
+        "error: Triton is not running; start it with `rationale triton start`.\n",
     )
 
 
@@ -99,7 +99,7 @@ def test_a_running_triton_is_not_started_twice(start: list[str], started: str) -
     status, _, err = rationale_triton(*start)
     assert (status, err) == (
         2,
-        "error: rationale-triton is running already; `rationale triton stop` ends it.\n",
+        "error: rationale-triton is running already; stop it with `rationale triton stop`.\n",
     )
 
 

@@ -117,7 +117,7 @@ def test_the_readme_says_what_was_measured(credit_files, maker):
     credit, _ = credit_files
     text = (FOLDER / "README.md").read_text()
     auc = float(re.search(r"AUC is \*\*(0\.\d+)\*\*", text)[1])
-    best = float(re.search(r"themselves reach (0\.\d+)", text)[1])
+    best = float(re.search(r"probabilities reach (0\.\d+)", text)[1])
     rate = float(re.search(r"([\d.]+)% of the applications default", text)[1]) / 100
     assert auc == pytest.approx(credit.auc, abs=AUC_ATOL)
     assert best == pytest.approx(credit.best_auc, abs=AUC_ATOL)

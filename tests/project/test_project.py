@@ -263,7 +263,7 @@ def test_the_digest_follows_the_inputs(env, tmp_path):
     copy_project(folder, **{"torch==2.13.0": "torch==2.13.1"})
     assert env.inputs_digest(folder, "serve") == before["serve"]
     assert env.inputs_digest(folder, "test") != before["test"]
-    copy_project(folder, **{"fastapi>=0.120": "fastapi>=0.121"})
+    copy_project(folder, **{"fastapi>=": "fastapi>0.1,>="})
     assert env.inputs_digest(folder, "serve") != before["serve"]
 
 
@@ -290,7 +290,7 @@ def test_an_environment_is_made_once(env, monkeypatch, tmp_path):
     assert env.make_environment("demo", folder) == folder / ".venv" / "demo"
     env.make_environment("demo", folder)
     assert calls == ["demo"]
-    copy_project(folder, **{"fastapi>=0.120": "fastapi>=0.121"})
+    copy_project(folder, **{"fastapi>=": "fastapi>0.1,>="})
     env.make_environment("demo", folder)
     assert calls == ["demo", "demo"]
     (folder / ".venv" / "demo" / "bin" / "python").unlink()

@@ -302,11 +302,11 @@ def write_notice(
 # Names on the command line, and their replacements over HTTP.
 _FLAGS = (
     (
-        "Give each in the file of --variables, or by --set NAME=VALUE; false",
-        "Give each in `variables`; false",
+        "Give each in the --variables file or by --set NAME=VALUE; use",
+        "Give each in `variables`; use",
     ),
     ("--person-declined", "`person_declined`"),
-    (", or write a template of your own (--template FILE)", ""),
+    (", or write your own template (--template FILE)", ""),
     ("--template", "template"),
 )
 

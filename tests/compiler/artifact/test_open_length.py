@@ -145,7 +145,7 @@ def test_a_share_that_is_one_number() -> None:
 def test_the_entry_says_that_the_length_is_open(tmp_path: Path) -> None:
     compiled = compile_model(MIXED, Gradient(), targets=[0, 2], sizes={"steps": (2, MOST)})
     assert compiled.manifest.explained[0].tensor.shape == (-1, 4)
-    assert any("steps = 2 to 17 alone" in warning for warning in compiled.manifest.warnings)
+    assert any("steps = 2 to 17" in warning for warning in compiled.manifest.warnings)
     compiled.write(tmp_path, "m")
     entry = open_entry(tmp_path, "m")
     for length in (1, MOST + 1):

@@ -34,7 +34,7 @@ DOMAINS: list[tuple[FeatureRule, Any, str | None]] = [
     (NUMBERS, 3.0, r"is none of .*: 3$"),
     (NUMBERS, False, r"is none of .*: false$"),
     (NUMBERS, "1.0", r"is none of .*: '1.0'"),
-    (FeatureRule(categories={str(i): "x" for i in range(9)}), 9, "'4', '5' and 3 more: 9$"),
+    (FeatureRule(categories={str(i): "x" for i in range(13)}), 13, "'8', '9' and 3 more: 13$"),
     (FeatureRule(least=18, most=100), 18, None),
     (FeatureRule(least=18, most=100), 100.0, None),
     (FeatureRule(least=18, most=100), 900, "feature 'f' is outside of the decision profile's 18 to 100: 900"),

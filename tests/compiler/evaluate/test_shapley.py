@@ -317,7 +317,7 @@ REFUSED = {
     "no entry with references": (("g",), "compares with no references"),
     "few evaluations": (
         ("m", "--references", "r.npz", "--evaluations", "639"),
-        r"5 rows of 5 features against 4 references take 640 answers .* than --evaluations 639",
+        r"5 rows of 5 features against 4 references need .*640 answers .* than --evaluations 639",
     ),
     "none": (("m", "--references", "r.npz", "--evaluations", "0"), "--evaluations"),
 }

@@ -257,7 +257,7 @@ def test_the_rows_are_not_written_over(place: Path) -> None:
     result = explain("--input", "x.npz", "--save", "link.npz")
     assert (result.exit_code, result.stderr) == (
         2,
-        "error: link.npz: holds the rows to explain: save to another file.\n",
+        "error: link.npz: this file contains the input rows: save to another file.\n",
     )
     np.testing.assert_array_equal(loaded(place / "x.npz")["x"], X)
 

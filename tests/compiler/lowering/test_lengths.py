@@ -34,7 +34,7 @@ def test_references_say_the_length() -> None:
     answer = compiled.explain(rows(2, STEPS, FEATURES, seed=1))
     assert answer["x_attributions"].shape == (2, 3, STEPS, FEATURES)
     assert np.abs(answer["completeness_gap"]).max() < 1e-6
-    assert any("steps = 6 alone" in warning for warning in compiled.manifest.warnings)
+    assert any("only rows with steps = 6;" in warning for warning in compiled.manifest.warnings)
 
 
 def test_so_does_the_caller() -> None:
@@ -76,7 +76,10 @@ def test_references_of_another_length_than_said() -> None:
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"sequence": 5}, r"no input has an open length \['sequence'\]; the model's are \['steps'\]"),
+        (
+            {"sequence": 5},
+            r"no input has an open length \['sequence'\]; the model's open lengths are \['steps'\]",
+        ),
         ({"steps": 0}, "'steps' must be a whole number, 1 or more, not 0"),
         ({"steps": True}, "not True"),
         ({"steps": 2.5}, "not 2.5"),
@@ -94,4 +97,4 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert_refused(call(*common, "--size", "steps"), "give a name and a whole number, such as sequence=128")
     result = call(*common, "--size", f"steps={STEPS}")
     assert result.exit_code == 0, result.output
-    assert "steps = 6 alone" in " ".join(result.output.split())
+    assert "only rows with steps = 6;" in " ".join(result.output.split())

@@ -264,9 +264,9 @@ def test_weights_for_another_model_and_for_none_are_warned_of(tmp_path: Path) ->
     reduced(tmp_path, "--centroids", "20", "--model", str(other))
     assert "mean output of another model over the 600 rows" in compiled_with(tmp_path, model)
     assert "with --model" in reduced(tmp_path, "--centroids", "20")
-    assert "made of 600 rows without a model" in compiled_with(tmp_path, model)
+    assert "from 600 rows without a model" in compiled_with(tmp_path, model)
     named = f"applicant={','.join(f'f{i}' for i in range(10))}"
-    assert "made of 600 rows without a model" in compiled_with(tmp_path, model, "--features", named)
+    assert "from 600 rows without a model" in compiled_with(tmp_path, model, "--features", named)
 
 
 def test_models_without_a_mean_output_are_refused(tmp_path: Path) -> None:

@@ -157,13 +157,13 @@ def test_values_of_all_types_are_written(tmp_path: Path) -> None:
 
 
 def test_what_excel_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidOptionError, match="16384 columns, and these are 16385"):
+    with pytest.raises(InvalidOptionError, match=r"16384 columns, .* 16385"):
         write_workbook(tmp_path / "w.xlsx", [str(i) for i in range(16_385)], [])
     with pytest.raises(InvalidOptionError, match="more than 32767 characters"):
         write_workbook(tmp_path / "w.xlsx", ["a"], [["x" * 32_768]])
     monkeypatch.setattr("rationale.tables.workbooks.MOST_ROWS", 3)
     assert write_workbook(tmp_path / "w.xlsx", ["a"], [[1], [2]]) == 2
-    with pytest.raises(InvalidOptionError, match=r"Excel has 3 rows: save \.csv"):
+    with pytest.raises(InvalidOptionError, match=r"Excel has at most 3 rows: save \.csv"):
         write_workbook(tmp_path / "w.xlsx", ["a"], [[1], [2], [3]])
 
 

@@ -121,7 +121,7 @@ def check(sample: Sample, before: Order, after: Order, gradient: bool = False) -
     method = Gradient() if gradient else DeepShap(draw(sample, K, 8, before))
     x = draw(sample, 1 if sample.bare else N, 9, before)
     if runs(model, x, UNOPTIMISED) and not runs(model, x, Level.ORT_ENABLE_ALL):
-        with pytest.raises(InvalidModelError, match=r"graph optimisations.* ONNX Runtime \d"):
+        with pytest.raises(InvalidModelError, match=r"ONNX Runtime \d.* graph optimisations"):
             compile_model(model, method, targets=targets_of(model))
         return
     compiled = compile_model(model, method, targets=targets_of(model))

@@ -249,7 +249,7 @@ def test_a_layer_inside_of_what_is_joined() -> None:
     assert walked("a", "b", named=False) == ()
     assert walked("e", named=True) == ("e",)
     for name, instead in (("c", ": name 'e' instead"), ("a", ""), ("b", "")):
-        with pytest.raises(InvalidOptionError, match=f"layer '{name}' has no .* behind it{instead}\\.$"):
+        with pytest.raises(InvalidOptionError, match=f"layer '{name}' has no .* after it{instead}\\.$"):
             walked(name, named=True)
 
 
@@ -257,7 +257,7 @@ def test_a_name_that_is_taken() -> None:
     """An inner tensor gives way (tests/compiler/combine/test_names.py), an output does not."""
     model = branched()
     model.graph.node[-1].output[0] = model.graph.output[0].name = "a_attributions"
-    with pytest.raises(InvalidOptionError, match=r"\['a_attributions'\], as .* rename"):
+    with pytest.raises(InvalidOptionError, match=r"\['a_attributions'\], .*: rename"):
         compile_model(model, Lrp(), layers=["a"])
 
 

@@ -345,7 +345,7 @@ def test_an_input_and_what_follows_from_it() -> None:
     """Each tensor at which the walk ends is a value of its own."""
     references = {"x": rows(6, 5, seed=1), "h1": np.abs(rows(6, 7, seed=2))}
     model = mlp((5, 7, 3), last="Tanh")
-    with pytest.raises(InvalidReferencesError, match=r"given for \['x'\]; \['h1'\] are explained"):
+    with pytest.raises(InvalidReferencesError, match=r"given for \['x'\], but \['h1'\] are explained"):
         compile_model(model, DeepShap(references), inputs=["x", "h1"])  # nothing leads from x but through h1
     answer = complete(compile_model(model, DeepShap(references["h1"]), inputs=["h1"]), rows(4, 5, seed=3))
     assert "x_attributions" not in answer

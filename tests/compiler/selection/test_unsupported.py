@@ -77,7 +77,7 @@ MISSING = {
     "categories": (categories(), "OneHotEncoder: .*--input transformed_column"),
     "neighbours": (
         KNeighborsClassifier(),
-        "conditions alone .TopK node .*nothing different.*permutationshap",
+        "conditions .TopK node .*nothing different.*permutationshap",
     ),
 }
 
@@ -129,7 +129,7 @@ def test_whole_numbers_of_an_operator_without_a_rule() -> None:
         [either] p = com.microsoft.QLinearWhere (c, q, s, o, q, s, o, s, o)
         y = DequantizeLinear (p, s, o) }"""
     text = refusal(parsed(text, constants, opsets='"" : 21, "com.microsoft" : 1'))
-    assert "alone (QLinearWhere node 'either'): com.microsoft.QLinearWhere has no rule. Explain" in text
+    assert "conditions (QLinearWhere node 'either'): com.microsoft.QLinearWhere has no rule. Explain" in text
 
 
 def test_what_has_no_slope_is_explained_by_coalitions() -> None:

@@ -52,7 +52,7 @@ def test_what_is_made_of_several_elements_of_one_player() -> None:
     x, references = (random.normal(size=(n, 4)).astype(np.float32) for n in (N, K))
     method = TreeShap({"x": references, "u": np.zeros((K, 2), np.int64)})
     for groups in ({}, {"apart": ["x[1]", "x[3]"]}):
-        with pytest.raises(UnsupportedModelError, match=r": x\[1\], x\[2\] .*--group"):
+        with pytest.raises(UnsupportedModelError, match=r": 'x\[1\]', 'x\[2\]' .*--group"):
             compile_model(model, method, groups=groups)
     compiled = compile_model(model, method, groups={"pair": ["x[2]", "x[1]"]})
     answer = compiled.explain({"x": x, "u": np.zeros((N, 2), np.int64)})

@@ -258,12 +258,12 @@ def test_covers_of_raw_rows() -> None:
 
 
 REFUSED = {
-    "z = Gather <axis = 1> (s, order) ": r"0 of 'z'.* several: x\[0\], x\[1\], x\[2\], x\[3\] \(Softmax",
-    "p = Mul (t, x) z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: x\[1\], x\[2\] \(Mul node",
+    "z = Gather <axis = 1> (s, order) ": r"0 of 'z'.*: 'x\[0\]', 'x\[1\]', 'x\[2\]', 'x\[3\]' \(Softmax",
+    "p = Mul (t, x) z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: 'x\[1\]', 'x\[2\]' \(Mul node",
     # 0·x is nothing where no x is missing, as behind an Imputer of x itself: NaN times 0 is NaN
-    "n = Mul (x, nothing) p = Add (t, n) z = Concat <axis = 1> (p, f)": r"1 of 'z'.*: x\[1\], x\[2\] \(Add",
+    "n = Mul (x, nothing) p = Add (t, n) z = Concat <axis = 1> (p, f)": r"'z'.*: 'x\[1\]', 'x\[2\]' \(Add",
     "m = IsNaN (t) w = Where (m, nothing, x) n = Mul (w, nothing) p = Add (t, n) "
-    "z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: x\[1\], x\[2\] \(Where node",
+    "z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: 'x\[1\]', 'x\[2\]' \(Where node",
 }
 
 
@@ -285,7 +285,7 @@ def test_components_of_all_columns() -> None:
     columns = ColumnTransformer([("n", numbers, ["age", "amount"])])
     fitted = make_pipeline(columns, GradientBoostingClassifier(**SMALL)).fit(table, LABEL)
     model = exported(fitted, words=False)
-    with pytest.raises(UnsupportedModelError, match=r"age\[0\], amount\[0\] \(.*--input") as caught:
+    with pytest.raises(UnsupportedModelError, match=r"'age\[0\]', 'amount\[0\]' \(.*--input") as caught:
         compile_model(model, TreeShap(REFERENCES[["age", "amount"]]))
     inner = str(caught.value).partition("--input ")[2].partition(")")[0]
     inner_references = {name: REFERENCES[[name]].to_numpy() for name in ("age", "amount")}

@@ -92,7 +92,7 @@ async def test_of_tensors_in_json(client: httpx.AsyncClient, verb: str) -> None:
         texts,
         [
             "input 'x' has 3 values, but its shape [1, 4] holds 4",
-            "input 'z': datatype 'FP33' is none of",
+            "input 'z': datatype 'FP33' must be one of",
             "unknown input 'y': model 'score",
             "unknown output 'nobody': model 'score",
         ],

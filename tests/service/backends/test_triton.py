@@ -173,7 +173,7 @@ async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"\xff\xff", "cannot be read"),
+        (b"\xff\xff", "cannot read Triton's answer"),
         (raw(name="other"), "did not return output 'half'"),
         (raw(datatype="BF16"), "as BF16"),
         (raw(shape=[3, 2]), "does not fill its shape"),

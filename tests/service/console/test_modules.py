@@ -100,7 +100,7 @@ def test_a_table_is_the_same_wherever_its_stream_is_cut(
         (b'a\n"1\n2"\n3,4\n', "Line 4 has 2 fields"),
         (b"a\r\n1\r\n\r\n2,3\r\n", "Line 4 has 2 fields"),
         (b"a\r1\r2,3\r", "Line 3 has 2 fields"),
-        (b'a\n"1"2\n', "Line 2: text behind"),
+        (b'a\n"1"2\n', "Line 2: text after"),
         (b'a\n1\n"2\n', "Line 3: a quote that does not end"),
         (b"a\n\xe9\n", "not UTF-8"),
         (b"a\n\xc3", "not UTF-8"),

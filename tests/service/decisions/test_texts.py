@@ -153,7 +153,7 @@ async def test_an_explainer_made_later_reads_rows_as_the_compiled_one_does(
     """Texts, missing values and names are the model's, and no explainer's own."""
     known_rows: list[dict[str, Any]] = [{"kind": "car", "debt": 2.0}, {"kind": None, "debt": None}]
     unknown: list[dict[str, Any]] = [{"kind": "Car", "debt": 2.0}]
-    message = "'Car', which the model was not trained on"
+    message = "'Car', a category that is not in the training data"
     path = "/v2/reference-sets/small?model=xgboost"
     shutil.copytree(models, tmp_path / "models")
     async with gateway(Settings(repository=tmp_path / "models", state=tmp_path / "state")) as client:

@@ -99,7 +99,7 @@ async def test_several_of_one_model(folder: Path, sets: Sets) -> None:
         assert not (await client.get(f"{PATH}/first")).json()["default"]
         unknown = await client.post("/v2/models/score/explain", json=explained_by("third"))
         assert unknown.status_code == 404
-        assert "first, second" in unknown.json()["detail"]
+        assert "'first', 'second'" in unknown.json()["detail"]
 
 
 def explained_by(explainer: str) -> dict[str, Any]:

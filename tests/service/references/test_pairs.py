@@ -378,7 +378,7 @@ async def test_inputs_that_the_trail_does_not_hold(deciding: Path) -> None:
         body = {"instances": TABLE[3:6], "compare_with": ids}
         answer = await client.post("/v1/models/net:explain", json=body)
         assert answer.status_code == 422
-        assert "are hashed in the trail: send the row itself" in answer.json()["detail"]
+        assert "are hashed in the trail: send the row instead" in answer.json()["detail"]
 
 
 @pytest.mark.usefixtures("quick")

@@ -527,7 +527,7 @@ async def test_load_and_unload(folder: Path) -> None:
             "score/load",
             {"json": {"parameters": {"config": "{}"}}},
             501,
-            "the parameter 'config' is not offered",
+            "the parameter 'config' is not supported",
         ),
         ("score/unload", {"json": {"parameters": {"unload_dependents": True}}}, 501, "unload_dependents"),
     ],

@@ -146,7 +146,7 @@ def test_a_file_that_is_not_what_was_written_is_not_served(
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     refused = pull(remote)
     assert refused.keys() == {"m", "m_explain"}
-    assert "upload m" in refused["m"]
+    assert "Upload m and its" in refused["m"]
     assert entries(remote) == ["n", "n_explain"]
 
 

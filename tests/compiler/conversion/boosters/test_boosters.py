@@ -298,7 +298,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a type of categories in a pipeline": (
         lambda: make_pipeline(FunctionTransformer(), lgb.LGBMClassifier(**QUIET)).fit(categories(), TWO),
-        "lightgbm.LGBMClassifier .*categories",
+        "lightgbm.LGBMClassifier .*categorical",
     ),
 }
 

@@ -161,7 +161,7 @@ def test_what_is_never_disclosed_is_in_no_receipt(decided: Decided, store: Ledge
     profile = entry.manifest.decision.profile.model_copy(update={"never_disclose": ("code",)})
     by_it = entry.manifest.decision.model_copy(update={"profile": profile})
     entry_with_secret = replace(entry, manifest=entry.manifest.model_copy(update={"decision": by_it}))
-    with pytest.raises(InvalidOptionError, match=r"never .*disclose"):
+    with pytest.raises(InvalidOptionError, match="lists code under never_disclose"):
         write_receipt(decision, entry_with_secret, tmp_path / "receipt")
     assert not (tmp_path / "receipt").exists()
 
