@@ -299,7 +299,7 @@ def test_what_is_no_value(opened: Open) -> None:
     box = entry(page, "income")
     put(box, "")
     told = "Income: a value is missing, which the model does not take"
-    expect(page.locator("#shown")).to_have_text(f"The row is not whole, so it has no score: {told}.")
+    expect(page.locator("#shown")).to_have_text(f"The row is incomplete, so it has no score: {told}.")
     expect(page.locator(".note").first).to_have_text(told)
     expect(box).to_have_attribute("aria-invalid", "true")
     demand_accessible(page)

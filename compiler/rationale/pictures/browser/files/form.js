@@ -35,7 +35,7 @@ export class Form {
     const absent = this.fields.filter(({ name }) => this.faults.get(name) === UNGIVEN).map(titleOf);
     const wrong = [...this.faults.values()].filter((one) => one !== UNGIVEN);
     const all = [absent.length && `no value is given for ${some(absent, ", ")}`, wrong.length && some(wrong, "; ")].filter(Boolean);
-    return all.length ? `The row is not whole, so it has no score: ${all.join("; ")}.` : "";
+    return all.length ? `The row is incomplete, so it has no score: ${all.join("; ")}.` : "";
   }
 
   /** Say something below a field; what is wrong with its value is said instead. */
