@@ -97,7 +97,7 @@ def test_each_row_has_its_only_reference_first() -> None:
 
 
 def test_other_rows_or_weights_have_another_digest() -> None:
-    """By it, explanations are cached, and entries are told apart."""
+    """The digest is the key of cached explanations, and distinguishes entries."""
     given: list[tuple[str, np.ndarray, type, list[float] | None]] = [
         ("x", ROWS, np.float32, None),
         ("x", ROWS, np.float32, [1, 1, 1, 2]),

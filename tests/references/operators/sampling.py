@@ -47,7 +47,7 @@ def deform_conv(
 
 
 def _pixels(planes: T, row: T, column: T) -> T:
-    """Of planes [N, G, C, H, W] at places [N, G, h, w]: between four neighbours, 0 beyond the border."""
+    """Return planes [N, G, C, H, W] at the points [N, G, h, w]: bilinear between four pixels, 0 outside."""
     n, g = torch.arange(len(planes))[:, None, None, None], torch.arange(planes.shape[1])[:, None, None]
     total: T | float = 0.0
     for a, b in itertools.product((0, 1), repeat=2):

@@ -1,4 +1,4 @@
-"""On a real GPU: `pip install` onnxruntime-gpu as docs/operations/gpu.md says, then `pytest -m gpu`."""
+"""Tests on a real GPU. Install onnxruntime-gpu (docs/operations/gpu.md), then run `pytest -m gpu`."""
 
 from pathlib import Path
 

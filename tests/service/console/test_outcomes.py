@@ -111,7 +111,7 @@ def test_of_a_margin_the_score_is_its_sigmoid() -> None:
 @pytest.mark.parametrize("bound", [0.3, 0.1, 0.6, 0.45])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_margin_that_is_a_bounds_scores_that_bound(bound: float, kind: Any) -> None:
-    """As its type rounds it; its neighbours score what decisions say."""
+    """A margin at a bound scores that bound. The next margins on both sides score as in decisions."""
     margin = kind(np.log(bound) - np.log1p(-bound))
     margins = [margin, np.nextafter(margin, kind(np.inf)), np.nextafter(margin, kind(-np.inf))]
     body = """const profile = { threshold: 0.3, refer: [0.1, 0.6] };

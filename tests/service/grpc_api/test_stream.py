@@ -195,7 +195,8 @@ async def test_answers_that_nobody_reads_keep_their_slots() -> None:
         read=next_request, write=write, time_remaining=lambda: None, invocation_metadata=lambda: ()
     )
     handler: Any = SimpleNamespace(plane=SimpleNamespace(budget=budget))
-    stream = _Stream(infer, handler, SimpleNamespace(noted_again=noted), context)  # type: ignore[arg-type]
+    watch: Any = SimpleNamespace(noted_again=noted)
+    stream = _Stream(infer, handler, watch, context)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2), asyncio.TaskGroup() as group:
             await stream.read(group)

@@ -106,6 +106,12 @@ async def gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[httpx.As
         yield client, app.state.gateway.live
 
 
+def live_of(client: Any) -> LiveRepository:
+    """Return the live repository of a client's app."""
+    live: LiveRepository = client.app.state.gateway.live
+    return live
+
+
 async def index(client: httpx.AsyncClient) -> dict[str, tuple[str, str]]:
     """State and reason, by name."""
     items = (await client.post("/v2/repository/index")).json()
@@ -406,7 +412,7 @@ async def test_entries_of_explainers_are_left_to_them(tmp_path: Path, sets: Sets
     write_plain(tmp_path / "models")
     async with administered(tmp_path, sets) as client:
         entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
-        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
+        live = live_of(client)
         loads = count(client, "load_duration_seconds_count", model="score", verb="explain")
         await live.scan()
         assert count(client, "load_duration_seconds_count", model="score", verb="explain") == loads
@@ -422,7 +428,7 @@ async def test_what_was_requested_before_does_not_undo_a_load(
 ) -> None:
     write_plain(tmp_path / "models")
     async with administered(tmp_path) as client:
-        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
+        live = live_of(client)
         assert (await client.post("/v2/repository/models/score/unload")).status_code == 200
         before, write, go_on = read(live._state), live._state.write, threading.Event()
 
@@ -446,7 +452,7 @@ async def test_what_others_requested_just_before_is_followed(tmp_path: Path) -> 
     """One's own request is the last of the state then; a state of before it is not followed."""
     write_plain(tmp_path / "models")
     async with administered(tmp_path) as client:
-        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
+        live = live_of(client)
         live._written = read(live._state).revision + 2
         live._state.write(("unloaded", "score", {"name": "score"}))
         await live.follow(read(live._state))
