@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger
+from rationale_service.settings import Settings
+from tests.service.conftest import serving
 from tests.service.decisions.decided import INSTANCES, Decided, compile_all, decide_all
 
 
@@ -20,3 +23,10 @@ def store(decided: Decided) -> Iterator[Ledger]:
     store = open_ledger(decided.settings)
     yield store
     store.close()
+
+
+@pytest.fixture(scope="module")
+def url(settings: Settings) -> Iterator[str]:
+    """The address of a gateway with the settings of a module's tests."""
+    with serving(create_app(settings, create_backend(settings))) as address:
+        yield f"http://{address}"

@@ -3,7 +3,6 @@
 import copy
 import json
 import shutil
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -130,12 +129,6 @@ def write_languages(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def settings(folder: Path) -> Settings:
     return Settings(repository=folder, request_timeout_s=60)
-
-
-@pytest.fixture(scope="module")
-def url(settings: Settings) -> Iterator[str]:
-    with serving(create_app(settings, create_backend(settings))) as address:
-        yield f"http://{address}"
 
 
 def decline(url: str, name: str, **options: Any) -> dict[str, Any]:

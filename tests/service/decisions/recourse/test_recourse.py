@@ -81,12 +81,6 @@ def settings(folder: Path) -> Settings:
     return Settings(repository=folder, request_timeout_s=60)
 
 
-@pytest.fixture(scope="module")
-def url(settings: Settings) -> Iterator[str]:
-    with serving(create_app(settings, create_backend(settings))) as address:
-        yield f"http://{address}"
-
-
 @pytest.fixture
 def store(settings: Settings) -> Iterator[Ledger]:
     ledger = open_ledger(settings)

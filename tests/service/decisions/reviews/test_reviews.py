@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,12 +54,6 @@ DECLINE = {
 def settings(decided: Decided, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     state = tmp_path_factory.mktemp("state")
     return Settings(repository=decided.settings.repository, state=state, request_timeout_s=60)
-
-
-@pytest.fixture(scope="module")
-def url(settings: Settings) -> Iterator[str]:
-    with serving(create_app(settings, create_backend(settings))) as address:
-        yield f"http://{address}"
 
 
 def decide(url: str, row: Any = None, name: str = "net", **more: Any) -> dict[str, Any]:
