@@ -5,12 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
+from rationale_service.decisions.audit.rows import time_text
 from rationale_service.errors import ConflictError, StateUnavailableError
-
-
-def time_text(moment: datetime | None = None) -> str:
-    """Return a moment, or now, as RFC 3339 in UTC with microseconds."""
-    return (moment or datetime.now(UTC)).isoformat(timespec="microseconds")
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def test_a_forest_of_a_hundred_thousand_leaves() -> None:
         for i in range(50_000)
     ]
     started = time.monotonic()
-    with pytest.raises(UnsupportedModelError, match=r"50000 trees have 100000 leaves, and .* 65536 at most"):
+    with pytest.raises(UnsupportedModelError, match=r"\b50000 trees\b.*\b100000 leaves\b.*\b65536\b"):
         compile_model(forest.regressor(trees), TreeShap(np.zeros((2, 5))))
     assert time.monotonic() - started < 60
 

@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rationale_service.decisions.audit.ledger import row_of
-from rationale_service.decisions.audit.rows import Row, text_digest
+from rationale_service.decisions.audit.rows import Row, text_digest, time_text
 from rationale_service.decisions.audit.signatures import PrivateKey
 from rationale_service.decisions.audit.store import AuditStore
-from rationale_service.decisions.trail import time_text
 from rationale_service.errors import ConflictError
 
 

@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import repeat
 from pathlib import Path
@@ -130,6 +131,11 @@ class InputCodec:
                 "`openssl rand -base64 32` makes one"
             )
         return hmac.digest(self._key, b"rationale audit " + label.encode(), "sha256")
+
+
+def time_text(moment: datetime | None = None) -> str:
+    """Return a moment, or now, as RFC 3339 in UTC with microseconds."""
+    return (moment or datetime.now(UTC)).isoformat(timespec="microseconds")
 
 
 def check_times(*times: str | None) -> None:
