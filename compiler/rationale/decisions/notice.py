@@ -133,8 +133,8 @@ def notice(
         raise InvalidOptionError(f"template {template}: cannot be rendered: {_message(error)}") from error
     if missing:
         raise InvalidOptionError(
-            f"variables are missing: {', '.join(missing)}. Give each in the --variables file or by --set "
-            "NAME=VALUE; use false for one that does not exist"
+            f"variables are missing: {', '.join(missing)}. Give each in variables; use false for "
+            "one that does not exist"
         )
     return Notice(text, language, tuple(_warnings(answer)))
 
@@ -258,13 +258,13 @@ def _judgment(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person
         if person_declined or variables.get("judgment"):
             raise InvalidOptionError(
                 f"decision {answer['id']} is an automatic decline: the notice has the decision's reasons, "
-                "so leave --person-declined and judgment out"
+                "so leave person_declined and judgment out"
             )
         return []
     if not person_declined:
         raise InvalidOptionError(
             f"decision {answer['id']} is a referral to a person: after the person has declined, write the "
-            "notice with --person-declined"
+            "notice with person_declined"
         )
     judgment = variables.get("judgment")
     if (
@@ -297,14 +297,14 @@ def _template_file(template: str, language: str) -> tuple[Path, str]:
         there, own = sorted(each.name for each in _FOLDER.iterdir()), language.partition("-")[0]
         if own not in there:  # a caller of the API chooses it: no path
             raise InvalidOptionError(
-                f"--template {template}: it is in {', '.join(there)}, and not in '{language[:80]}': choose "
-                "another language, or write your own template (--template FILE)"
+                f"template {template}: it is in {', '.join(there)}, and not in '{language[:80]}': choose "
+                "another language"
             )
         return _FOLDER / own, f"{template}.txt"
     path = Path(template)
     if not path.is_file():
         raise InvalidOptionError(
-            f"--template {template}: there is no such file; {' and '.join(TEMPLATES)} come with Rationale"
+            f"template {template}: there is no such file; {' and '.join(TEMPLATES)} come with Rationale"
         )
     return path.parent, path.name
 

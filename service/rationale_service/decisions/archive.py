@@ -295,26 +295,8 @@ def write_notice(
             language=language,
         )
     except InvalidOptionError as error:
-        raise InvalidInputError(_in_http_terms(str(error))) from error
+        raise InvalidInputError(str(error)) from error
     return replace(written, warnings=(LOST_PROFILE, *written.warnings)) if profile is None else written
-
-
-# Names on the command line, and their replacements over HTTP.
-_FLAGS = (
-    (
-        "Give each in the --variables file or by --set NAME=VALUE; use",
-        "Give each in `variables`; use",
-    ),
-    ("--person-declined", "`person_declined`"),
-    (", or write your own template (--template FILE)", ""),
-    ("--template", "template"),
-)
-
-
-def _in_http_terms(message: str) -> str:
-    for flag, member in _FLAGS:
-        message = message.replace(flag, member)
-    return message
 
 
 def _unknown_inputs(decision: RecordedDecision) -> InvalidInputError | ConflictError:

@@ -101,10 +101,10 @@ def test_every_missing_variable_is_named_at_once(template: str) -> None:
     [
         (altered(decision="approve", reasons=[]), {}, "decision 5f is an approval"),
         (altered(reasons=[]), {}, "no principal reason"),
-        (altered(decision="refer"), {}, "--person-declined"),
+        (altered(decision="refer"), {}, "person_declined"),
         (altered(reasons=[{"text": "Failed to achieve a qualifying score"}]), {}, "12 CFR 1002.9"),
         (altered(reasons=[{"text": "Our internal policies"}]), {}, "12 CFR 1002.9"),
-        (ANSWER, {"judgment": ["Too young a company"]}, "--person-declined"),
+        (ANSWER, {"judgment": ["Too young a company"]}, "person_declined"),
         (ANSWER, {"reasons": ["another"]}, "reasons comes from the decision"),
     ],
 )

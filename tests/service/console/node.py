@@ -1,5 +1,6 @@
 """The console's modules in Node.js: their pure functions are held to tables of cases without a browser."""
 
+import atexit
 import json
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ console.log(JSON.stringify(answer, (key, value) => (Number.isNaN(value) ? "NaN" 
 def modules() -> Path:
     """Lay both folders of modules over each other, as the gateway serves them."""
     to = Path(mkdtemp(prefix="console-modules-"))
+    atexit.register(shutil.rmtree, to, ignore_errors=True)
     for folder in (SHARED, FILES):
         shutil.copytree(folder, to, dirs_exist_ok=True)
     (to / "package.json").write_text('{"type": "module"}')
