@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import onnx
 
 from benchmarks.cases import BOOSTERS
 from benchmarks.timing import quietly
@@ -30,8 +31,8 @@ def trained(
     depth: int = DEPTH,
     leaves: int | None = None,
     features: int = FEATURES,
-) -> Any:
-    """Return a booster.
+) -> tuple[Any, onnx.ModelProto]:
+    """Return a booster, and its conversion by onnxmltools.
 
     Args:
         leaves: number of leaves of a tree of LightGBM; None for as many as its depth allows.
@@ -42,4 +43,7 @@ def trained(
     estimator = getattr(import_module(name), BOOSTERS[name])
     grown = estimator(n_estimators=trees, max_depth=depth, n_jobs=threads, learning_rate=0.1, **more)
     with quietly():
-        return grown.fit(rows, labels)
+        booster = grown.fit(rows, labels)
+        types = import_module("onnxmltools.convert.common.data_types")
+        convert = getattr(import_module("onnxmltools"), f"convert_{name}")
+        return booster, convert(booster, initial_types=[("x", types.FloatTensorType([None, features]))])

@@ -17,8 +17,8 @@ from rationale_service.decisions.options import OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rationale_service.decisions.audit.trail import RecordedDecision
     from rationale_service.decisions.replay import ReplayedDecision, Replayer
-    from rationale_service.decisions.trail import RecordedDecision
 
 app = typer.Typer()
 Command = TypeVar("Command", bound=Callable[..., None])

@@ -15,8 +15,8 @@ from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
 from rationale_service.decisions.audit.store import DecisionQuery
+from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.decisions.cases import standing_notice
-from rationale_service.decisions.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,

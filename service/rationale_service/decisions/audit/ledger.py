@@ -22,7 +22,7 @@ from rationale_service.decisions.audit.rows import (
 )
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
-from rationale_service.decisions.trail import Case, RecordedDecision
+from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     ErasedInputsError,

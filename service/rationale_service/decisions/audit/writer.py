@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale_service.decisions.audit.acts import ActLog
 from rationale_service.decisions.audit.rows import time_text
-from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
+from rationale_service.decisions.audit.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.errors import QueueFullError, ServiceError, StateUnavailableError
 from rationale_service.observability.metrics import AuditMetrics, Metrics
 from rationale_service.settings import OFF, Settings

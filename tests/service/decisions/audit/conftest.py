@@ -14,7 +14,7 @@ from rationale_service.decisions.audit.rows import InputCodec
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.trail import RecordedDecision
 from tests.service.decisions.audit.postgres import Postgres, postgres
 
 

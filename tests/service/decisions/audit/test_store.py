@@ -15,8 +15,8 @@ from rationale_service.decisions.audit.retention import erase
 from rationale_service.decisions.audit.rows import ChainHead, InputCodec, Row, checkpoint_of
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
+from rationale_service.decisions.audit.trail import RecordedDecision
 from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.memory import MemoryStore
 from tests.service.decisions.audit.postgres import Postgres

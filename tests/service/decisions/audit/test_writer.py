@@ -26,9 +26,9 @@ from rationale_service.decisions.audit import sql, writer
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.audit.retention import months_ago
 from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.trail import NoTrail
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.audit.writer import DatabaseTrail, trail_of
-from rationale_service.decisions.trail import NoTrail
 from rationale_service.errors import ConflictError, QueueFullError, StateUnavailableError
 from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings

@@ -292,8 +292,8 @@ def test_scopes(settings: Settings, tmp_path: Path) -> None:
 
 def test_another_entry_corrects_nothing(url: str, settings: Settings) -> None:
     """Attributions of another model or profile would not be comparable."""
+    from rationale_service.decisions.audit.trail import Case
     from rationale_service.decisions.decider import Correction
-    from rationale_service.decisions.trail import Case
     from rationale_service.errors import ConflictError
     from rationale_service.repository.entry import read_entry
 
