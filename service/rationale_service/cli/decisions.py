@@ -12,7 +12,7 @@ from rationale.errors import InvalidOptionError
 from rationale.terminal import Panel, progress_bar
 from rationale_service.cli.audit import Config, Repository, open_trail
 from rationale_service.cli.reporting import reporting_errors
-from rationale_service.decisions.options import OPTIONS
+from rationale_service.decisions.options.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,7 +23,7 @@ from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut, ReviewRule
 from rationale_service.decisions.audit.rows import time_text
 from rationale_service.decisions.audit.trail import AuditTrail, Case, RecordedDecision, check_repeated
-from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
+from rationale_service.decisions.options.options import OPTIONS, DecisionOption, OptionSearch
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.features import form_of, to_tensors

@@ -25,7 +25,7 @@ from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
 from rationale_service.decisions.audit.trail import AuditTrail, RecordedDecision
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of, with_ids
-from rationale_service.decisions.options import OptionSearch, asked_options
+from rationale_service.decisions.options.options import OptionSearch, asked_options
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
 from rationale_service.engine.checks import Faults, check_answer

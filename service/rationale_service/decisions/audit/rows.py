@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.options import PERSONAL
+from rationale_service.decisions.options.options import PERSONAL
 
 GENESIS = "0" * 64  # predecessor's digest in a chain's first row
 PLACED = ("chain", "sequence", "previous", "time", "content")
