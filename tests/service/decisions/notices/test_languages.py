@@ -19,7 +19,7 @@ from rationale import DeepShap, TreeShap, compile_model
 from rationale_service.app import create_app, create_backend
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model

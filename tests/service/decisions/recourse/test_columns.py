@@ -12,7 +12,7 @@ from rationale import decide_batches, decisions_schema
 from rationale.errors import InvalidOptionError
 from rationale.portfolios.decisions import RECOURSE_COLUMNS
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.service.decisions.portfolio.test_portfolio import decide, lines
 from tests.service.decisions.recourse.test_recourse import ROWS, opened, write_all

@@ -20,9 +20,9 @@ from rationale_service.decisions.audit import writer
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.audit.retention import erase
 from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.cases import link_faults, standing_notice
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.cases import link_faults, standing_notice
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.service import patient

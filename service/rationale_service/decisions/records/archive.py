@@ -16,7 +16,7 @@ from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
 from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.audit.trail import Case, RecordedDecision
-from rationale_service.decisions.cases import standing_notice
+from rationale_service.decisions.records.cases import standing_notice
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,
@@ -33,7 +33,7 @@ from rationale_service.settings import Settings
 if TYPE_CHECKING:
     from rationale_service.decisions.audit.acts import ActLog, AdminAct
     from rationale_service.decisions.audit.ledger import Ledger
-    from rationale_service.decisions.replay import ReplayedDecision
+    from rationale_service.decisions.records.replay import ReplayedDecision
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Archive:
             return self._ledger
 
     def _profile(self, decision: RecordedDecision) -> DecisionProfile | None:
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.replay import Replayer
 
         try:
             profile = Replayer(self._settings).profile(decision)
@@ -175,7 +175,7 @@ class Archive:
             return None
 
     def _replay(self, decision: RecordedDecision, first: RecordedDecision | None) -> "ReplayedDecision":
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.replay import Replayer
 
         try:
             return Replayer(self._settings).replay(decision, first)
