@@ -24,7 +24,7 @@ from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.service import patient
-from tests.service.api.test_decisions import LENDER
+from tests.service.api.routes.test_decisions import LENDER
 from tests.service.conftest import serving
 from tests.service.decisions.decided import NETWORK, TABLE, WORDS
 from tests.service.decisions.test_grpc import decisions, request
