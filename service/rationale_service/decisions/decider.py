@@ -310,12 +310,11 @@ def as_recorded(
     """
     now = now or time_text()
     ran = {"graph": entry.graph_digest, **runtime}
-    model = entry.name if entry.manifest is None else entry.manifest.model
     for i, (row, decision) in enumerate(zip(rows, decisions, strict=True)):
         yield RecordedDecision(
             decision["id"],
             now,
-            model,
+            entry.explained_model,
             entry.version,
             facts.caller,
             facts.request_id,
