@@ -161,7 +161,9 @@ class Archive:
     def _get_ledger(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
-                self._ledger = _ledger(self._settings)
+                from rationale_service.decisions.audit.ledger import open_ledger
+
+                self._ledger = open_ledger(self._settings, is_made=True)
             return self._ledger
 
     def _profile(self, decision: RecordedDecision) -> DecisionProfile | None:
@@ -305,9 +307,3 @@ def _unknown_inputs(decision: RecordedDecision) -> InvalidInputError | ConflictE
     return InvalidInputError(
         f"the trail holds only a digest of decision {decision.id}'s inputs: send them as `instance`"
     )
-
-
-def _ledger(settings: Settings) -> "Ledger":
-    from rationale_service.decisions.audit.ledger import open_ledger
-
-    return open_ledger(settings, is_made=True)
