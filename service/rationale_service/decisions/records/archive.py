@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.profile import DecisionProfile
-from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
+from rationale_service.decisions.audit.rows import Instance, WrongInstanceError, check_times
 from rationale_service.decisions.audit.store import DecisionQuery
 from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.decisions.records.cases import standing_notice
@@ -41,7 +41,6 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _READERS = 2
 _MOST_COMPARED = 1000  # decisions in a request, which are read one after the other
 _REPLAYS_WAITING = 8  # each loads its own model
-Instance = Mapping[str, Any]
 
 
 class Archive:
