@@ -298,7 +298,7 @@ class DatabaseTrail:
         if not self._months:
             return _DAY_S
         try:
-            from rationale_service.decisions.audit.retention import months_ago
+            from rationale_service.decisions.audit.evidence.retention import months_ago
 
             with self._busy():
                 return 0 if self._get_ledger().store.prune(months_ago(self._months)) else _DAY_S

@@ -14,7 +14,7 @@ from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.rows import Instance, WrongInstanceError, check_times
-from rationale_service.decisions.audit.store import DecisionQuery
+from rationale_service.decisions.audit.stores.store import DecisionQuery
 from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.decisions.records.cases import standing_notice
 from rationale_service.errors import (

@@ -13,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.acts import AdminAct, open_act, record, verify_acts
-from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.evidence.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.evidence.signatures import PrivateKey, PublicKey
+from rationale_service.decisions.audit.evidence.verify import ChainFault, verify
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import GENESIS
-from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import ChainFault, verify
+from rationale_service.decisions.audit.stores.sql import SqlStore
 from rationale_service.errors import StateUnavailableError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 

@@ -17,9 +17,9 @@ from rationale.errors import InvalidOptionError
 from rationale_service.app import create_app, create_backend
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit.evidence.retention import erase
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.records.cases import link_faults, standing_notice
 from rationale_service.decisions.records.receipt import write_receipt
 from rationale_service.decisions.records.replay import Replayer

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.evidence.signatures import PrivateKey, PublicKey, signed_by_one
 from rationale_service.decisions.audit.rows import GENESIS, time_text, unreadable
-from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
-from rationale_service.decisions.audit.store import AuditStore, ChainEnds
+from rationale_service.decisions.audit.stores.store import AuditStore, ChainEnds
 from rationale_service.errors import StateUnavailableError
 
 
