@@ -184,6 +184,13 @@ def test_heads_of_another_version(tmp_path: Path, auditor: KeyPair) -> None:
     file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
     with pytest.raises(InvalidOptionError, match="`rationale audit heads`"):
         read_signed(file, [auditor.public])
+    document = {"version": 2, "heads": []}
+    file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
+    with pytest.raises(InvalidOptionError, match="has the version 2, and this Rationale reads 1"):
+        read_signed(file, [auditor.public])
+    document = {"heads": []}  # as 0.1.0 wrote it first
+    file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
+    assert read_signed(file, [auditor.public]) == []
 
 
 def test_keys_that_cannot_be_read(auditor: KeyPair) -> None:
