@@ -362,8 +362,8 @@ class Compiled:
             return {inputs[0]: frame or x}
         if frame is None:
             raise InvalidOptionError(
-                f"the rows have no names, but the model takes {len(inputs)} inputs ({quoted(inputs)}): give a "
-                "table such as a DataFrame, or a mapping from each name to its rows (a .npz file)."
+                f"the rows have no names, but the model takes {len(inputs)} inputs ({quoted(inputs)}): give "
+                "a table such as a DataFrame, or a mapping from each name to its rows (a .npz file)."
             )
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
         feature_names = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
