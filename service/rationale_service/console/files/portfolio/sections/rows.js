@@ -56,7 +56,7 @@ export function makeRows(portfolio, { pick, signal }) {
     map,
     legend,
     tip,
-    h("h3", {}, "The way of each row"),
+    h("h3", {}, "The path of each row"),
     paths,
     note,
   );
