@@ -12,6 +12,7 @@ RationaleError              carries the HTTP `status` that a server answers with
 └── RepositoryError         the model repository cannot be read or written
 """
 
+import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from itertools import islice
@@ -22,7 +23,8 @@ _LONGEST_NAME, _MOST_NAMES = 80, 10  # characters of an untrusted name, and name
 
 def reason_of(error: Exception) -> str:
     """Return the message of a library's error as one short line."""
-    return " ".join(str(error).split()).rstrip(".")[:_LONGEST] or type(error).__name__
+    words = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split()  # torch writes some of them in colour
+    return " ".join(words).rstrip(".")[:_LONGEST] or type(error).__name__
 
 
 def quoted(names: Collection[str]) -> str:

@@ -108,7 +108,7 @@ def test_what_was_asked_for_is_in_the_manifest() -> None:
 def test_garbage_is_refused_by_its_field() -> None:
     with pytest.raises(InvalidOptionError, match="logits 'perhaps'"):
         compile_model(CREDIT / "credit.onnx", Gradient(), logits="perhaps")
-    with pytest.raises(InvalidOptionError, match="is not a Method"):
+    with pytest.raises(InvalidOptionError, match="of type str, and is not a Method"):
         compile_model(CREDIT / "credit.onnx", "deepshap")
 
 

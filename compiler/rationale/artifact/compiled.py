@@ -16,7 +16,7 @@ from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decide_inputs, find_knock_out_cells
-from rationale.errors import InvalidOptionError, reason_of
+from rationale.errors import InvalidOptionError, quoted, reason_of
 from rationale.graph.runtime.session import (
     ModelFile,
     Run,
@@ -67,6 +67,9 @@ class Explanation(dict[str, np.ndarray]):
         self.manifest = manifest
         self.inputs = dict(inputs)
         self.index = index
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise KeyError(f"{name!r}: the arrays are {quoted(self)}; to_frame() has a column for each feature")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -354,8 +357,13 @@ class Compiled:
     def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
         """Return rows by input, of the only one or of a table for several."""
         frame = frame_of(x)
-        if len(inputs) == 1 or frame is None:
+        if len(inputs) == 1:
             return {inputs[0]: frame or x}
+        if frame is None:
+            raise InvalidOptionError(
+                f"the rows have no names, but the model takes {len(inputs)} inputs ({quoted(inputs)}): give "
+                "a table such as a DataFrame, or a mapping from each name to its rows (a .npz file)."
+            )
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
         feature_names = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
         columns: dict[str, Sequence[str] | None] = {n: feature_names.get(n, single.get(n)) for n in inputs}

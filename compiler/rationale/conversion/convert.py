@@ -50,6 +50,10 @@ class Library:
     converter: str
 
 
+_TORCH_ADVICE = (
+    "Check that the module takes rows such as the references, and that torch.export can trace it; or export "
+    "it to ONNX yourself, and compile that file"
+)
 _LIBRARIES = {  # by the module of a class or its base; the first that fits
     "sklearn.ensemble._hist_gradient_boosting": Library("rationale.conversion.boosters.histograms", NAME),
     "xgboost": Library("rationale.conversion.boosters.xgboost", NAME),
@@ -220,8 +224,9 @@ def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
     reason = reason_of(error)
     if type(error).__name__ == "NotFittedError":
         return InvalidModelError(f"{name} is not fitted: {reason}.")
+    advice = _TORCH_ADVICE if converter.startswith("torch ") else ADVICE
     return UnsupportedModelError(
-        f"{name}: {converter} cannot convert it ({type(error).__name__}: {reason}). {ADVICE}."
+        f"{name}: {converter} cannot convert it ({type(error).__name__}: {reason}). {advice}."
     )
 
 

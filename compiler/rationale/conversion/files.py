@@ -75,8 +75,9 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
 def _folder(path: Path) -> Any:
     if not path.is_dir():
         raise InvalidModelError(
-            f"{path}: there is no such file or folder, and nothing is downloaded: give a .onnx file, or the "
-            "folder in which a model of Hugging Face was saved (save_pretrained)."
+            f"{path}: there is no such file or folder, and nothing is downloaded: give a model's file "
+            "(rationale compile --help lists the kinds), or the folder in which a model of Hugging Face was "
+            "saved (save_pretrained)."
         )
     if not (path / "config.json").is_file():
         raise InvalidModelError(

@@ -57,7 +57,13 @@ class ConversionResult:
     def from_table(
         proto: onnx.ModelProto, pair: ModelPair, columns: tuple[str, ...] | None, *, by_column: bool = False
     ) -> "ConversionResult":
-        """Return the model with a table as the example; errors of later questions name the model."""
+        """Return the model with a table as the example; errors of later questions name the model.
+
+        Raises:
+            InvalidReferencesError: if the table is empty, or the fitted model fails on it.
+        """
+        if not len(pair.rows):
+            raise InvalidReferencesError("the references are empty: at least one row is needed.")
         pair = replace(pair, answer=_naming_the_model(pair.answer))
         return ConversionResult(proto, pair.feed(pair.rows), pair.answer(pair.rows), columns, by_column, pair)
 

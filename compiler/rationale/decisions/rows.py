@@ -152,8 +152,8 @@ def sigmoid(margins: np.ndarray) -> np.ndarray:
 
 
 def logit(score: float) -> np.float64:
-    """Return the margin whose Sigmoid is the score, in float64; an infinity for 0 and 1."""
-    with np.errstate(divide="ignore"):
+    """Return the margin whose Sigmoid is the score, in float64; an infinity for 0 and 1, NaN beyond them."""
+    with np.errstate(divide="ignore", invalid="ignore"):
         return np.float64(np.log(score) - np.log1p(-score))
 
 

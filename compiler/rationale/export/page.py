@@ -191,8 +191,9 @@ def build_page(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> byte
     style = "".join(file.read_text("utf-8") for file in (SHARED / "shared.css", FILES / "page.css"))
     policy = _POLICY.format(script=csp_hash(script), style=csp_hash(style))
     facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
+    shown = facts["decided"]["profile"]["output"] if facts["decided"] else facts["output"]
     parts = {
-        "TITLE": escape(f"{facts['name']}: {facts['output']}"),
+        "TITLE": escape(f"{facts['name']}: {shown}"),
         "POLICY": policy,
         "STYLE": style,
         "FACTS": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it ends the element

@@ -464,8 +464,8 @@ def request_of(method: Method, **fields: Any) -> CompileRequest:
     """
     if not isinstance(method, Method):
         raise InvalidOptionError(
-            f"method {method!r} is not a Method: give one such as DeepShap(references); CONTRIBUTING.md "
-            "shows how to write one."
+            f"the method is of type {type(method).__name__}, and is not a Method: give one such as "
+            "DeepShap(references); CONTRIBUTING.md shows how to write one."
         )
     name, options = method.name, dict(method.options)
     if options.pop("times_input", False):

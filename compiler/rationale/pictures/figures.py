@@ -138,7 +138,7 @@ def _waterfall(panel: Bars) -> list[Element]:
         )
     rows.append(
         _row(
-            "score",
+            panel.total,
             write(score) + mark,
             [_line(scale.percent(score), 0, _BAR / 2), _dot(scale, score)],
             end=True,

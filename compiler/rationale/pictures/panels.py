@@ -48,8 +48,8 @@ class Bars:
     """Attributions [F] by size and their standard errors; Shapley values with theirs, if known.
 
     `order` holds the indices of all features in the order of the bars. From `base`, the bars add up to
-    `score`, except for the completeness gap; both are None if the bars have no such sum. `is_share`: they are
-    of a probability, and written in percent.
+    `score`, which the figure calls `total`, except for the completeness gap; both are None if there is
+    no such sum. `is_share`: they are of a probability, and written in percent.
     """
 
     title: str
@@ -60,6 +60,7 @@ class Bars:
     order: tuple[int, ...] = ()
     base: float | None = None
     score: float | None = None
+    total: str = "score"
     is_share: bool = False
 
 
@@ -165,7 +166,9 @@ def _with_total(panel: Bars, answer: ExplanationLike, i: int, j: int) -> Bars:
     manifest = answer.manifest
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
     score = float(answer[manifest.explained_value][i, j])
-    return replace(panel, base=base, score=score, is_share=manifest.explains_share)
+    is_output = manifest.explained_output in {spec.name for spec in manifest.outputs}
+    total = "score" if is_output else "explained value"  # such as a margin
+    return replace(panel, base=base, score=score, total=total, is_share=manifest.explains_share)
 
 
 def _concepts(

@@ -53,6 +53,13 @@ def test_rows_that_do_not_fit(compiled: Compiled, name: str) -> None:
         compiled.explain(inputs)
 
 
+def test_an_unknown_array_is_named_with_those_that_there_are(compiled: Compiled) -> None:
+    answer = compiled.explain(ROWS)
+    with pytest.raises(KeyError, match=r"'z_attributions': the arrays are 'y', .*to_frame\(\)"):
+        answer["z_attributions"]
+    assert answer.get("z_attributions") is None
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, bool])
 def test_any_numbers_are_rounded_to_the_models_type(compiled: Compiled, dtype: type) -> None:
     x = (ROWS * 3).astype(dtype)
@@ -140,6 +147,8 @@ def test_players_stand_in_place_of_their_features(shap: ModuleType) -> None:
     compiled = compile_model(
         two_inputs(), DeepShap(references), targets=[1], groups={"ends": ["b[0]", "b[3]"]}
     )
+    with pytest.raises(InvalidOptionError, match=r"no names, but the model takes 2 inputs \('a', 'b'\)"):
+        compiled.explain(x["a"])
     answer = compiled.explain(x)
     whole = answer.to_shap()
     assert whole.feature_names == ["a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]

@@ -70,6 +70,12 @@ def test_columns_too_many_or_too_few(example: Any, count: int, figures: str) -> 
     assert rows_of(example, Features(3, None)).numbers().tolist() == THREE.tolist()
 
 
+def test_a_table_without_rows_is_refused() -> None:
+    model = lgb.LGBMRegressor(n_estimators=1).fit(THREE, [0.0, 1.0])
+    with pytest.raises(InvalidReferencesError, match="at least one row"):
+        convert(model, pd.DataFrame(THREE[:0]))
+
+
 def test_whole_numbers_stay_so_in_a_frame_alone() -> None:
     table = pd.DataFrame({"age": [31, 45], "income": [1.5, 2.0], "region": ["north", "south"]})
     frame = rows_of(table, Features(3, None)).frame()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rationale import DeepShap, Gradient, InvalidOptionError, UnsupportedModelError, compile_model, convert
+from rationale.errors import reason_of
 from tests.tolerances import COMPLETE_32, PARITY_32
 
 RANDOM = np.random.default_rng(0)
@@ -88,5 +89,6 @@ def test_what_cannot_be_converted() -> None:
         convert(Net(), {"x": REFERENCES["x"]})
     with pytest.raises(InvalidOptionError, match=r"<U1 \[1, 5\]"):
         convert(torch.nn.Linear(5, 3), np.array([["a"] * 5]))
-    with pytest.raises(UnsupportedModelError, match=r"torch\.Linear: torch .*\(2x4 and 5x3\)"):
+    with pytest.raises(UnsupportedModelError, match=r"torch\.Linear: torch .*\(2x4 and 5x3\).*rows such as"):
         convert(torch.nn.Linear(5, 3), np.zeros((2, 4)))
+    assert reason_of(RuntimeError("\x1b[96mThis is step 1/3\x1b[0m of\nit.")) == "This is step 1/3 of it"

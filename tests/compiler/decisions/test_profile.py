@@ -365,6 +365,7 @@ def test_what_is_odd_and_may_be_meant(change: dict[str, Any], remark: str) -> No
         ({"refer": [-0.01, 0.3]}, False),
         ({"refer": [0.3, 1.01]}, False),
         ({"threshold": 1.01}, False),
+        ({"threshold": 1.01, "space": "margin"}, False),
     ],
 )
 def test_bounds_lie_where_scores_can(bounds: dict[str, Any], is_fine: bool) -> None:

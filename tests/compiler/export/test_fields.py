@@ -83,8 +83,11 @@ def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
 
 
 def test_no_text_ends_its_element() -> None:
-    facts = {"name": "</title><script>", "output": "<!--</script>{{SCRIPT}}"}
-    page = build_page(facts, b"graph", WebRuntime("1.30.0", "const ort = {};", b"wasm")).decode()
+    facts = {"name": "</title><script>", "output": "<!--</script>{{SCRIPT}}", "decided": None}
+    runtime = WebRuntime("1.30.0", "const ort = {};", b"wasm")
+    decided = {"name": "m", "output": "p_margin", "decided": {"profile": {"output": "p[1]"}}}
+    assert b"<title>m: p[1]</title>" in build_page(decided, b"graph", runtime)
+    page = build_page(facts, b"graph", runtime).decode()
     assert page.count("<script") == 4
     assert page.count("</script>") == 4
     assert page.count("const ort = {};") == 1

@@ -105,12 +105,17 @@ def test_what_cannot_be_drawn_is_refused(answer: Explanation, options: dict[str,
 
 @pytest.mark.parametrize(
     ("method", "ends"),
-    [(Lrp(), ["base value", "score"]), (AttnLrp(), ["base value", "score"]), (Gradient(), [])],
+    [
+        (Lrp(), ["base value", "explained value"]),  # the logits
+        (AttnLrp(), ["base value", "explained value"]),
+        (DeepShap(rows(4, FEATURES)), ["base value", "score"]),
+        (Gradient(), []),
+    ],
 )
 def test_only_what_adds_up_is_a_waterfall(method: Any, ends: list[str]) -> None:
     shown = compile_model(mlp(), method, targets=[0]).explain(rows(1, FEATURES)).plot(0)
     names = [name for name, _ in Page(shown._repr_html_()).rows()]
-    assert [name for name in names if name in ("base value", "score")] == ends
+    assert [name for name in names if name in ("base value", "explained value", "score")] == ends
 
 
 def test_one_row_needs_no_overview(table: Compiled) -> None:

@@ -198,7 +198,7 @@ def test_how_sure_reasons_are_and_hostile_texts(page: Page, gateway: str) -> Non
     for item in panel.locator(".reasons > li").all():
         stays = survival[item.locator(".code").inner_text()]
         expect(item.locator(".sure")).to_contain_text(
-            "stays by all applicants" if stays["all_applicants"] else "is none by all applicants"
+            "stays by all applicants" if stays["all_applicants"] else "is no reason by all applicants"
         )
         expect(item.locator(".sure")).to_contain_text("of the draws of references")
     expect(panel).to_contain_text(f"Too much {models.IMAGE}")

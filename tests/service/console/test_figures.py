@@ -310,7 +310,7 @@ def demand_changes(page: Page, answers: Answers, row: Row) -> list[float]:
         assert row[field["name"]] == figure(now)
         collected.append(number(turned))
         to = answers.decision({**row, field["name"]: collected[-1]})["decision"]
-        expect(line.locator("[data-name='decision']")).to_have_text(to)
+        expect(line.locator("[data-name='new decision']")).to_have_text(to)
     return collected
 
 

@@ -290,9 +290,9 @@ def demand_shown(panel: Locator, answer: dict[str, Any], titles: dict[str, str])
     for row in rows.all():
         point = points.pop(row.locator("th").inner_text())
         assert point["value"] == figure(row.locator("strong").inner_text().split(" ")[0])
-        demand_region(row.locator("[data-name='stays so']").inner_text(), point["region"], point["value"])
-        expect(row.locator("[data-name='decision']")).to_have_text(point["to"])
-        assert ("*" in row.locator("[data-name='would be']").inner_text()) != point["exact"]
+        demand_region(row.locator("[data-name='range']").inner_text(), point["region"], point["value"])
+        expect(row.locator("[data-name='new decision']")).to_have_text(point["to"])
+        assert ("*" in row.locator("[data-name='changes at']").inner_text()) != point["exact"]
     assert not points
 
 

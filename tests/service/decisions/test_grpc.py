@@ -138,6 +138,7 @@ WRONG = {
     "a timeout": (request("net:decide", [ROW], timeout="soon"), "timeout"),
     "weights": (request("net:decide", [ROW], reference_weights="[1]"), "'reference_weights' is of explan"),
     "dry run": (request("net:decide", [ROW], dry_run="yes"), "dry_run must be true or false"),
+    "a misspelt option": (request("net:decide", [ROW], dryrun=True), "'dryrun' (do you mean 'dry_run'?)"),
     "a key of a dry run": (request("net:decide", [ROW], dry_run=True, idempotency_key="k"), "leave the"),
     "a key": (request("net:decide", [ROW], idempotency_key=True), "idempotency_key must be a string"),
 }

@@ -74,7 +74,7 @@ async function start() {
     const refer = profile?.refer ? `; from ${figure(profile.refer[0])} to ${figure(profile.refer[1])} a person decides` : "";
     return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, row.target)),
       h("p", { class: "large" }, figure(row.score)),
-      profile ? h("p", { class: "quiet" }, `${nameOf(facts, row.target)}${sides}${refer}`) : null,
+      profile ? h("p", { class: "quiet" }, `${profile.output}${sides}${refer}`) : null,
       row.classes && classTable({ names: facts.class_names, values: row.classes, explained: row.target, isShare: isShare(facts.outputs.classes) }));
   }
 

@@ -142,7 +142,7 @@ export function officersCopy({ decision, recourse }, row, form, { take, figure }
       : h("p", {}, planless({ decision, recourse })),
     h("h3", {}, "One feature at a time"),
     flips.length
-      ? [h("p", { class: "quiet" }, "The value nearest to the present one at which the decision is another, everything else equal; the smallest steps first."), flipTable(flips, take), flips.some(({ isExact }) => !isExact) && h("p", { class: "quiet" }, "* Found by trying values: a nearer one may exist.")]
+      ? [h("p", { class: "quiet" }, "The nearest value of each feature at which the decision changes, if all else stays equal. The smallest steps come first."), flipTable(flips, take), flips.some(({ isExact }) => !isExact) && h("p", { class: "quiet" }, "* Found by trying values: a nearer one may exist.")]
       : h("p", {}, "No feature alone is known to change the decision."),
     h("p", { class: "quiet" }, ENGLISH.caveat),
   ];
@@ -163,16 +163,16 @@ function planCard(plan, i, row, form, { take, figure }) {
 const tryIt = (label, onclick) => h("button", { type: "button", onclick, "aria-label": label }, "Try");
 
 function flipTable(flips, take) {
-  const heads = ["Feature", "now", "would be", "stays so", "decision"].map((name) => h("th", { scope: "col" }, name));
+  const heads = ["Feature", "now", "changes at", "range", "new decision"].map((name) => h("th", { scope: "col" }, name));
   const line = ({ title, now, then, range, step, to, isExact, changes }) =>
     h(
       "tr",
       {},
       h("th", { scope: "row" }, title),
       h("td", { "data-name": "now" }, now ?? "–"),
-      h("td", { "data-name": "would be" }, h("strong", {}, then), step !== null && h("small", {}, ` (${signed(step, formatted)})`), !isExact && " *"),
-      h("td", { "data-name": "stays so" }, range),
-      h("td", { "data-name": "decision" }, to),
+      h("td", { "data-name": "changes at" }, h("strong", {}, then), step !== null && h("small", {}, ` (${signed(step, formatted)})`), !isExact && " *"),
+      h("td", { "data-name": "range" }, range),
+      h("td", { "data-name": "new decision" }, to),
       take && h("td", {}, tryIt(`Try ${title} ${then}`, () => take(changes))),
     );
   return h(

@@ -29,7 +29,7 @@ MEDIA_TYPE = "application/problem+json"
 _URN = "urn:rationale:problem:"
 _ROUTER_SAYS = {
     404: "there is nothing at this path; /docs lists what there is",
-    405: "{} is not allowed here",
+    405: "{} is not allowed here{}; /docs lists the routes",
 }
 _UNREAD = (SlowBodyError, TooLargeError)  # errors before the end of the body
 
@@ -99,8 +99,10 @@ def answer(request: Request, error: Exception) -> Response:
             headers = _headers(error)
         case HTTPException():  # the router's errors: no such path or method
             status = http.HTTPStatus(error.status_code)
-            title, detail = status.phrase, _ROUTER_SAYS.get(status, status.phrase).format(request.method)
-            slug, headers = title.lower().replace(" ", "-"), dict(error.headers or {})
+            title, headers = status.phrase, dict(error.headers or {})
+            allowed = f", only {headers['Allow']}" if "Allow" in headers else ""
+            detail = _ROUTER_SAYS.get(status, status.phrase).format(request.method, allowed)
+            slug = title.lower().replace(" ", "-")
         case _:  # internal fault: the log has its traceback, the caller gets no details
             log.error("%s: %s", path, type(error).__name__)
             status, slug, title = 500, ServiceError.slug, ServiceError.title

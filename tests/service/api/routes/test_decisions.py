@@ -188,6 +188,13 @@ async def test_a_dry_run_leaves_nothing_and_is_the_same_decision(repository: Pat
         for wrong in (1, "yes", []):
             answer = await client.post("/v1/models/credit:decide", json={**ROWS, "dry_run": wrong})
             assert problem(answer, 400) == "dry_run must be true or false"
+        for name, meant in (
+            ("dry-run", "dry_run"),
+            ("recurse", "recourse"),
+            ("application_id", "application_ids"),
+        ):
+            answer = await client.post("/v1/models/credit:decide", json={**ROWS, name: True})
+            assert problem(answer, 422) == f"unknown option '{name}' (do you mean '{meant}'?)"
     table = repository.parent / "decisions.parquet"
     result = CliRunner().invoke(app, ["audit", "export", str(table), "--repository", str(repository)])
     assert result.exit_code == 0, result.output

@@ -102,7 +102,7 @@ async def test_404(client: httpx.AsyncClient, method: str, path: str, slug: str,
 
 async def test_405(client: httpx.AsyncClient) -> None:
     answer = await client.get(INFER)
-    problem(answer, 405, "method-not-allowed", "GET is not allowed here")
+    problem(answer, 405, "method-not-allowed", "GET is not allowed here, only POST")
     assert answer.headers["allow"] == "POST"
 
 

@@ -48,7 +48,8 @@ export class Form {
     const note = h("p", { class: "note", id: `${id}-note` });
     const part = { note };
     this.parts.set(field.name, part);
-    const label = h("label", { for: id }, title, h("small", {}, [field.title && field.name, field.unit].filter(Boolean).join(" · ")));
+    const name = title.toLowerCase() !== field.name.toLowerCase() && field.name;
+    const label = h("label", { for: id }, title, h("small", {}, [name, field.unit].filter(Boolean).join(" · ")));
     const take = (value) => this.#take(field, value);
     let controls;
     if (field.choices) {

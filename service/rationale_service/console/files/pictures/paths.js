@@ -1,4 +1,4 @@
-// The way of each row from the base value, below, to what is explained, above: a decision plot.
+// The path of each row from the base value, below, to what is explained, above: a decision plot.
 
 import { svg, visible } from "../dom.js";
 import { elided, tickText, ticks } from "./canvas.js";

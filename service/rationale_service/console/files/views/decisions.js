@@ -4,7 +4,7 @@ import * as address from "../address.js";
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
 import { Form } from "../form.js";
-import { number, percent, rest, formatted, writers } from "../format.js";
+import { number, percent, percentInTable, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
 import { languageName, recoursePanel } from "../recourse.js";
@@ -220,7 +220,7 @@ class View {
         this.where(answer, record, isOther),
         answer.warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
         h("h2", {}, "Principal reasons"),
-        this.reasons(answer),
+        this.reasons(answer, isOther ? null : row),
         this.details("All attributions", this.attributions(answer)),
         answer.difference && this.details("What differs from the first decision", reviews.difference(answer.difference, (name) => this.called(name), this.writers(answer).effect)),
         row && this.details("Decided inputs", this.instance(row, record, isOther)),
@@ -311,14 +311,14 @@ class View {
     ];
   }
 
-  reasons(answer) {
+  reasons(answer, row) {
     if (!answer.reasons.length) return h("p", { class: "quiet" }, answer.decision === "approve" ? "None: an approval needs no reasons." : "None.");
-    return h("ol", { class: "reasons" }, answer.reasons.map((reason) => this.reason(reason, answer)));
+    return h("ol", { class: "reasons" }, answer.reasons.map((reason) => this.reason(reason, answer, row)));
   }
 
-  reason(reason, answer) {
+  reason(reason, answer, row) {
     const isKnockOut = reason.attribution === null;
-    const share = isKnockOut ? null : percent(reason.share);
+    const share = isKnockOut ? null : percentInTable(reason.share);
     return h(
       "li",
       {},
@@ -330,14 +330,19 @@ class View {
         h("span", { class: "number" }, share ?? "a rule of its own"),
       ),
       !isKnockOut && h("div", { class: "bar", "aria-hidden": "true" }, h("div", { style: { "--share": `${Math.min(100, 100 * reason.share)}%` } })),
-      h("div", { class: "quiet" }, this.because(reason), isKnockOut ? "" : ` · ${this.writers(answer).effect(reason.attribution)}${this.writers(answer).unit && ` ${this.writers(answer).unit}`} of the ${this.model.decision.space === "margin" ? "margin" : "score"}`),
+      h("div", { class: "quiet" }, this.because(reason, row), isKnockOut ? "" : ` · ${this.writers(answer).effect(reason.attribution)}${this.writers(answer).unit && ` ${this.writers(answer).unit}`} of the ${this.model.decision.space === "margin" ? "margin" : "score"}`),
       this.sureness(reason, answer),
     );
   }
 
-  because(reason) {
+  /** The features of a reason with their values; of the further ones too, if the row is known. */
+  because(reason, row) {
+    const further = (name) => {
+      const field = this.fields.find((one) => one.name === name);
+      return field && row && Object.hasOwn(row, name) ? shownOf(field, row[name]) : null;
+    };
     const parts = reason.features.map((name) => {
-      const value = reason.feature === name ? reason.shown ?? shownValue(reason.value) : null;
+      const value = reason.feature === name ? reason.shown ?? shownValue(reason.value) : further(name);
       const called = this.called(name);
       return value === null || (reason.shown ?? "").includes(called) ? value ?? called : `${called}: ${value}`;
     });
@@ -358,7 +363,7 @@ class View {
       error !== undefined && ["", `standard error ${number(error)}`],
       ...Object.entries(reason.survival ?? {}).map(([name, stays]) =>
         typeof stays === "boolean"
-          ? [stays ? "stays" : "doubt", `${stays ? "stays" : "is none"} by ${name.replaceAll("_", " ")}`]
+          ? [stays ? "stays" : "doubt", `${stays ? "stays" : "is no reason"} by ${name.replaceAll("_", " ")}`]
           : [stays >= 0.9 ? "stays" : stays < 0.5 ? "doubt" : "", `in ${percent(stays)} of the ${name} of references`],
       ),
     ].filter(Boolean);

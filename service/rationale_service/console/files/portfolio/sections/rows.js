@@ -41,7 +41,7 @@ export function makeRows(portfolio, { pick, signal }) {
     const rule = ruleOf(portfolio.features, null, null);
     const ways = places.map((place, i) => wayOf(features, i, Number.isNaN(bases[place]) ? 0 : bases[place]));
     paths.replaceChildren(
-      drawPaths({ width, tick: portfolio.write.tick, names: features.map(({ name }) => name), paths: ways, threshold: rule?.explained ? rule.threshold : null, label: `The way of ${which} from the base value to what is explained` }),
+      drawPaths({ width, tick: portfolio.write.tick, names: features.map(({ name }) => name), paths: ways, threshold: rule?.explained ? rule.threshold : null, label: `The path of ${which} from the base value to what is explained` }),
     );
     legend.textContent = `Red raises, blue lowers; full colour from ${portfolio.write.effect(most)} and ${portfolio.write.effect(-most)} on. The line above is what is explained. A click picks the row.`;
     note.textContent = `A line for each of ${which}, from the base value below to what is explained above: red if that is more, blue if it is not${rule?.explained ? "; dashed: the threshold" : ""}.`;
@@ -56,7 +56,7 @@ export function makeRows(portfolio, { pick, signal }) {
     map,
     legend,
     tip,
-    h("h3", {}, "The way of each row"),
+    h("h3", {}, "The path of each row"),
     paths,
     note,
   );
