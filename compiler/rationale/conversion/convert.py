@@ -20,7 +20,7 @@ from rationale.conversion.parity import (
     refuse_another_model,
 )
 from rationale.conversion.rows import Features, part_of
-from rationale.conversion.wrappers import exporter, unwrap
+from rationale.conversion.wrappers import class_name, exporter, unwrap
 from rationale.distribution import NAME, install
 from rationale.errors import (
     InvalidModelError,
@@ -158,7 +158,7 @@ def convert(
     """
     check_allowed(allow_parity)
     model = unwrap(model)
-    name = _class_name(model)
+    name = class_name(model)
     with _converting(model) as (module, converter):
         options = {"categories": categories} if categories and name.startswith("catboost.") else {}
         result = module.as_onnx(model, example, **options)
@@ -214,12 +214,6 @@ def _library(model: object) -> Library | None:
     return None
 
 
-def _class_name(model: object) -> str:
-    """Name a model, such as xgboost.XGBClassifier."""
-    kind = type(model)
-    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
-
-
 def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
     reason = reason_of(error)
     if type(error).__name__ == "NotFittedError":
@@ -236,7 +230,7 @@ def _converting(model: Any) -> Iterator[tuple[_LibraryModule, str]]:
 
     Converters' warnings about their own past and future are silenced.
     """
-    library, name = _library(model), _class_name(model)
+    library, name = _library(model), class_name(model)
     if library is None and (advice := exporter(model)) is not None:
         raise InvalidModelError(f"Rationale does not convert {name}. {advice}.")
     if library is None:

@@ -40,7 +40,7 @@ def unwrap(model: Any) -> Any:
     while (attribute := attribute_of(model)) is not None:
         if not hasattr(model, attribute):
             raise InvalidModelError(
-                f"{_name(model)} contains no fitted model ({attribute}): call fit first; a search needs "
+                f"{class_name(model)} contains no fitted model ({attribute}): call fit first; a search needs "
                 "refit=True."
             )
         model = getattr(model, attribute)
@@ -76,6 +76,7 @@ def _kinds(model: object) -> list[str]:
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__]
 
 
-def _name(model: object) -> str:
+def class_name(model: object) -> str:
+    """Name a model, such as xgboost.XGBClassifier."""
     kind = type(model)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"

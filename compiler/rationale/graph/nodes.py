@@ -29,6 +29,12 @@ def values_read(node: ir.Node) -> list[ir.Value]:
     return values
 
 
+def constant_array(value: ir.Value) -> np.ndarray:
+    """Return the array of a constant."""
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
 def names_read(node: ir.Node) -> set[str]:
     """Return the names of the values that a node reads."""
     return {v.name for v in values_read(node) if v.name}

@@ -9,7 +9,6 @@ graph runs: at each compared length, the merged graph is the one made for it.
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -25,7 +24,7 @@ from rationale.artifact.finishing.formulas import (
     formula,
 )
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
-from rationale.graph.nodes import NodeBuilder, drop_unused_constants
+from rationale.graph.nodes import NodeBuilder, constant_array, drop_unused_constants
 from rationale.graph.runtime.session import Runner, interface
 from rationale.lowering.inference import Span
 from rationale.methods.engine import Method
@@ -221,7 +220,7 @@ def merge_graphs(models: Sequence[ir.Model], lengths: Sequence[int], name: str) 
     graph = models[0].graph
     uses = differences(models)
     groups = dict.fromkeys(uses.values())
-    formulas = {values: formula([_array(v) for v in values], lengths) for values in groups}
+    formulas = {values: formula([constant_array(v) for v in values], lengths) for values in groups}
     source, axis = _open_axis([list(m.graph.inputs) for m in models])
     emitter = _Formulas(graph, source, axis)
     emitted = {values: emitter.emit(f, values[0]) for values, f in formulas.items() if f is not None}
@@ -234,11 +233,6 @@ def merge_graphs(models: Sequence[ir.Model], lengths: Sequence[int], name: str) 
             _open_shape(values, lengths, name)
     drop_unused_constants(graph)
     return models[0]
-
-
-def _array(value: ir.Value) -> np.ndarray:
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 def _open_axis(inputs: Sequence[Sequence[ir.Value]]) -> tuple[ir.Value, int]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rationale.graph.nodes import LISTS, RANDOM, extract, graphs_of
+from rationale.graph.nodes import LISTS, RANDOM, constant_array, extract, graphs_of
 from rationale.lowering.sizes import fold_weights
 
 
@@ -22,16 +22,11 @@ def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray
         nodes = list(dict.fromkeys(n for group in behind for n in group or ()))
         extracted = extract(model, nodes, (), list(computed))
         fold_weights(extracted)
-        arrays = {str(v.name): _array_of(v) for v in extracted.graph.outputs}
+        arrays = {str(v.name): constant_array(v) for v in extracted.graph.outputs}
     return [
-        None if nodes is None else arrays[str(v.name)] if nodes else _array_of(v)
+        None if nodes is None else arrays[str(v.name)] if nodes else constant_array(v)
         for v, nodes in zip(values, behind, strict=True)
     ]
-
-
-def _array_of(value: ir.Value) -> np.ndarray:
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:

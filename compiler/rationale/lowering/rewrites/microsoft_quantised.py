@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rationale.graph.nodes import constant_array
 from rationale.lowering.rewrites.discrete import dynamic_quantize_linear, recentre, requantise
 from rationale.lowering.rewrites.engine import Rewriting, is_constant, rank_of
 from rationale.lowering.rewrites.microsoft import fused, rewrite_error
@@ -192,20 +193,15 @@ def matmul_nbits(
         raise rewrite_error(
             op, "weights that are computed, ordered by g_idx or prepacked", "Export it without."
         )
-    blocks, kind = -(-K // block_size), _array(scales).dtype
-    steps = _unpack(_array(b).reshape(N, blocks, -1), bits)[:, :, :block_size]
+    blocks, kind = -(-K // block_size), constant_array(scales).dtype
+    steps = _unpack(constant_array(b).reshape(N, blocks, -1), bits)[:, :, :block_size]
     zeros: Any = 2 ** (bits - 1)
     if zero_points is not None:
-        packed = _array(zero_points)
+        packed = constant_array(zero_points)
         unpacked = _unpack(packed.reshape(N, -1), bits)[:, :blocks] if packed.dtype == np.uint8 else packed
         zeros = unpacked.reshape(N, blocks, 1).astype(np.float32)
-    weights = (steps - zeros) * _array(scales).reshape(N, blocks, 1).astype(np.float32)
+    weights = (steps - zeros) * constant_array(scales).reshape(N, blocks, 1).astype(np.float32)
     return op.plus(op.MatMul(a, weights.reshape(N, -1)[:, :K].T.astype(kind)), bias)
-
-
-def _array(value: ir.Value) -> np.ndarray:
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 def _unpack(packed: np.ndarray, bits: int) -> np.ndarray:
