@@ -249,8 +249,7 @@ def _draw_explainer(
     """
     context, (canary, entry) = current(), canary_and_entry
     key = request.id or (secrets.token_hex(8) if context is None else context.request_id)
-    model = default.name if default.manifest is None else default.manifest.model
-    takes = canary.takes(model, key)
+    takes = canary.takes(default.explained_model, key)
     if context is not None:
         context.arm = CANARY if takes else DEFAULT
     return entry if takes else default
@@ -269,7 +268,7 @@ def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
     if context is not None:
         context.about(entry, rows)
         context.caller.require(needed_by_entry(entry) if needed is None else needed)
-        context.caller.require_model(entry.name if entry.manifest is None else entry.manifest.model)
+        context.caller.require_model(entry.explained_model)
 
 
 def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:

@@ -56,6 +56,13 @@ def datatype_of(array: Array) -> str:
     return "BYTES" if array.dtype.kind == "U" else DATATYPES[array.dtype]
 
 
+def encode_texts(array: Array) -> Array:
+    """Return the array; texts become bytes, the elements of BYTES."""
+    if array.dtype.kind not in "OU":
+        return array
+    return np.array([str(text).encode() for text in array.reshape(-1)], object).reshape(array.shape)
+
+
 def bytes_of(array: Array) -> int:
     """Return an array's size in bytes; BYTES elements are objects, each with its own size."""
     return array.nbytes + (sum(map(len, array.reshape(-1))) if array.dtype.kind == "O" else 0)

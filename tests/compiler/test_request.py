@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from rationale import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
-from rationale.artifact.entry import check_entry
+from rationale.artifact.recheck import check_entry
 from rationale.compile import compile_request
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.from_files import check_method, compile_files

@@ -58,6 +58,16 @@ def test_a_compile_is_imported_without_what_it_does_not_need() -> None:
     assert HEAVY.isdisjoint(result.stdout.split())
 
 
+def test_an_entry_is_explained_without_the_compiler() -> None:
+    """A command that reads an entry starts in seven eighths of the time."""
+    code = "import sys, rationale.portfolios.explain, rationale.portfolios.portfolio; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    compiler = {
+        f"rationale.{package}" for package in ("lowering", "rules", "methods.engine", "artifact.repository")
+    }
+    assert compiler.isdisjoint(result.stdout.split())
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -31,7 +31,10 @@ def test_every_file_has_the_version_of_pyproject() -> None:
 
 
 def test_the_changelog_has_the_release() -> None:
-    release.check_changelog((ROOT / "CHANGELOG.md").read_text(), release.version())
+    text = (ROOT / "CHANGELOG.md").read_text()
+    release.check_changelog(text, release.version())
+    date = yaml.safe_load((ROOT / "CITATION.cff").read_text())["date-released"]
+    assert f"## {release.version()} ({date})\n" in text
     with pytest.raises(release.ReleaseError, match="cut the version first"):
         release.check_changelog("## Unreleased\n", "0.1.0")
 

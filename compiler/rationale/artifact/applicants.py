@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.entry import inputs_of_arrow, read_inputs
+from rationale.artifact.rows import inputs_of_arrow, read_inputs
 from rationale.decisions.decided import find_knock_out_cells, knock_out_columns, read_knock_out_cells
 from rationale.tables.files import read_columns
 

@@ -13,7 +13,6 @@ import onnx
 from rationale.artifact.checks.proof import demand_proof
 from rationale.artifact.columns import answer_columns
 from rationale.artifact.comparisons import CompiledComparison
-from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decide_inputs, find_knock_out_cells
@@ -397,6 +396,8 @@ class Compiled:
         Raises:
             RepositoryError: if Triton does not take the name, or the folder cannot be written.
         """
+        from rationale.artifact.repository import write_entries  # late: what reads an entry does not compile
+
         with kernels_of(self.custom_ops):
             return write_entries(
                 self.source,
@@ -419,6 +420,8 @@ class Compiled:
         Raises:
             RepositoryError: if the folder is there already, or cannot be written.
         """
+        from rationale.artifact.repository import write_explainer
+
         manifest = self.manifest.model_copy(update={"model": model, "graphs": {}})
         with kernels_of(self.custom_ops):
             write_explainer(self.graph, manifest, self.sample, self.probes, entry, self.custom_ops)

@@ -1,7 +1,6 @@
 """Triton model repository entries, written atomically."""
 
 import itertools
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +13,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 from google.protobuf import text_format
 
-from rationale.artifact.comparisons import CompiledComparison, is_entry_name
+from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.digest import graph_digest
 from rationale.artifact.folder import hold_lock
 from rationale.artifact.model_config import DATA_TYPES, ModelConfig
-from rationale.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
+from rationale.artifact.names import check_name, is_entry_name
+from rationale.errors import RepositoryError, UnsupportedModelError
 from rationale.graph.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
 from rationale.lowering.precision import on_cpu
 from rationale.schema.machine import MAX_BATCH
@@ -33,21 +33,10 @@ from rationale.schema.manifest import (
 )
 from rationale.schema.probes import Probes
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 QUEUE_DELAY_US = 200
 MAX_QUEUE = 256
 GATES = {"explain_no": b"\0", "explain_yes": b"\1"}  # warmup files of a one-shot entry's gate
 _OWN_FILES = frozenset({"1", "config.pbtxt", "warmup", FILE_NAME})
-
-
-def check_name(name: str) -> str:
-    """Return the name; raise InvalidOptionError for one that Triton or a URL would not take."""
-    if not NAME.fullmatch(name) or ".." in name or name.endswith(EXPLAIN_SUFFIX):
-        raise InvalidOptionError(
-            f"{name!r} is not a model name: use letters, digits, '.', '_' and '-', beginning with a "
-            f"letter or digit, and not ending in {EXPLAIN_SUFFIX!r}."
-        )
-    return name
 
 
 def write_entries(

@@ -71,7 +71,7 @@ def compile_command(
     """
     options = {**locals(), **method_options}
     with reporting_errors():
-        from rationale.artifact.repository import check_name
+        from rationale.artifact.names import check_name
         from rationale.from_files import compile_files
 
         check_name(name)

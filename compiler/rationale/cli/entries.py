@@ -263,7 +263,7 @@ def check_command(
     Examples: rationale check credit; rationale check credit --runtime openvino
     """
     with reporting_errors():
-        from rationale.artifact.entry import check_entry
+        from rationale.artifact.recheck import check_entry
 
         print_report(check_entry(repository, name, runtime))
 

@@ -9,7 +9,8 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.entry import open_entry, read_inputs, read_table
+from rationale.artifact.entry import open_entry
+from rationale.artifact.rows import read_inputs, read_table
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.evaluate.explained_model import (
     ExplainedModel,

@@ -19,7 +19,8 @@ import onnx
 
 from rationale.artifact.columns import answer_columns
 from rationale.artifact.compiled import Compiled, Explanation
-from rationale.artifact.entry import inputs_of_arrow, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.rows import inputs_of_arrow
 from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError, quoted
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.session import Run, outline

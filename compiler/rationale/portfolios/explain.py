@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from rationale.artifact.compiled import Compiled, Explanation
-from rationale.artifact.entry import open_comparing, open_entry, read_inputs
+from rationale.artifact.entry import open_comparing, open_entry
+from rationale.artifact.rows import read_inputs
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
 from rationale.portfolios.files import check_explanations, write_explanations

@@ -39,6 +39,14 @@ DATATYPES = {  # OIP's names of the ONNX types that a protocol carries
 
 _LONGEST = 80  # characters of a text in a sentence
 FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
+NEWER = "use the newer Rationale that wrote it"  # advice to a reader of an entry's files
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the place and the description of the first error."""
+    first = error.errors()[0]
+    where = ".".join(str(key) for key in first["loc"]) or "the file"
+    return f"{where}: {first['msg']}"
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -907,9 +915,7 @@ class Manifest(Frozen):
         except OSError as error:
             raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(key) for key in first["loc"]) or "the file"
             raise RepositoryError(
-                f"{path}: not a manifest that this version can read ({where}: {first['msg']}). Compile the "
-                "entry again with `rationale compile`."
+                f"{path}: not a manifest that this version can read ({first_fault(error)}). Compile the "
+                f"entry again with `rationale compile`, or {NEWER}."
             ) from error

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from rationale.errors import RepositoryError
-from rationale.schema.manifest import FLOATS, Frozen
+from rationale.schema.manifest import FLOATS, NEWER, Frozen, first_fault
 
 FILE = "probes.json"
 ALLOW = "RATIONALE_ALLOW_DRIFT"  # the setting that lets broken entries answer
@@ -197,9 +197,9 @@ class Probes(Frozen):
         except OSError as error:
             raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValidationError, ValueError, TypeError) as error:
-            first = str(error).splitlines()[0]
+            first = first_fault(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
             raise RepositoryError(
-                f"{path}: does not hold probe rows ({first}). Compile the entry again."
+                f"{path}: does not hold probe rows ({first}). Compile the entry again, or {NEWER}."
             ) from error
 
 

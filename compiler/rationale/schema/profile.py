@@ -240,6 +240,7 @@ class DecisionProfile(_Strict):
     """The rules of one decision. Features and groups are named by the model's own names.
 
     Attributes:
+        version: version of these keys; a release refuses a profile of a newer version.
         output: the score, a tensor or an element of its flattened row, TENSOR[index]. A tensor of one element
             needs no index, nor does one of two, which are classes: the score is the second one.
         adverse: the side of the threshold on which a score is adverse; a score equal to the threshold passes.
@@ -262,6 +263,7 @@ class DecisionProfile(_Strict):
             default 1e-4 of the output's range.
     """
 
+    version: Literal[1] = 1
     output: Text
     threshold: Number
     refer: tuple[Number, Number] | None = None
@@ -570,7 +572,9 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
     quote = ": put it in quotes" * (
         "a text" in expected and not isinstance(value, str | Mapping | list | None)
     )
-    return f"must be {expected}, not {_yaml_text(value)}{quote}"
+    newer = loc == ["version"] and isinstance(value, int) and value > 1
+    advice = ": use the newer Rationale for which it was written" * newer
+    return f"must be {expected}, not {_yaml_text(value)}{quote}{advice}"
 
 
 def _yaml_text(value: Any) -> str:

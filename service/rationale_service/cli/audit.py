@@ -88,12 +88,12 @@ def verify(
     """
     with open_trail(repository, config) as (ledger, settings), progress_bar() as progress:
         from rationale_service.decisions.audit.acts import verify_acts
-        from rationale_service.decisions.audit.heads import heads as ends
-        from rationale_service.decisions.audit.heads import read_signed
-        from rationale_service.decisions.audit.retention import months_ago
-        from rationale_service.decisions.audit.signatures import PublicKey
-        from rationale_service.decisions.audit.verify import ChainFault
-        from rationale_service.decisions.audit.verify import verify as found
+        from rationale_service.decisions.audit.evidence.heads import heads as ends
+        from rationale_service.decisions.audit.evidence.heads import read_signed
+        from rationale_service.decisions.audit.evidence.retention import months_ago
+        from rationale_service.decisions.audit.evidence.signatures import PublicKey
+        from rationale_service.decisions.audit.evidence.verify import ChainFault
+        from rationale_service.decisions.audit.evidence.verify import verify as found
 
         if heads and not public_key:
             raise InvalidOptionError("--heads needs --public-key, to verify the signatures of the heads")
@@ -139,8 +139,8 @@ def write_heads(
 ) -> None:
     """Print the signed ends of all chains; keep them elsewhere to detect a trail that was cut."""
     with open_trail(repository, config) as (ledger, _):
-        from rationale_service.decisions.audit.heads import heads, signed
-        from rationale_service.decisions.audit.signatures import PrivateKey
+        from rationale_service.decisions.audit.evidence.heads import heads, signed
+        from rationale_service.decisions.audit.evidence.signatures import PrivateKey
 
         private = PrivateKey(key)
         print(signed(heads(ledger.store), private), end="")
@@ -196,7 +196,7 @@ def acts(
 def prune(repository: Repository = None, config: Config = None) -> None:
     """Delete decisions that are older than RATIONALE_AUDIT_RETENTION_MONTHS, as the gateway does daily."""
     with open_trail(repository, config) as (ledger, settings):
-        from rationale_service.decisions.audit.retention import months_ago
+        from rationale_service.decisions.audit.evidence.retention import months_ago
 
         months, count = settings.audit_retention_months, 0
         while months and (pruned := ledger.store.prune(months_ago(months))):
@@ -219,8 +219,8 @@ def erase(
     Afterwards nobody can read these inputs, and the chain still verifies.
     """
     with open_trail(repository, config) as (ledger, _):
-        from rationale_service.decisions.audit.retention import erase as delete
-        from rationale_service.decisions.audit.signatures import PrivateKey
+        from rationale_service.decisions.audit.evidence.retention import erase as delete
+        from rationale_service.decisions.audit.evidence.signatures import PrivateKey
 
         private = PrivateKey(key)
         for each in decision:

@@ -85,7 +85,7 @@ def _copy_state(settings: "Settings", target: Path) -> Iterator[str]:
 
 def _copy_audit(settings: "Settings", target: Path) -> Iterator[str]:
     from rationale_service.decisions.audit.ledger import open_store
-    from rationale_service.decisions.audit.sql import SqlStore
+    from rationale_service.decisions.audit.stores.sql import SqlStore
 
     store = open_store(settings)
     if store is None:

@@ -12,13 +12,13 @@ from rationale.errors import InvalidOptionError
 from rationale.terminal import Panel, progress_bar
 from rationale_service.cli.audit import Config, Repository, open_trail
 from rationale_service.cli.reporting import reporting_errors
-from rationale_service.decisions.options import OPTIONS
+from rationale_service.decisions.options.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rationale_service.decisions.replay import ReplayedDecision, Replayer
-    from rationale_service.decisions.trail import RecordedDecision
+    from rationale_service.decisions.audit.trail import RecordedDecision
+    from rationale_service.decisions.records.replay import ReplayedDecision, Replayer
 
 app = typer.Typer()
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -191,7 +191,7 @@ def replay(
             raise InvalidOptionError("--until: only with --since TIME")
         if instance is not None and decision is None:
             raise InvalidOptionError("--instance: only with the ID of its decision")
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.replay import Replayer
 
         replayer = Replayer(settings, entries)
         if decision is not None:
@@ -229,8 +229,8 @@ def receipt(
     Example: rationale receipt 5f0c… --out receipt && python receipt/check.py
     """
     with open_trail(repository, config) as (ledger, settings):
-        from rationale_service.decisions.receipt import write_receipt
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.receipt import write_receipt
+        from rationale_service.decisions.records.replay import Replayer
 
         record = ledger.read(decision, _read(instance))
         folder = out or Path(f"receipt-{record.id}")
@@ -305,8 +305,8 @@ def notice(
         from rationale.artifact.folder import atomic_file
         from rationale.decisions.notice import LOST_PROFILE, read_variables
         from rationale.errors import RepositoryError
-        from rationale_service.decisions.cases import standing_notice
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.cases import standing_notice
+        from rationale_service.decisions.records.replay import Replayer
 
         inputs = read_variables(variables, set_ or ())
         record = ledger.read(decision, _read(instance))
@@ -370,7 +370,7 @@ def _replay_one(replayed: "ReplayedDecision") -> bool:
 
 
 def _likeness(replayed: "ReplayedDecision") -> str:
-    from rationale_service.decisions.replay import TOLERANCE
+    from rationale_service.decisions.records.replay import TOLERANCE
 
     if replayed.entry is None:
         return "a person judged: nothing is computed, and the link to the first decision is right"

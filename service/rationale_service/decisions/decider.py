@@ -21,9 +21,9 @@ from rationale.decisions.drift import SCORE, stability_index
 from rationale.decisions.rows import feature_values, profile_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut, ReviewRule
-from rationale_service.decisions.audit.rows import time_text
-from rationale_service.decisions.options import OPTIONS, DecisionOption, OptionSearch
-from rationale_service.decisions.trail import AuditTrail, Case, RecordedDecision, check_repeated
+from rationale_service.decisions.audit.rows import Instance, time_text
+from rationale_service.decisions.audit.trail import AuditTrail, Case, RecordedDecision, check_repeated
+from rationale_service.decisions.options.options import OPTIONS, DecisionOption, OptionSearch
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.features import form_of, to_tensors
@@ -48,7 +48,6 @@ WINDOW = 1000  # decisions
 LEAST = 200  # with fewer decisions figures are 0: chance alone would give 9/200
 REFRESH_S = 1.0  # a count takes microseconds, figures of 100 features a millisecond
 _KEY = re.compile(r"[!-~]{1,255}")
-Instance = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -310,12 +309,11 @@ def as_recorded(
     """
     now = now or time_text()
     ran = {"graph": entry.graph_digest, **runtime}
-    model = entry.name if entry.manifest is None else entry.manifest.model
     for i, (row, decision) in enumerate(zip(rows, decisions, strict=True)):
         yield RecordedDecision(
             decision["id"],
             now,
-            model,
+            entry.explained_model,
             entry.version,
             facts.caller,
             facts.request_id,

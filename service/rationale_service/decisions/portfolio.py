@@ -31,9 +31,10 @@ from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 from rationale.tables.written import KeptColumns, check_kept
-from rationale_service.decisions.options import asked_options
-from rationale_service.decisions.rows import DecidingEntry, DecisionSession, Instance
-from rationale_service.decisions.trail import AuditTrail, NoTrail, name_fault
+from rationale_service.decisions.audit.rows import Instance
+from rationale_service.decisions.audit.trail import AuditTrail, NoTrail, name_fault
+from rationale_service.decisions.options.options import asked_options
+from rationale_service.decisions.rows import DecidingEntry, DecisionSession
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 

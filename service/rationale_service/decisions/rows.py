@@ -23,9 +23,10 @@ from rationale.decisions.rows import feature_values, profile_of
 from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
+from rationale_service.decisions.audit.rows import Instance
+from rationale_service.decisions.audit.trail import AuditTrail, RecordedDecision
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of, with_ids
-from rationale_service.decisions.options import OptionSearch, asked_options
-from rationale_service.decisions.trail import AuditTrail, RecordedDecision
+from rationale_service.decisions.options.options import OptionSearch, asked_options
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import ReadyEntry, load_warmed, run, runtime
 from rationale_service.engine.checks import Faults, check_answer
@@ -38,7 +39,6 @@ from rationale_service.tensors import Tensors
 
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
-Instance = Mapping[str, Any]  # in the form of `:decide`
 _ERASED = "the inputs of this decision were erased: the values of its reasons are not shown"
 
 

@@ -46,6 +46,22 @@ class RequestContext:
     computed: list[tuple[float, float]] = field(default_factory=list)
     span: Any = None  # tracing's span, if tracing is on
 
+    @classmethod
+    def of(cls, protocol: str, operation: str, headers: Mapping[str, str]) -> "RequestContext":
+        """Return the context of a request that begins now.
+
+        Args:
+            headers: its headers; an id is new unless the caller's is safe in a header and a log, and a trace
+                must follow W3C's Trace Context.
+        """
+        own_id, trace = headers.get(REQUEST_ID, ""), headers.get(TRACEPARENT, "")
+        return cls(
+            protocol,
+            operation,
+            own_id if _ID.fullmatch(own_id) else f"{_PROCESS}{next(_numbers):016x}",
+            trace if _TRACEPARENT.fullmatch(trace) else None,
+        )
+
     @property
     def trace(self) -> dict[str, str]:
         """Ids of the trace and the span in OpenTelemetry's log format; empty without a trace."""
@@ -118,19 +134,3 @@ def headers_to_forward() -> dict[str, str]:
     if context.traceparent is not None:
         headers[TRACEPARENT] = context.traceparent
     return headers
-
-
-def request_id(text: str | None) -> str:
-    """Return the caller's id if it is safe in a header and a log; else a new one."""
-    safe_id = None if text is None else own_id(text)
-    return f"{_PROCESS}{next(_numbers):016x}" if safe_id is None else safe_id
-
-
-def own_id(text: str) -> str | None:
-    """Return `text` if it is safe in a header and a log, else None."""
-    return text if _ID.fullmatch(text) else None
-
-
-def traceparent(text: str | None) -> str | None:
-    """Return `text` if it follows W3C's Trace Context, else None."""
-    return text if text is not None and _TRACEPARENT.fullmatch(text) else None

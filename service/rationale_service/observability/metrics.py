@@ -233,7 +233,7 @@ class Metrics:
         labels = labels_of(entry)
         series = self._entries.get(labels)
         if series is None:
-            for verb in (labels[1], *((DECIDE,) if _decides(entry) else ())):
+            for verb in (labels[1], *((DECIDE,) if entry.has_profile else ())):
                 self._of_requests((labels[0], verb))
             series = self._entries[labels] = EntryMetrics(
                 queue_s=self._queue_s.labels(*labels).observe,
@@ -343,10 +343,6 @@ def labels_of(entry: Entry | None, *, decides: bool = False) -> Labels:
     if entry.manifest is None:
         return entry.name, INFER
     return entry.manifest.model, DECIDE if decides else EXPLAIN
-
-
-def _decides(entry: Entry) -> bool:
-    return entry.manifest is not None and entry.manifest.decision is not None
 
 
 def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from rationale.artifact.remote import RemoteRepository
-from rationale_service.decisions.archive import Archive, ComparedDecisions
 from rationale_service.decisions.audit.acts import ActLog
+from rationale_service.decisions.audit.trail import AuditTrail, obstacle
 from rationale_service.decisions.audit.writer import act_log_of, trail_of
 from rationale_service.decisions.decider import Decider, Drift
-from rationale_service.decisions.review import Reviews
-from rationale_service.decisions.trail import AuditTrail, obstacle
+from rationale_service.decisions.records.archive import Archive, ComparedDecisions
+from rationale_service.decisions.records.review import Reviews
 from rationale_service.engine.backends.base import Backend
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.handlers import InferenceHandler

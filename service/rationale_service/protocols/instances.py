@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from rationale.errors import near
-from rationale_service.decisions.options import OPTIONS
-from rationale_service.decisions.trail import name_fault
+from rationale_service.decisions.audit.trail import name_fault
+from rationale_service.decisions.options.options import OPTIONS
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows

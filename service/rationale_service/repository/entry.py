@@ -89,6 +89,16 @@ class Entry:
         return self.stored.name if self.stored else self.name
 
     @functools.cached_property
+    def explained_model(self) -> str:
+        """The name of the model that the entry explains; its own name without a manifest."""
+        return self.name if self.manifest is None else self.manifest.model
+
+    @functools.cached_property
+    def has_profile(self) -> bool:
+        """True if the entry was compiled with a decision profile."""
+        return self.manifest is not None and self.manifest.decision is not None
+
+    @functools.cached_property
     def input_specs(self) -> dict[str, TensorSpec]:
         return {spec.name: spec for spec in self.inputs}
 

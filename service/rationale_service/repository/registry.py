@@ -102,9 +102,7 @@ class ModelRegistry:
         """
         entry = self.entry(name, version)
         if explainer is not None:
-            return self._find_explainer(
-                entry.name if entry.manifest is None else entry.manifest.model, explainer
-            )
+            return self._find_explainer(entry.explained_model, explainer)
         default = self.default_explainer(entry)
         if default is None:
             self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
@@ -125,12 +123,11 @@ class ModelRegistry:
             BrokenExplanationError: if the compiled entry cannot be served.
             NotExplainableError: if the model has no decision profile, or only the API compiled it.
         """
-        entry = self.entry(name, version)
-        model = entry.name if entry.manifest is None else entry.manifest.model
+        model = self.entry(name, version).explained_model
         compiled = self.compiled(model)
         if compiled is None:
             self._check_served(model + EXPLAIN_SUFFIX, BrokenExplanationError)
-        if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
+        if compiled is None or not compiled.has_profile:
             raise NotExplainableError(
                 f"model '{model}' has no decision profile, which decisions need: compile it with "
                 f"`rationale compile … --decision decision.yaml --name {model}`"
@@ -139,9 +136,9 @@ class ModelRegistry:
 
     def decides(self, entry: Entry) -> bool:
         """Tell whether the entry is a model that decides, or the compiled entry that decides for it."""
-        model = entry.name if entry.manifest is None else entry.manifest.model
+        model = entry.explained_model
         compiled = self.compiled(model)
-        if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
+        if compiled is None or not compiled.has_profile:
             return False
         return entry is compiled or entry is self.entries.get(model)
 
@@ -240,8 +237,7 @@ class ModelRegistry:
 
     def explains_another(self, entry: Entry) -> bool:
         """Tell whether the entry explains another model that is served here."""
-        explained = entry.manifest.model if entry.manifest is not None else entry.name
-        return explained != entry.name and explained in self.entries
+        return entry.explained_model != entry.name and entry.explained_model in self.entries
 
     def _check_served(self, name: str, error: type[ServiceError] = NotReadyError) -> None:
         if name in self.unserved:

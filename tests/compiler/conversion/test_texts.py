@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 
 from rationale import ExactShap, compile_model
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.entry import inputs_of_arrow, read_inputs
+from rationale.artifact.rows import inputs_of_arrow, read_inputs
 from rationale.decisions.rows import feature_values
 from rationale.errors import InvalidOptionError
 from tests.compiler.conversion.data import compared_rows

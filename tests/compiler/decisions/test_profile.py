@@ -66,7 +66,7 @@ def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
 
 def test_the_digest_is_of_what_it_says_and_in_which_order() -> None:
     digest = as_profile(GOOD).digest
-    same = changed({"max_reasons": 4, "never_disclose": [], "threshold": 0.20})
+    same = changed({"version": 1, "max_reasons": 4, "never_disclose": [], "threshold": 0.20})
     assert as_profile(same).digest == digest
     assert DecisionProfile.model_validate_json(as_profile(GOOD).model_dump_json()).digest == digest
     for other in ({"threshold": 0.21}, {"reasons": dict(reversed(GOOD["reasons"].items()))}):
@@ -152,7 +152,7 @@ def test_words_and_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
 KINDS: list[tuple[dict[str, Any], str]] = [
     (
         {"treshold": 0.3},
-        r"treshold is not a key of a profile \(do you mean 'threshold'\?\): there are output, thr",
+        r"treshold is not a key of a profile \(do you mean 'threshold'\?\): there are version, out",
     ),
     ({"features.str": {"equals": "x"}}, "features.str.equals is not a key of a profile"),
     ({"features.income.titel": "x"}, r"features.income.titel .*'title'.*: there are title, unit, type"),
@@ -172,6 +172,8 @@ KINDS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"features.equals": 5}, "features.equals must be a mapping, not the number 5"),
     ({"reasons.R01": {"[key]": {}, "text": "a"}}, r"reasons.R01.\[key\] is not a key"),
+    ({"version": 2}, "version must be 1, not the number 2: use the newer Rationale for which"),
+    ({"version": "1"}, "version must be 1, not the text '1'\\.$"),
     ({"adverse": "up"}, "adverse must be 'above' or 'below', not the text 'up'"),
     (
         {"references.policy": "nearest"},

@@ -20,7 +20,8 @@ from onnx.reference import ReferenceEvaluator
 
 import rationale
 from rationale import DeepShap, compile_model
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.errors import InvalidReferencesError
 from rationale.methods.engine import Method
 from rationale.schema.machine import Deployment, Provider

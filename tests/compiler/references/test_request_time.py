@@ -19,7 +19,7 @@ from rationale import (
     OpenReferences,
     compile_model,
 )
-from rationale.artifact.entry import check_entry
+from rationale.artifact.recheck import check_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.references.request_time import WEIGHTS, repeat_references
 from rationale_service.cli.main import app

@@ -11,7 +11,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from rationale import Manifest, TreeShap, compile_model
-from rationale.artifact.entry import open_entry, read_inputs
+from rationale.artifact.entry import open_entry
+from rationale.artifact.rows import read_inputs
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.evaluate.shapley import ReasonAgreement, ShapleyComparison
 from rationale_service.cli.main import app

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.rows import InputCodec
-from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.stores.sql import SqlStore
 from tests.needs import need
 from tests.service.decisions.audit.conftest import decision, ledger_of
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit import ledger
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.evidence.verify import verify
+from rationale_service.decisions.audit.stores.sql import SqlStore
 from rationale_service.state.state import State
 from tests.service import handmade, patient
 from tests.service.child import ready_line, serve

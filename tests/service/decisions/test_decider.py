@@ -13,8 +13,8 @@ from rationale import DeepShap, Deployment, TreeShap, compile_model
 from rationale.schema.manifest import EXPLAIN_SUFFIX
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions import decider
+from rationale_service.decisions.audit.trail import RecordedDecision
 from rationale_service.decisions.decider import Decider, Drift
-from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.errors import ConflictError, StateUnavailableError
 from rationale_service.protocols.rest.endpoint import TIMEOUT_HEADER
 from rationale_service.settings import Settings

@@ -11,8 +11,8 @@ from rationale import Compiled, DeepShap, compile_model, decide_batches, load
 from rationale.evaluate.decisions.moved import scorer
 from rationale.profiles.scores import score_rows
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import parsed
 from tests.service.decisions.decided import Decided, decide_all

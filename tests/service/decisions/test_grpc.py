@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.aio import InferenceServerClient
 
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.trail import RecordedDecision
 from rationale_service.settings import Settings
 from tests.service.decisions.decided import INSTANCES, Decided
 from tests.service.grpc_end import grpc_end, refused

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rationale_service.decisions.options import OPTIONS, DecisionOption
+from rationale_service.decisions.options.options import OPTIONS, DecisionOption
 from rationale_service.errors import MalformedError
 from rationale_service.protocols.rest.schemas import Applicants, Decision
 

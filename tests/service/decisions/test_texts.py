@@ -27,8 +27,8 @@ from rationale.portfolios.explain import explain_file
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import silent
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.decisions.portfolio.test_portfolio import decide, lines

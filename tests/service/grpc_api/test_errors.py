@@ -38,7 +38,7 @@ MALFORMED = [
         "parameters.timeout",
     ),
 ]
-INVALID = [  # what JSON's codec checks alike stands in tests/service/api/test_errors.py
+INVALID = [  # what JSON's codec checks alike stands in tests/service/api/routes/test_errors.py
     (pb.ModelInferRequest(model_name="score"), "missing input 'x'"),
     (request(), "has 0 values, but its shape [1, 4] holds 4"),
     (request("score", tensor(shape=(-1, 4), fp32_contents=ROW)), "negative size"),

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from rationale.schema.manifest import TensorSpec
-from rationale_service.decisions import archive
-from rationale_service.decisions.archive import ComparedDecisions
 from rationale_service.decisions.audit.acts import AdminAct
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.trail import RecordedDecision
+from rationale_service.decisions.records import archive
+from rationale_service.decisions.records.archive import ComparedDecisions
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import InstanceForm, RequestRows, compared_rows
 from rationale_service.errors import InvalidInputError, ServiceError, StateUnavailableError

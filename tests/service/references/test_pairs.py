@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from rationale import DeepShap, ExactShap, OpenReferences, TreeShap, compile_model
 from rationale_service.cli.main import app
+from rationale_service.decisions.audit.evidence.retention import erase
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.retention import erase
 from rationale_service.errors import InvalidInputError, MalformedError, UnknownResourceError
 from rationale_service.protocols.grpc.servicer import infer
 from rationale_service.security.keys import Scope, new_key

@@ -17,11 +17,11 @@ import httpx
 import numpy as np
 import pytest
 
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import InputCodec
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.trail import RecordedDecision
 from tests.service import handmade, patient
 from tests.service.child import until
 from tests.service.decisions.audit.postgres import Postgres

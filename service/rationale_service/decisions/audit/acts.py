@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rationale_service.decisions.audit.evidence.verify import ChainFault
 from rationale_service.decisions.audit.rows import GENESIS, Row, text_digest, time_text, unreadable
-from rationale_service.decisions.audit.store import AuditStore
-from rationale_service.decisions.audit.verify import ChainFault
+from rationale_service.decisions.audit.stores.store import AuditStore
 from rationale_service.errors import StateUnavailableError
 
 log = logging.getLogger(__name__)

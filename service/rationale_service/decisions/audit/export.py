@@ -9,7 +9,7 @@ from rationale.artifact.folder import atomic_file
 from rationale.tables.files import check_format, write_rows
 from rationale.tables.written import RowForms, split_batches
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.trail import RecordedDecision
 
 _AT_ONCE = 5000  # rows of a row group
 _TEXTS = (

@@ -20,9 +20,9 @@ from rationale_service.decisions.audit.rows import (
     with_values,
     without_values,
 )
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
-from rationale_service.decisions.trail import Case, RecordedDecision
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.store import AuditStore, DecisionQuery, DuplicateError
+from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.errors import (
     ConflictError,
     ErasedInputsError,

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.options import PERSONAL
+from rationale_service.decisions.options.options import PERSONAL
 
 GENESIS = "0" * 64  # predecessor's digest in a chain's first row
 PLACED = ("chain", "sequence", "previous", "time", "content")
@@ -39,7 +39,7 @@ CONTENT = (
 Row = Mapping[str, Any]
 
 InputForm = Literal["plain", "hashed", "sealed"]
-Instance = Mapping[str, Any]
+Instance = Mapping[str, Any]  # in the form of `:decide`
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?(\+00:00)?)?)?)?)?)?")
 _NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale_service.decisions.audit.acts import ActLog
 from rationale_service.decisions.audit.rows import time_text
-from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
+from rationale_service.decisions.audit.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.errors import QueueFullError, ServiceError, StateUnavailableError
 from rationale_service.observability.metrics import AuditMetrics, Metrics
 from rationale_service.settings import OFF, Settings
@@ -298,7 +298,7 @@ class DatabaseTrail:
         if not self._months:
             return _DAY_S
         try:
-            from rationale_service.decisions.audit.retention import months_ago
+            from rationale_service.decisions.audit.evidence.retention import months_ago
 
             with self._busy():
                 return 0 if self._get_ledger().store.prune(months_ago(self._months)) else _DAY_S

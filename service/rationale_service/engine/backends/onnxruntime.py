@@ -29,7 +29,7 @@ from rationale_service.errors import InvalidInputError, NotReadyError
 from rationale_service.observability.logs import without_values
 from rationale_service.observability.metrics import EntryMetrics, Metrics
 from rationale_service.repository.entry import Entry, Warmup, agree, demand_kernels_allowed
-from rationale_service.tensors import DTYPES, Array, Tensors, from_binary
+from rationale_service.tensors import DTYPES, Array, Tensors, encode_texts, from_binary
 
 log = logging.getLogger(__name__)
 
@@ -410,7 +410,7 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
     shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
     return {
-        name: _reshape(_from_ort(array), shapes.get(name))
+        name: _reshape(encode_texts(array), shapes.get(name))
         for name, array in zip(outputs, arrays, strict=True)
     }
 
@@ -503,9 +503,3 @@ def _to_ort(name: str, array: Array) -> Array:
         return np.array([item.decode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"input '{name}' holds bytes that are not UTF-8") from error
-
-
-def _from_ort(array: Array) -> Array:
-    if array.dtype.kind not in "OU":
-        return array
-    return np.array([str(item).encode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)

@@ -9,7 +9,7 @@ import numpy as np
 from rationale.errors import RepositoryError
 from rationale.schema.probes import ALLOW, ProbeDifference, Probes
 from rationale_service.repository.entry import Entry
-from rationale_service.tensors import Array, Tensors
+from rationale_service.tensors import Tensors, encode_texts
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ProbeCheck:
     def requests(self) -> Iterator[Tensors]:
         """Yield the rows in batches of at most the entry's `max_batch_size`."""
         specs = self.entry.input_specs
-        feeds = {n: _backend_form(a) for n, a in self.probes.feeds.items() if n in specs}
+        feeds = {n: encode_texts(a) for n, a in self.probes.feeds.items() if n in specs}
         for name in feeds.keys() & self.entry.reshapes.keys():
             feeds[name] = feeds[name].reshape(-1, *specs[name].shape)
         for first in range(0, self.probes.rows, self.entry.max_batch_size):
@@ -81,10 +81,3 @@ def proof_of(entry: Entry, *, is_allowed: bool) -> ProbeCheck | None:
             raise
         log.warning("%s", error)
     return ProbeCheck(entry, probes, is_allowed)
-
-
-def _backend_form(array: Array) -> Array:
-    """Convert rows → a backend's form, in which texts are bytes."""
-    if array.dtype.kind != "O":
-        return array
-    return np.array([str(text).encode() for text in array.reshape(-1)], object).reshape(array.shape)

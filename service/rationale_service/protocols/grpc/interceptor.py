@@ -74,7 +74,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         try:
             if needed:
                 metadata = _texts(handler_call_details.invocation_metadata)
-                request_context = _request_context(method, metadata)
+                request_context = RequestContext.of("grpc", method, metadata)
                 contexts.bind(request_context)
                 token = token_of(metadata.get("authorization"), metadata.get("x-api-key"))
                 await self._requests.admit(request_context, token, needed)
@@ -188,15 +188,6 @@ def _note(request_context: RequestContext | None, refusal: Refusal) -> Refusal:
     if request_context is not None:
         request_context.problem, request_context.status = refusal.slug, refusal.status
     return refusal
-
-
-def _request_context(method: str, metadata: dict[str, str]) -> RequestContext:
-    return RequestContext(
-        protocol="grpc",
-        operation=method,
-        request_id=contexts.request_id(metadata.get(contexts.REQUEST_ID)),
-        traceparent=contexts.traceparent(metadata.get(contexts.TRACEPARENT)),
-    )
 
 
 def _texts(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:

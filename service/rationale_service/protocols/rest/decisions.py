@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from starlette.responses import Response
 
 from rationale.schema.profile import DecisionProfile
-from rationale_service.decisions.archive import write_notice
-from rationale_service.decisions.audit.store import DecisionQuery
-from rationale_service.decisions.cases import history
-from rationale_service.decisions.trail import Case, RecordedDecision, name_fault, text_fault
+from rationale_service.decisions.audit.stores.store import DecisionQuery
+from rationale_service.decisions.audit.trail import Case, RecordedDecision, name_fault, text_fault
+from rationale_service.decisions.records.archive import write_notice
+from rationale_service.decisions.records.cases import history
 from rationale_service.errors import ConflictError, InvalidInputError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.administration import RecordedRoute

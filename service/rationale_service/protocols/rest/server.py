@@ -18,8 +18,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from rationale_service.errors import ServiceError
-from rationale_service.observability import context as contexts
-from rationale_service.observability.context import RequestContext
+from rationale_service.observability.context import REQUEST_ID, RequestContext
 from rationale_service.process.listening import address_of, several
 from rationale_service.protocols.interceptor import RequestInterceptor
 from rationale_service.protocols.rest.problems import answer
@@ -218,7 +217,7 @@ class HttpMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        context = _context_of(scope, headers)
+        context = RequestContext.of("http", f"{scope['method']} {scope['path']}", headers)
         receive = body = _RequestBody(receive, last=headers.get("connection", "").lower() == "close")
         body.ended = "expect" in headers  # its sender waits for the answer
         answering = _ResponseSender(context, send, body)
@@ -234,15 +233,6 @@ class HttpMiddleware:
                     raise  # only a broken connection shows that the answer is incomplete
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
-
-
-def _context_of(scope: Scope, headers: Headers) -> RequestContext:
-    return RequestContext(
-        protocol="http",
-        operation=f"{scope['method']} {scope['path']}",
-        request_id=contexts.request_id(headers.get(contexts.REQUEST_ID)),
-        traceparent=contexts.traceparent(headers.get(contexts.TRACEPARENT)),
-    )
 
 
 class _RequestBody:
@@ -287,7 +277,7 @@ class _ResponseSender:
         if message["type"] == "http.response.start":
             self.begun = True
             self._context.status = message["status"]
-            named = (contexts.REQUEST_ID.encode(), self._context.request_id.encode())
+            named = (REQUEST_ID.encode(), self._context.request_id.encode())
             message = {**message, "headers": [*message["headers"], named]}
             await self._body.linger()
         await self._send(message)

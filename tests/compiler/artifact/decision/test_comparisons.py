@@ -29,8 +29,8 @@ from rationale import (
     TreeShap,
     compile_model,
 )
-from rationale.artifact.comparisons import entry_name, is_entry_name
 from rationale.artifact.compiled import Compiled
+from rationale.artifact.names import entry_name, is_entry_name
 from rationale.errors import RepositoryError
 from rationale.graph.runtime.session import Runner
 from rationale.methods.engine import Method

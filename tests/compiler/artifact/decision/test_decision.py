@@ -24,7 +24,8 @@ from rationale import (
     TreeShap,
     compile_model,
 )
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.decisions.rows import attribution_keys, explained_rows, profile_of
 from rationale.errors import InvalidOptionError, InvalidProfileError
 from rationale.methods.engine import Method

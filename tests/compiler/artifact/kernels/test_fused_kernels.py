@@ -11,8 +11,9 @@ import pytest
 from onnx import helper
 
 from rationale import AttnLrp, DeepShap, Gradient, InvalidOptionError, compile_model
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
 from rationale.artifact.finishing.fused import DOMAIN, NAME, PROGRAM
+from rationale.artifact.recheck import check_entry
 from rationale.graph.runtime import kernels
 from rationale.graph.runtime.session import Runner
 from rationale.schema.machine import KERNELS

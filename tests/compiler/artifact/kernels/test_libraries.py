@@ -22,7 +22,8 @@ from rationale import (
     RepositoryError,
     compile_model,
 )
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.cli.compile import app
 from rationale.schema.probes import Probes
 from tests.compiler.models import rows

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import Compiled, DeepShap, Manifest, compile_model
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.cli.compile import app
 from rationale.errors import RepositoryError
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate

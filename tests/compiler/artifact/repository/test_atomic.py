@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rationale import Compiled, DeepShap, Gradient, compile_model
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.errors import RepositoryError
 from rationale.graph.runtime.session import save
 from tests.compiler.models import FEATURES, contents, mlp, rows

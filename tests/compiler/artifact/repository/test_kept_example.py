@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.cli.compile import app
 from rationale.tables.files import read_rows
 

@@ -15,7 +15,8 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from tritonclient.grpc import model_config_pb2 as pb
 
 from rationale import Compiled, DeepShap, Gradient, Manifest, compile_model
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.schema.machine import MAX_BATCH
 from tests.compiler.models import FEATURES, cnn, contents, mlp, parsed, rows, two_inputs

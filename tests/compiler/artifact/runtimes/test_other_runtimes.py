@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from benchmarks.networks import perceptron
 from benchmarks.subjects import export
 from rationale import DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
-from rationale.artifact.entry import check_entry
+from rationale.artifact.recheck import check_entry
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.methods.engine import Method
 from rationale.schema.machine import Runtime

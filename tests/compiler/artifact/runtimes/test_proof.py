@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from rationale import CheckFailedError, DeepShap, RepositoryError, compile_model, explain_batches
 from rationale.artifact.checks import proof
 from rationale.artifact.checks.expected import _first_finite_answers
-from rationale.artifact.entry import check_entry, open_entry
+from rationale.artifact.entry import open_entry
+from rationale.artifact.recheck import check_entry
 from rationale.errors import DriftWarning
 from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale.schema.probes import ALLOW, BROKEN, Probes

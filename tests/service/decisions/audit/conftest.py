@@ -9,12 +9,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rationale_service.decisions.audit.evidence.signatures import PrivateKey, PublicKey
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import InputCodec
-from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.store import AuditStore
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.store import AuditStore
+from rationale_service.decisions.audit.trail import RecordedDecision
 from tests.service.decisions.audit.postgres import Postgres, postgres
 
 

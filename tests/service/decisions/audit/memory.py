@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
-from rationale_service.decisions.audit.store import Chain, ChainEnds, DecisionQuery, DuplicateError
+from rationale_service.decisions.audit.stores.store import Chain, ChainEnds, DecisionQuery, DuplicateError
 
 
 class MemoryStore:

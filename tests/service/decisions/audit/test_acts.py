@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.acts import ActLog, AdminAct, record, verify_acts
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.store import AuditStore
 from rationale_service.errors import StateUnavailableError
 from rationale_service.settings import Settings
 from tests.service import handmade

@@ -16,11 +16,11 @@ from sqlalchemy import MetaData, inspect, text
 
 from rationale.errors import InvalidOptionError
 from rationale_service.configuration import load_settings
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger, place_of
 from rationale_service.decisions.audit.rows import InputCodec
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.tables import metadata
-from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.tables import metadata
 from rationale_service.errors import StateUnavailableError, UnknownResourceError
 from rationale_service.settings import Settings
 from rationale_service.state import database as opening

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import InputCodec
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.trail import RecordedDecision
 from tests.service import handmade, patient
 from tests.service.child import ready_line, serve, until
 from tests.service.decisions.audit.postgres import Postgres

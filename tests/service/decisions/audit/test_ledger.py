@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import func, select, text
 
 from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.evidence.retention import erase
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.retention import erase
 from rationale_service.decisions.audit.rows import InputCodec, Row, WrongInstanceError
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.tables import decisions
-from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.tables import decisions
 from rationale_service.errors import ConflictError, StateUnavailableError, UnknownResourceError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.memory import MemoryStore
@@ -140,7 +140,7 @@ def test_rows_of_one_transaction_stand_by_their_keys(database: SqlStore) -> None
 PROCESS = """
 import sys
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
-from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.stores.sql import SqlStore
 url, name = sys.argv[1:]
 ledger = ledger_of(SqlStore(url))
 sys.stdin.read()

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from rationale_service.decisions.audit import sql
-from rationale_service.decisions.audit.heads import heads
-from rationale_service.decisions.audit.retention import months_ago
+from rationale_service.decisions.audit.evidence.heads import heads
+from rationale_service.decisions.audit.evidence.retention import months_ago
+from rationale_service.decisions.audit.evidence.verify import ChainFault, verify
 from rationale_service.decisions.audit.rows import InputCodec, placed_digest
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.tables import checkpoints
-from rationale_service.decisions.audit.verify import ChainFault, verify
+from rationale_service.decisions.audit.stores import sql
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.tables import checkpoints
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.test_ledger import everything
 from tests.service.decisions.audit.test_verify import execute

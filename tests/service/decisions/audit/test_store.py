@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rationale_service.decisions.audit.heads import heads
+from rationale_service.decisions.audit.evidence.heads import heads
+from rationale_service.decisions.audit.evidence.retention import erase
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.audit.retention import erase
 from rationale_service.decisions.audit.rows import ChainHead, InputCodec, Row, checkpoint_of
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.store import AuditStore, DecisionQuery, DuplicateError
-from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.stores.store import AuditStore, DecisionQuery, DuplicateError
+from rationale_service.decisions.audit.trail import RecordedDecision
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.memory import MemoryStore
 from tests.service.decisions.audit.postgres import Postgres

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
-from rationale_service.decisions.audit.retention import erase, erasure_of
+from rationale_service.decisions.audit.evidence.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.evidence.retention import erase, erasure_of
+from rationale_service.decisions.audit.evidence.verify import ChainFault, verify
 from rationale_service.decisions.audit.rows import (
     ChainHead,
     InputCodec,
@@ -20,8 +21,7 @@ from rationale_service.decisions.audit.rows import (
     digest,
     placed_digest,
 )
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import ChainFault, verify
+from rationale_service.decisions.audit.stores.sql import SqlStore
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
 

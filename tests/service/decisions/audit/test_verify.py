@@ -13,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.acts import AdminAct, open_act, record, verify_acts
-from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.evidence.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.evidence.signatures import PrivateKey, PublicKey
+from rationale_service.decisions.audit.evidence.verify import ChainFault, verify
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import GENESIS
-from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import ChainFault, verify
+from rationale_service.decisions.audit.stores.sql import SqlStore
 from rationale_service.errors import StateUnavailableError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
@@ -184,6 +184,13 @@ def test_heads_of_another_version(tmp_path: Path, auditor: KeyPair) -> None:
     file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
     with pytest.raises(InvalidOptionError, match="`rationale audit heads`"):
         read_signed(file, [auditor.public])
+    document = {"version": 2, "heads": []}
+    file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
+    with pytest.raises(InvalidOptionError, match="has the version 2, and this Rationale reads 1"):
+        read_signed(file, [auditor.public])
+    document = {"heads": []}  # as 0.1.0 wrote it first
+    file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
+    assert read_signed(file, [auditor.public]) == []
 
 
 def test_keys_that_cannot_be_read(auditor: KeyPair) -> None:

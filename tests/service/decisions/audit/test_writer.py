@@ -22,13 +22,14 @@ from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.audit import sql, writer
+from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit.evidence.retention import months_ago
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.retention import months_ago
-from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.stores import sql
+from rationale_service.decisions.audit.stores.sql import SqlStore
+from rationale_service.decisions.audit.trail import NoTrail
 from rationale_service.decisions.audit.writer import DatabaseTrail, trail_of
-from rationale_service.decisions.trail import NoTrail
 from rationale_service.errors import ConflictError, QueueFullError, StateUnavailableError
 from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings
@@ -511,7 +512,8 @@ async def test_pruning_without_a_descriptor_left_is_one_line(
 PROCESS = """
 import asyncio, os, resource, sys
 from pathlib import Path
-from rationale_service.decisions.audit import sql, writer
+from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit.stores import sql
 from rationale_service.errors import StateUnavailableError
 from rationale_service.settings import Settings
 from tests.service.decisions.audit.conftest import decision

@@ -19,12 +19,12 @@ from rationale import DeepShap, TreeShap, compile_model
 from rationale_service.app import create_app, create_backend
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.service import patient
-from tests.service.api.test_decisions import LENDER
+from tests.service.api.routes.test_decisions import LENDER
 from tests.service.conftest import serving
 from tests.service.decisions.decided import NETWORK, TABLE, WORDS
 from tests.service.decisions.test_grpc import decisions, request

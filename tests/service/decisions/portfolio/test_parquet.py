@@ -12,8 +12,8 @@ import pytest
 from pyarrow import fs, parquet
 
 from rationale import DeepShap, compile_model
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.audit.writer import trail_of
 from rationale_service.decisions.portfolio import decide_files
 from rationale_service.settings import Settings

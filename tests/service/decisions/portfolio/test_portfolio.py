@@ -18,13 +18,13 @@ from rationale import TreeShap, compile_model
 from rationale.decisions.rows import profile_of
 from rationale.errors import InvalidOptionError
 from rationale_service.cli.main import app
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.decisions.audit.writer import trail_of
 from rationale_service.decisions.decider import decisions_of
 from rationale_service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
 from rationale_service.decisions.rows import DecidingEntry
-from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.errors import UndecidedError
 from rationale_service.settings import Settings
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model

@@ -13,9 +13,9 @@ from rationale import DeepShap, compile_model
 from rationale.decisions.decide import find_knock_outs, outcome_of
 from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.check import decide
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.check import decide
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from tests.compiler.models import parsed
 from tests.service.decisions.decided import decide_all
 from tests.service.decisions.receipts.test_receipt import check

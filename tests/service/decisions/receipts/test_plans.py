@@ -9,8 +9,8 @@ import pytest
 
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.service.conftest import serving
 from tests.service.decisions.notices.test_languages import ROWS as MORE_ROWS

@@ -24,8 +24,8 @@ from rationale import DeepShap, TreeShap, compile_model
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from tests.compiler.models import parsed, rows
 from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.needs import GERMAN, need_data

@@ -12,7 +12,7 @@ from rationale import decide_batches, decisions_schema
 from rationale.errors import InvalidOptionError
 from rationale.portfolios.decisions import RECOURSE_COLUMNS
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.service.decisions.portfolio.test_portfolio import decide, lines
 from tests.service.decisions.recourse.test_recourse import ROWS, opened, write_all
@@ -182,8 +182,8 @@ def test_a_folder_that_was_decided_without_is_decided_again(folder: Path, tmp_pa
 
 def test_an_interrupted_run_goes_on_with_runs_of_its_own_kind(folder: Path, tmp_path: Path) -> None:
     """Rows that a run without recourse left behind lack it."""
+    from rationale_service.decisions.audit.trail import NoTrail
     from rationale_service.decisions.portfolio import decide_portfolio, read_portfolio
-    from rationale_service.decisions.trail import NoTrail
 
     rows, seen = table(tmp_path, "trees"), list[int]()
     own = Settings(repository=folder, state=tmp_path / "state")

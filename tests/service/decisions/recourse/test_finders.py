@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rationale_service.decisions import recourse
-from rationale_service.decisions.recourse import RecourseSearch
+from rationale_service.decisions.options import recourse
+from rationale_service.decisions.options.recourse import RecourseSearch
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from rationale import Compiled, DeepShap, Deployment, TreeShap, compile_model, load
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger
-from rationale_service.decisions.recourse import RecourseSearch
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.options.recourse import RecourseSearch
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.repository.entry import read_entry
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows

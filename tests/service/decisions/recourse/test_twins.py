@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 
 from rationale import DeepShap, compile_model
 from rationale_service.app import create_app, create_backend
+from rationale_service.decisions.audit.evidence.retention import erase
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, rows
 from tests.service import patient

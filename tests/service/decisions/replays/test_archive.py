@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rationale_service.decisions import archive
-from rationale_service.decisions.archive import Archive
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.trail import RecordedDecision
+from rationale_service.decisions.records import archive
+from rationale_service.decisions.records.archive import Archive
 from rationale_service.errors import QueueFullError, UnknownResourceError
 from rationale_service.settings import Settings
 from tests.service.decisions.audit.conftest import decision

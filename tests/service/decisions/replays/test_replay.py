@@ -14,8 +14,8 @@ from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import FILE_NAME
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import Ledger
-from rationale_service.decisions.replay import Replayer, compare
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.trail import RecordedDecision
+from rationale_service.decisions.records.replay import Replayer, compare
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
 

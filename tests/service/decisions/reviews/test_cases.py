@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rationale_service.decisions.cases import describe_case, link_faults
-from rationale_service.decisions.review import Reviews
-from rationale_service.decisions.trail import Case, RecordedDecision, check_repeated
+from rationale_service.decisions.audit.trail import Case, RecordedDecision, check_repeated
+from rationale_service.decisions.records.cases import describe_case, link_faults
+from rationale_service.decisions.records.review import Reviews
 from rationale_service.errors import ConflictError
 from tests.service.decisions.audit.conftest import decision
 

@@ -17,12 +17,12 @@ from rationale.errors import InvalidOptionError
 from rationale_service.app import create_app, create_backend
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit.evidence.retention import erase
+from rationale_service.decisions.audit.evidence.verify import verify
 from rationale_service.decisions.audit.ledger import open_ledger
-from rationale_service.decisions.audit.retention import erase
-from rationale_service.decisions.audit.verify import verify
-from rationale_service.decisions.cases import link_faults, standing_notice
-from rationale_service.decisions.receipt import write_receipt
-from rationale_service.decisions.replay import Replayer
+from rationale_service.decisions.records.cases import link_faults, standing_notice
+from rationale_service.decisions.records.receipt import write_receipt
+from rationale_service.decisions.records.replay import Replayer
 from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.service import patient
@@ -292,8 +292,8 @@ def test_scopes(settings: Settings, tmp_path: Path) -> None:
 
 def test_another_entry_corrects_nothing(url: str, settings: Settings) -> None:
     """Attributions of another model or profile would not be comparable."""
+    from rationale_service.decisions.audit.trail import Case
     from rationale_service.decisions.decider import Correction
-    from rationale_service.decisions.trail import Case
     from rationale_service.errors import ConflictError
     from rationale_service.repository.entry import read_entry
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rationale.decisions.notice import LOST_PROFILE, TEMPLATES, Notice
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.profile import DecisionProfile
-from rationale_service.decisions.audit.rows import WrongInstanceError, check_times
-from rationale_service.decisions.audit.store import DecisionQuery
-from rationale_service.decisions.cases import standing_notice
-from rationale_service.decisions.trail import Case, RecordedDecision
+from rationale_service.decisions.audit.rows import Instance, WrongInstanceError, check_times
+from rationale_service.decisions.audit.stores.store import DecisionQuery
+from rationale_service.decisions.audit.trail import Case, RecordedDecision
+from rationale_service.decisions.records.cases import standing_notice
 from rationale_service.errors import (
     ConflictError,
     DeadlineError,
@@ -33,7 +33,7 @@ from rationale_service.settings import Settings
 if TYPE_CHECKING:
     from rationale_service.decisions.audit.acts import ActLog, AdminAct
     from rationale_service.decisions.audit.ledger import Ledger
-    from rationale_service.decisions.replay import ReplayedDecision
+    from rationale_service.decisions.records.replay import ReplayedDecision
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _READERS = 2
 _MOST_COMPARED = 1000  # decisions in a request, which are read one after the other
 _REPLAYS_WAITING = 8  # each loads its own model
-Instance = Mapping[str, Any]
 
 
 class Archive:
@@ -161,11 +160,13 @@ class Archive:
     def _get_ledger(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
-                self._ledger = _ledger(self._settings)
+                from rationale_service.decisions.audit.ledger import open_ledger
+
+                self._ledger = open_ledger(self._settings, is_made=True)
             return self._ledger
 
     def _profile(self, decision: RecordedDecision) -> DecisionProfile | None:
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.replay import Replayer
 
         try:
             profile = Replayer(self._settings).profile(decision)
@@ -175,7 +176,7 @@ class Archive:
             return None
 
     def _replay(self, decision: RecordedDecision, first: RecordedDecision | None) -> "ReplayedDecision":
-        from rationale_service.decisions.replay import Replayer
+        from rationale_service.decisions.records.replay import Replayer
 
         try:
             return Replayer(self._settings).replay(decision, first)
@@ -305,9 +306,3 @@ def _unknown_inputs(decision: RecordedDecision) -> InvalidInputError | ConflictE
     return InvalidInputError(
         f"the trail holds only a digest of decision {decision.id}'s inputs: send them as `instance`"
     )
-
-
-def _ledger(settings: Settings) -> "Ledger":
-    from rationale_service.decisions.audit.ledger import open_ledger
-
-    return open_ledger(settings, is_made=True)

@@ -1,5 +1,6 @@
-"""Where SHAP and captum answer differently, in figures: `python -m tests.peers.differences` prints the table.
+"""Where SHAP and captum answer differently, in figures.
 
+`python -m tests.peers.deepshap.differences` prints the table.
 Each network is explained by them and by us, and judged by float64 (tests/references/deeplift.py), which
 shares nothing with any of the three.
 """

@@ -8,8 +8,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rationale_service.decisions.audit.heads import SignedHead
-from rationale_service.decisions.audit.retention import erasure_of
+from rationale_service.decisions.audit.evidence.heads import SignedHead
+from rationale_service.decisions.audit.evidence.retention import erasure_of
+from rationale_service.decisions.audit.evidence.signatures import PublicKey, signed_by_one
 from rationale_service.decisions.audit.rows import (
     GENESIS,
     ChainHead,
@@ -19,8 +20,7 @@ from rationale_service.decisions.audit.rows import (
     text_digest,
     unreadable,
 )
-from rationale_service.decisions.audit.signatures import PublicKey, signed_by_one
-from rationale_service.decisions.audit.store import AuditStore, Chain
+from rationale_service.decisions.audit.stores.store import AuditStore, Chain
 
 _AT_ONCE = 500
 

@@ -4,10 +4,10 @@ import calendar
 from datetime import UTC, datetime
 from typing import Any
 
+from rationale_service.decisions.audit.evidence.signatures import PrivateKey
 from rationale_service.decisions.audit.ledger import row_of
 from rationale_service.decisions.audit.rows import Row, text_digest, time_text
-from rationale_service.decisions.audit.signatures import PrivateKey
-from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.decisions.audit.stores.store import AuditStore
 from rationale_service.errors import ConflictError
 
 

@@ -1,7 +1,7 @@
-"""The figures of docs/methods come from `tests.peers.points`."""
+"""The figures of docs/methods come from `tests.peers.gradients.points`."""
 
 from rationale import IntegratedGradients
-from tests.peers.points import NETWORKS, gap, table
+from tests.peers.gradients.points import NETWORKS, gap, table
 
 
 def test_a_row_for_each_number_of_steps() -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from rationale.schema.manifest import Manifest
-from rationale_service.decisions.archive import Archive
+from rationale_service.decisions.audit.trail import AuditTrail, Case, RecordedDecision, check_repeated
 from rationale_service.decisions.decider import (
     DECIDE,
     Correction,
@@ -17,7 +17,7 @@ from rationale_service.decisions.decider import (
     review_by,
     until,
 )
-from rationale_service.decisions.trail import AuditTrail, Case, RecordedDecision, check_repeated
+from rationale_service.decisions.records.archive import Archive
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.features import RequestRows
 from rationale_service.engine.request import InferenceRequest

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from rationale_service.decisions.audit.rows import time_text
+from rationale_service.decisions.audit.rows import Instance, time_text
 from rationale_service.errors import ConflictError, StateUnavailableError
 
 
@@ -34,7 +34,7 @@ class RecordedDecision:
     caller: str
     request_id: str
     latency_ms: float
-    instance: Mapping[str, Any] | None
+    instance: Instance | None
     answer: Mapping[str, Any]
     idempotency_key: str | None = None
     place: int = 0
@@ -147,7 +147,7 @@ class AuditTrail(Protocol):
         """Reason why no decision can be recorded now, or None. For operators only: it may name machines."""
 
     async def find(
-        self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
+        self, model: str, caller: str, key: str, instances: Sequence[Instance]
     ) -> Sequence[RecordedDecision]:
         """Return earlier decisions under an idempotency key, in the order of `instances`; empty if none.
 

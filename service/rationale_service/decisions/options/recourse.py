@@ -19,7 +19,7 @@ from rationale.recourse.applicant import changed_rows, places_of
 from rationale.recourse.entry import RunEntry, recourse_finder
 from rationale.recourse.recourse import RecourseFinder
 from rationale.schema.manifest import Manifest
-from rationale_service.decisions.options import Plane, Replay
+from rationale_service.decisions.options.options import Plane, Replay
 from rationale_service.errors import DeadlineError, ForbiddenError
 from rationale_service.repository.entry import Entry
 from rationale_service.security.keys import RECOURSE, Caller

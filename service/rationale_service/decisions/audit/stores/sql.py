@@ -23,8 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from rationale_service.decisions.audit.rows import Row, checkpoint_of, time_text
-from rationale_service.decisions.audit.store import Chain, ChainEnds, DecisionQuery, DuplicateError
-from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
+from rationale_service.decisions.audit.stores.store import Chain, ChainEnds, DecisionQuery, DuplicateError
+from rationale_service.decisions.audit.stores.tables import acts, checkpoints, decisions, erasures, input_keys
 from rationale_service.errors import StateUnavailableError
 from rationale_service.state.database import SCAN_S, Database, Schema
 

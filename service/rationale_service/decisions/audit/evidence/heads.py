@@ -9,10 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.evidence.signatures import PrivateKey, PublicKey, signed_by_one
 from rationale_service.decisions.audit.rows import GENESIS, time_text, unreadable
-from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
-from rationale_service.decisions.audit.store import AuditStore, ChainEnds
+from rationale_service.decisions.audit.stores.store import AuditStore, ChainEnds
 from rationale_service.errors import StateUnavailableError
+
+VERSION = 1  # of the file
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def _head(ends: ChainEnds) -> SignedHead:
 def signed(signed_heads: Sequence[SignedHead], key: PrivateKey) -> str:
     """Return JSON with the heads and their signature."""
     document: dict[str, Any] = {
+        "version": VERSION,
         "made": time_text(),
         "heads": [{**asdict(head), "erased": [*head.erased]} for head in signed_heads],
         "public_key": key.public_pem,
@@ -71,6 +74,11 @@ def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
         if not signed_by_one(keys, members, signature):
             raise InvalidOptionError(
                 f"{file} does not match the public key: another key signed it, or it was altered"
+            )
+        if document.get("version", VERSION) != VERSION:
+            raise InvalidOptionError(
+                f"{file} has the version {document['version']}, and this Rationale reads {VERSION}: use the "
+                "newer Rationale that wrote it"
             )
         return TypeAdapter(list[SignedHead]).validate_python(document["heads"])
     except ValidationError as error:

@@ -11,7 +11,7 @@ from rationale.decisions.rows import explained_rows, profile_of
 from rationale.decisions.stability import Codes, reason_codes, reason_survival, with_profile
 from rationale.portfolios.decisions import Further, FurtherColumn
 from rationale.schema.manifest import Comparison, Manifest
-from rationale_service.decisions.options import Plane
+from rationale_service.decisions.options.options import Plane
 from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors

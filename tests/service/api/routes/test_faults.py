@@ -16,7 +16,7 @@ from rationale.errors import quoted
 from rationale_service.engine.checks import Faults
 from rationale_service.errors import InvalidInputError, MalformedError
 from tests.service import handmade
-from tests.service.api.test_errors import problem
+from tests.service.api.routes.test_errors import problem
 from tests.service.messages import request, tensor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -148,7 +148,7 @@ def asked_options(values: Mapping[str, Any]) -> list[tuple[DecisionOption, Any]]
 OPTIONS = (
     DecisionOption(
         "language",
-        "rationale_service.decisions.language",
+        "rationale_service.decisions.options.language",
         "Language of the reasons' texts, one of the decision profile's. Default: its first, which the audit "
         "trail keeps.",
         takes=str,
@@ -156,13 +156,13 @@ OPTIONS = (
     ),
     DecisionOption(
         "stability",
-        "rationale_service.decisions.stability",
+        "rationale_service.decisions.options.stability",
         "Show which reasons stay with other references; the model needs --compare or --draws at its compile. "
         "Each reference set costs another run.",
     ),
     DecisionOption(
         "recourse",
-        "rationale_service.decisions.recourse",
+        "rationale_service.decisions.options.recourse",
         "Add the cheapest changes that would have led to an approval, for each row that is not approved. "
         "Each search is much slower than a decision.",
         "recourse",

@@ -1,4 +1,4 @@
-"""What points and draws leave of completeness, in docs/methods: python -m tests.peers.points"""
+"""What points and draws leave of completeness, in docs/methods: python -m tests.peers.gradients.points"""
 
 from collections.abc import Callable
 

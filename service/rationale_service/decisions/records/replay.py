@@ -14,10 +14,10 @@ from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale.schema.profile import DecisionProfile
-from rationale_service.decisions.cases import link_faults
+from rationale_service.decisions.audit.trail import RecordedDecision
 from rationale_service.decisions.decider import inputs_of
-from rationale_service.decisions.options import OPTIONS, Replay
-from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.decisions.options.options import OPTIONS, Replay
+from rationale_service.decisions.records.cases import link_faults
 from rationale_service.engine.backends.devices import CPU, Devices
 from rationale_service.engine.backends.onnxruntime import load_warmed, run, runtime
 from rationale_service.engine.checks import Faults

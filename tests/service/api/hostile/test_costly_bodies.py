@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2
 from loadtests.load.bodies import BODIES, MESSAGES, REASONS, ROW, ApiBody, instances, many
 from tests.service.child import PATIENCE_S, grpc_address, ready_line, serve
 
-CREDIT = Path(__file__).parents[3] / "examples" / "credit"
+CREDIT = Path(__file__).parents[4] / "examples" / "credit"
 MOST_GROWN = 300_000_000
 WITHIN_S = 5.0  # other tests share the cores
 TWINS = {"a million empty inputs", "16 MB of instances, predicted", "decisions on 16 MB"}  # of shorter ones

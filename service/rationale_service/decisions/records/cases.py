@@ -6,8 +6,8 @@ from typing import Any
 from rationale.decisions.notice import Notice, notice
 from rationale.errors import InvalidOptionError
 from rationale.schema.profile import DecisionProfile
+from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.decisions.decider import difference_of
-from rationale_service.decisions.trail import Case, RecordedDecision
 
 
 def standing_notice(

@@ -13,10 +13,10 @@ import orjson
 from rationale.decisions.rows import margin_output, profile_of, score_location
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN, Manifest
-from rationale_service.decisions.cases import describe_case, history
+from rationale_service.decisions.audit.trail import Case, RecordedDecision
 from rationale_service.decisions.decider import inputs_of
-from rationale_service.decisions.replay import UNKNOWN_INPUTS, describe_altered_files
-from rationale_service.decisions.trail import Case, RecordedDecision
+from rationale_service.decisions.records.cases import describe_case, history
+from rationale_service.decisions.records.replay import UNKNOWN_INPUTS, describe_altered_files
 from rationale_service.engine.checks import Faults
 from rationale_service.repository.entry import Entry
 

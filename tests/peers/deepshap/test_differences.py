@@ -1,6 +1,6 @@
 """Where SHAP and captum are right, the same answer; where they are wrong, float64 says so and agrees with us.
 
-docs/differences.md tells users of it, with the figures that `tests.peers.differences` prints.
+docs/differences.md tells users of it, with the figures that `tests.peers.deepshap.differences` prints.
 """
 
 from pathlib import Path
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.peers.agreement import GAP, TRUTH
-from tests.peers.differences import AGREED, CASES, DIFFERENT, RIGHT, Judged, judged
+from tests.peers.deepshap.differences import AGREED, CASES, DIFFERENT, RIGHT, Judged, judged
 
 WRONG = 0.1  # of the largest attribution
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[3] / "docs" / "differences.md"
 RIGHT_THERE = {
     ("max pool right behind an activation", "SHAP"),
     ("GELU (BERT, ViT)", "SHAP"),

@@ -1,0 +1,1 @@
+"""The options of `:decide` that change its answer."""

@@ -1,0 +1,1 @@
+"""Recorded decisions: read, reviewed, replayed, and handed out as notices and receipts."""
