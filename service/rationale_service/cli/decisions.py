@@ -146,8 +146,9 @@ def decide(
             )
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             target = save
-    print(f"{target}: {outcomes}")
-    raise typer.Exit(1 if outcomes.counts[portfolio.WITHOUT] else 0)
+    undecided = bool(outcomes.counts[portfolio.WITHOUT])
+    print(f"{target}: {outcomes}" + "; its column fault says why" * undecided)
+    raise typer.Exit(undecided)
 
 
 @app.command(rich_help_panel=Panel.DECIDE)

@@ -192,6 +192,8 @@ def test_an_applicants_copy_without_plans(members: dict[str, Any], expected: str
 
 def test_an_applicants_copy_of_other_decisions() -> None:
     assert copy({**recourse(), "decision": "approve"}) == "Your application was approved."
+    assert copy({**recourse(), "decision": "approve", "id": None}) == "Your application would be approved."
+    assert copy({**recourse(), "id": None}).startswith("Your application would be declined. Any one")
     assert copy({**recourse(), "decision": "refer"}).startswith("Your application was referred to a person. ")
 
 

@@ -13,6 +13,7 @@ const WORD = 0.5; // of a feature's range: the step to another word
 const SENTENCES = {
   en: {
     decided: { approve: "Your application was approved.", refer: "Your application was referred to a person.", decline: "Your application was declined." },
+    tried: { approve: "Your application would be approved.", refer: "Your application would be referred to a person.", decline: "Your application would be declined." },
     none: { complete: "Nothing that an applicant can change would have led to an approval.", heuristic: "No changes that would have led to an approval are known." },
     one: "This would have led to an approval, with everything else as it was:",
     several: "Any one of these would have led to an approval, with everything else as it was:",
@@ -28,6 +29,7 @@ const SENTENCES = {
   },
   de: {
     decided: { approve: "Ihr Antrag wurde bewilligt.", refer: "Ihr Antrag wurde einer Person vorgelegt.", decline: "Ihr Antrag wurde abgelehnt." },
+    tried: { approve: "Ihr Antrag würde bewilligt.", refer: "Ihr Antrag würde einer Person vorgelegt.", decline: "Ihr Antrag würde abgelehnt." },
     none: { complete: "Nichts, was ein Antragsteller ändern kann, hätte zu einer Bewilligung geführt.", heuristic: "Änderungen, die zu einer Bewilligung geführt hätten, sind nicht bekannt." },
     one: "Dies hätte zu einer Bewilligung geführt, bei sonst gleichen Angaben:",
     several: "Jeder dieser Punkte allein hätte zu einer Bewilligung geführt, bei sonst gleichen Angaben:",
@@ -111,9 +113,9 @@ const memberOf = ({ features }, row) => features.find((name) => row[name] === 1)
 const fieldOf = (name, { fields }) => fields.find((field) => field.name === name) ?? { name };
 
 /** The copy for an applicant, a text: plans in plain words, without scores, costs and flip points. `form` is in the language. */
-export function applicantsCopy({ decision, recourse }, row, form, language = "en") {
+export function applicantsCopy({ id, decision, recourse }, row, form, language = "en") {
   const words = wording(language);
-  const first = words.decided[decision];
+  const first = (id === null ? words.tried : words.decided)[decision]; // a trial has no id
   if (decision === "approve") return first;
   if (!recourse.plans.length) return `${first} ${words.none[recourse.search]}`;
   const line = ({ title, now, then, range }) => `${title}: ${range || then}${now === null ? "" : `, ${words.before(now)}`}`;

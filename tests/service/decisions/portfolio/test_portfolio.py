@@ -167,6 +167,7 @@ def test_rows_without_a_decision_are_told_beside_the_others(
         table_rows = list(csv.DictReader(opened))
     assert status == 1
     assert "1 without a decision" in output
+    assert "; its column fault says why" in output
     assert (table_rows[1]["decision"], table_rows[1]["id"], table_rows[1]["fault"]) == (
         "",
         "",
