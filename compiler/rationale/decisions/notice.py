@@ -32,6 +32,10 @@ _FILLED = ("decision", "reasons", "plans", "language", "review")  # variables th
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
 
+class MissingVariablesError(InvalidOptionError):
+    """Variables of a template that nobody gave."""
+
+
 @dataclass(frozen=True)
 class Notice:
     """A notice of adverse action.
@@ -132,7 +136,7 @@ def notice(
     except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
         raise InvalidOptionError(f"template {template}: cannot be rendered: {_message(error)}") from error
     if missing:
-        raise InvalidOptionError(
+        raise MissingVariablesError(
             f"variables are missing: {', '.join(missing)}. Give each in variables; use false for "
             "one that does not exist"
         )

@@ -303,8 +303,8 @@ def notice(
     """
     with open_trail(repository, config) as (ledger, settings):
         from rationale.artifact.folder import atomic_file
-        from rationale.decisions.notice import LOST_PROFILE, read_variables
-        from rationale.errors import RepositoryError
+        from rationale.decisions.notice import LOST_PROFILE, MissingVariablesError, read_variables
+        from rationale.errors import InvalidOptionError, RepositoryError
         from rationale_service.decisions.records.cases import standing_notice
         from rationale_service.decisions.records.replay import Replayer
 
@@ -314,15 +314,18 @@ def notice(
             profile = Replayer(settings, entries).profile(record)
         except RepositoryError:
             profile = None
-        statement = standing_notice(
-            record,
-            ledger.case_of(record),
-            inputs,
-            template,
-            person_declined=person_declined,
-            profile=profile,
-            language=language,
-        )
+        try:
+            statement = standing_notice(
+                record,
+                ledger.case_of(record),
+                inputs,
+                template,
+                person_declined=person_declined,
+                profile=profile,
+                language=language,
+            )
+        except MissingVariablesError as error:
+            raise InvalidOptionError(f"{error} (--variables FILE, or --set NAME=VALUE for one)") from error
         for warning in (*([LOST_PROFILE] if profile is None else []), *statement.warnings):
             typer.echo(f"warning: {warning}", err=True)
         if out is None:

@@ -54,6 +54,7 @@ def test_a_notice_is_printed_or_written_whole(decided: Decided, tmp_path: Path) 
     lender.write_text(json.dumps({"judgment": ["Short employment"], "application": "x", "agency": {}}))
     code, _, message = run(referred, *applicant, "--person-declined")
     assert (code, "variables are missing: creditor.name" in message) == (2, True)
+    assert "--set NAME=VALUE" in message
     lender.write_text(f"{LENDER}judgment: [Short employment]\n")
     code, output, _ = run(referred, *applicant, "--person-declined")
     assert (code, "- Short employment\n" in output) == (0, True)
