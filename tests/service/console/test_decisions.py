@@ -97,6 +97,14 @@ def test_what_would_be_decided_follows_the_form_and_is_recorded_nowhere(
     assert recorded(repository) == before
 
 
+@pytest.mark.full
+def test_a_reason_writes_its_numbers_as_the_page_does(page: Page, gateway: str) -> None:
+    row = {**WORST, "loan_amount": 60000, "income": 12000, "late_payments_2y": 0, "recent_inquiries": 0}
+    panel = opened(page, gateway, "credit", row)
+    expect(panel.locator(".reasons")).to_contain_text("60,000")
+    expect(panel.locator(".reasons")).to_contain_text("12,000")
+
+
 def test_a_decision_is_recorded_after_a_second_word_and_is_told_and_replayed(
     page: Page, gateway: str, repository: Path
 ) -> None:

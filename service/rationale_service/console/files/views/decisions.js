@@ -337,14 +337,15 @@ class View {
 
   /** The features of a reason with their values; of the further ones too, if the row is known. */
   because(reason, row) {
-    const further = (name) => {
+    const known = (name) => {
       const field = this.fields.find((one) => one.name === name);
       return field && row && Object.hasOwn(row, name) ? shownOf(field, row[name]) : null;
     };
+    const told = () => (reason.category === null && known(reason.feature)) || (reason.shown ?? shownValue(reason.value));
     const parts = reason.features.map((name) => {
-      const value = reason.feature === name ? reason.shown ?? shownValue(reason.value) : further(name);
+      const value = reason.feature === name ? told() : known(name);
       const called = this.called(name);
-      return value === null || (reason.shown ?? "").includes(called) ? value ?? called : `${called}: ${value}`;
+      return value === null || (value === reason.shown && value.includes(called)) ? value ?? called : `${called}: ${value}`;
     });
     return parts.join(", ");
   }
