@@ -21,6 +21,7 @@ _MOST_FEATURES = 100_000  # per instance
 CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
 _MOST_UNKNOWN, _LONGEST_OPTION = 20, 40  # unknown members that are compared with options; characters of one
 _OPTIONS = ("dry_run", "application_ids", *(option.name for option in OPTIONS))
+_KNOWN = frozenset(("instances", "idempotency_key", "timeout", *CHOOSING, *_OPTIONS))
 
 
 def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
@@ -35,7 +36,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     for name in CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    for name in islice((name for name in options if name not in _OPTIONS), _MOST_UNKNOWN):
+    for name in islice((name for name in options if name not in _KNOWN), _MOST_UNKNOWN):
         if meant := near(name[:_LONGEST_OPTION], _OPTIONS):  # a misspelt dry_run would decide, and record it
             faults.note(f"unknown option '{name[:_LONGEST_OPTION]}'{meant}")
     if not isinstance(options.get("dry_run"), bool | None):
