@@ -1,8 +1,7 @@
-"""Where SHAP and captum answer differently, in figures.
+"""The errors of SHAP, captum and Rationale on networks where they differ.
 
-`python -m tests.peers.deepshap.differences` prints the table.
-Each network is explained by them and by us, and judged by float64 (tests/references/deeplift.py), which
-shares nothing with any of the three.
+`python -m tests.peers.deepshap.differences` prints the table. The exact values come from
+tests/references/deeplift.py, which computes in float64 and shares no code with the three.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""What points and draws leave of completeness, in docs/methods: python -m tests.peers.gradients.points"""
+"""The completeness gaps of integrated and expected gradients, by number of points and of draws.
+
+`python -m tests.peers.gradients.points` prints the figures of docs/methods.
+"""
 
 from collections.abc import Callable
 
