@@ -18,7 +18,7 @@ from rationale.methods.methods import method_of
 from rationale.methods.propagation.lrp.rules import RULES, Gamma, RelevanceRule
 from rationale.methods.propagation.lrp.texts import parse_rule
 from rationale.schema.manifest import Extension
-from tests.compiler.methods.lrp_models import spellings
+from tests.compiler.methods.lrp.models import spellings
 from tests.compiler.models import mlp
 from tests.compiler.packages import ABSOLUTE, Packages, packages
 from tests.references import lrp as reference

@@ -11,7 +11,7 @@ from rationale.methods.propagation.lrp import rules as lrp
 from rationale.methods.propagation.lrp.composites import COMPOSITES
 from rationale.methods.propagation.lrp.texts import parse_rule
 from rationale.terminal import manifest_lines
-from tests.compiler.methods.lrp_models import network
+from tests.compiler.methods.lrp.models import network
 from tests.compiler.models import cnn, parsed
 from tests.compiler.pictures.pages import Page
 from tests.references.interpreter import run64

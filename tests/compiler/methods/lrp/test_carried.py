@@ -16,7 +16,7 @@ from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.methods.propagation.lrp import rules as lrp
 from rationale.methods.propagation.lrp.rules import RULES, RelevanceRule
 from rationale.methods.propagation.lrp.texts import parse_choice, parse_rule
-from tests.compiler.methods.lrp_models import network
+from tests.compiler.methods.lrp.models import network
 from tests.compiler.models import mlp, parsed
 from tests.references import lrp as reference
 from tests.references.interpreter import run64

@@ -18,7 +18,7 @@ from rationale.methods.propagation.lrp import rules as lrp
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice
 from rationale.methods.propagation.lrp.rules import RelevanceRule, itself, negative, positive
 from rationale.methods.propagation.lrp.texts import parse_rule
-from tests.compiler.methods.lrp_models import averages, network, spellings
+from tests.compiler.methods.lrp.models import averages, network, spellings
 from tests.compiler.models import parsed
 from tests.grid import grid
 from tests.references import lrp as reference

@@ -1,0 +1,1 @@
+"""Layer-wise relevance propagation: rules, composites, AttnLRP, and rules of packages."""
