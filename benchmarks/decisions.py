@@ -33,7 +33,7 @@ VERBS, SYNC = ("explain", "decide"), "sync"
 OFF, SQLITE = "off", "sqlite"
 
 
-def decided(model: onnx.ModelProto, method: Any, names: Sequence[str], output: str) -> Compiled:
+def decided(model: Any, method: Any, names: Sequence[str], output: str) -> Compiled:
     """Compile a model with a decision profile in which every feature has a reason."""
     profile = {
         "output": output,
@@ -61,7 +61,7 @@ def credit() -> tuple[Compiled, list[dict[str, float]]]:
 
 def trees() -> tuple[Compiled, list[dict[str, float | None]]]:
     """Return 300 trees × depth 6 on 50 features with 1,000 references, and rows outside the training set."""
-    _, model = trained("xgboost")
+    model = trained("xgboost")
     names, rows = [f"f{i}" for i in range(50)], data()[2]
     compiled = decided(model, TreeShap(rows[:1000]), names, "probabilities[1]")
     instances = [[None if v != v else v for v in row] for row in rows[1000:].tolist()]

@@ -167,12 +167,12 @@ def portable(name: str, subject: BenchmarkNetwork) -> System:
 
 def compare_trees(case: BenchmarkCase, settings: CaseSettings) -> ComparedModel:
     """Compile boosted trees for TreeSHAP; each call gets other rows: caches would answer the same again."""
-    booster, model = trees.trained(case.model, settings.threads)
+    booster = trees.trained(case.model, settings.threads)
     rows = trees.data()[2]
     references, batches = rows[: case.references], _batches(rows, case.rows)
     began = time.perf_counter()
     deployment = Deployment(provider(), settings.threads)
-    compiled = compile_model(model, TreeShap(references), deployment=deployment)
+    compiled = compile_model(booster, TreeShap(references), deployment=deployment)
 
     def ready(name: str) -> System:
         with quietly():

@@ -14,15 +14,14 @@ path-dependent: they know no references.
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import BOOSTERS, CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF, names, numbers, positive
+from benchmarks.cases import CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF, names, numbers, positive
 from benchmarks.timing import quietly
-from benchmarks.trees.model import data
+from benchmarks.trees.model import data, trained
 from benchmarks.trees.peers import TREE_EXPLAINERS
 from rationale import TreeShap, compile_model
 from rationale.portfolios.arrow import run_rows
@@ -36,12 +35,9 @@ PEERS = (CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF)
 def booster_of(shape: str) -> Any:
     """Train the booster of a shape."""
     trees, size = (int(number) for number in shape.split("x"))
-    name = "xgboost" if size < LEAVES else "lightgbm"
-    limits = {"max_depth": size} if size < LEAVES else {"num_leaves": size, "verbose": -1}
-    rows, labels, _ = data(FEATURES)
-    estimator = getattr(import_module(name), BOOSTERS[name])
-    with quietly():
-        return estimator(n_estimators=trees, n_jobs=1, learning_rate=0.1, **limits).fit(rows, labels)
+    if size < LEAVES:
+        return trained("xgboost", trees=trees, depth=size, features=FEATURES)
+    return trained("lightgbm", trees=trees, depth=-1, leaves=size, features=FEATURES)
 
 
 def milliseconds(explain: Callable[[np.ndarray], Any], rows: np.ndarray, count: int) -> float:

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import onnx
 
 from benchmarks.cases import BOOSTERS
 from benchmarks.timing import quietly
@@ -31,8 +30,8 @@ def trained(
     depth: int = DEPTH,
     leaves: int | None = None,
     features: int = FEATURES,
-) -> tuple[Any, onnx.ModelProto]:
-    """Return a booster, and its conversion by onnxmltools.
+) -> Any:
+    """Return a fitted booster.
 
     Args:
         leaves: number of leaves of a tree of LightGBM; None for as many as its depth allows.
@@ -43,7 +42,4 @@ def trained(
     estimator = getattr(import_module(name), BOOSTERS[name])
     grown = estimator(n_estimators=trees, max_depth=depth, n_jobs=threads, learning_rate=0.1, **more)
     with quietly():
-        booster = grown.fit(rows, labels)
-        types = import_module("onnxmltools.convert.common.data_types")
-        convert = getattr(import_module("onnxmltools"), f"convert_{name}")
-        return booster, convert(booster, initial_types=[("x", types.FloatTensorType([None, features]))])
+        return grown.fit(rows, labels)

@@ -33,7 +33,7 @@ def main(
     counts: Annotated[str, typer.Option(help="References of each row, by commas.")] = "1,8,32",
 ) -> None:
     """Print the time of a row alone and among 16, and the size of the graph."""
-    _, model = trained(booster)
+    model = trained(booster)
     rows, references = data()[0][:16], data()[2][:KNOWN]
     methods = {f"tables of {KNOWN}": TreeShap(references)}
     methods |= {f"{k} of each row": TreeShap(OpenReferences(int(k), references)) for k in counts.split(",")}
