@@ -1,10 +1,12 @@
 """A decoded request for a prediction or an explanation, and its answer, in any protocol."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
+from rationale.errors import near
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
 from rationale_service.errors import InvalidInputError, MalformedError
@@ -15,6 +17,8 @@ from rationale_service.tensors import DTYPES, Tensors, bytes_of
 _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
+_CHOICES = ("explainer", "reference_set", "compare_with")
+_MOST_UNKNOWN, _LONGEST_OPTION = 20, 40  # unknown options that are compared; characters of one
 
 
 @dataclass(frozen=True)
@@ -146,14 +150,30 @@ def timeout_of(timeout: Any) -> float | None:
     return timeout / 1e6
 
 
-def ids_of(parameters: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """Return the ids in the request parameter `key`, separated by commas, or None.
+def choices_of(parameters: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
+    """Return the fields of an InferenceRequest that the parameters choose: the explainer and the references.
 
     Raises:
-        MalformedError: if it is no text of ids.
+        MalformedError: if one is no name, or `compare_with` no text of ids, separated by commas.
     """
-    text = name_of(parameters, key)
-    return None if text is None else tuple(part.strip() for part in text.split(","))
+    explainer, reference_set, ids = (name_of(parameters, name) for name in _CHOICES)
+    note_misspelt(parameters, _CHOICES, faults)
+    compare_with = None if ids is None else tuple(part.strip() for part in ids.split(","))
+    return dict(zip(_CHOICES, (explainer, reference_set, compare_with), strict=True))
+
+
+def note_misspelt(
+    options: Collection[str], names: Collection[str], faults: Faults, other: Collection[str] = ()
+) -> None:
+    """Note unknown options with nearly one of `names`: the request would be answered as if without it.
+
+    Args:
+        other: known options that no misspelt name means.
+    """
+    unknown = (option for option in options if option not in names and option not in other)
+    for option in islice(unknown, _MOST_UNKNOWN):
+        if meant := near(option[:_LONGEST_OPTION], names):
+            faults.note(f"unknown option '{option[:_LONGEST_OPTION]}'{meant}")
 
 
 def name_of(parameters: Mapping[str, Any], key: str) -> str | None:

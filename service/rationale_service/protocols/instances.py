@@ -3,25 +3,22 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
-from rationale.errors import near
 from rationale_service.decisions.audit.trail import name_fault
 from rationale_service.decisions.options.options import OPTIONS
 from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
-from rationale_service.engine.request import InferenceRequest
+from rationale_service.engine.request import InferenceRequest, note_misspelt
 from rationale_service.errors import MalformedError, TooLargeError
 
 MOST_DECISIONS = 10_000  # each runs and is recorded alone
 DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
 CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
-_MOST_UNKNOWN, _LONGEST_OPTION = 20, 40  # unknown members that are compared with options; characters of one
 _OPTIONS = ("dry_run", "application_ids", *(option.name for option in OPTIONS))
-_KNOWN = frozenset(("instances", "idempotency_key", "timeout", *CHOOSING, *_OPTIONS))
+_OTHER = ("instances", "idempotency_key", "timeout", *CHOOSING)
 
 
 def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
@@ -36,9 +33,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     for name in CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    for name in islice((name for name in options if name not in _KNOWN), _MOST_UNKNOWN):
-        if meant := near(name[:_LONGEST_OPTION], _OPTIONS):  # a misspelt dry_run would decide, and record it
-            faults.note(f"unknown option '{name[:_LONGEST_OPTION]}'{meant}")
+    note_misspelt(options, _OPTIONS, faults, _OTHER)
     if not isinstance(options.get("dry_run"), bool | None):
         raise MalformedError("dry_run must be true or false")
     values = {option.name: option.value_of(options) for option in OPTIONS}

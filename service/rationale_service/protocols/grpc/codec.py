@@ -17,8 +17,7 @@ from rationale_service.engine.request import (
     InferenceRequest,
     check_form,
     check_parameters,
-    ids_of,
-    name_of,
+    choices_of,
     note_duplicate,
     timeout_of,
 )
@@ -61,9 +60,7 @@ def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
         faults=faults,
         outputs=_decode_outputs(message, faults),
         timeout_s=timeout_of(parameters.get("timeout")),
-        explainer=name_of(parameters, "explainer"),
-        reference_set=name_of(parameters, "reference_set"),
-        compare_with=ids_of(parameters, "compare_with"),
+        **choices_of(parameters, faults),
     )
 
 

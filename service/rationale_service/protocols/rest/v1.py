@@ -16,7 +16,7 @@ from rationale_service.decisions.decider import DECIDE
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import RequestRows
 from rationale_service.engine.large_requests import parse_json
-from rationale_service.engine.request import InferenceAnswer, InferenceRequest, name_of
+from rationale_service.engine.request import InferenceAnswer, InferenceRequest, name_of, note_misspelt
 from rationale_service.errors import MalformedError, NotExplainableError
 from rationale_service.handlers import EXPLAIN, INFER
 from rationale_service.protocols.instances import (
@@ -233,6 +233,7 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
     """Decode instances, and the explainer and references for them. Raises as `decode_predict`."""
     message, faults = _message(request, body), Faults()
     rows = _instances(message, body, faults)
+    note_misspelt(message, CHOOSING, faults, ("instances",))
     references, weights = message.get("references"), message.get("reference_weights")
     is_alone = references is None and weights is not None
     if is_alone or not isinstance(references, list | None) or not isinstance(weights, list | None):

@@ -21,8 +21,7 @@ from rationale_service.engine.request import (
     InferenceRequest,
     check_form,
     check_parameters,
-    ids_of,
-    name_of,
+    choices_of,
     note_duplicate,
     timeout_of,
 )
@@ -272,9 +271,7 @@ def decode_request(
             if "binary_data" in output.parameters
         },
         timeout_s=timeout_of(parameters.get("timeout")),
-        explainer=name_of(parameters, "explainer"),
-        reference_set=name_of(parameters, "reference_set"),
-        compare_with=ids_of(parameters, "compare_with"),
+        **choices_of(parameters, faults),
     )
 
 

@@ -17,7 +17,7 @@ from rationale_service.engine.checks import Faults
 from rationale_service.errors import InvalidInputError, MalformedError
 from tests.service import handmade
 from tests.service.api.routes.test_errors import problem
-from tests.service.messages import request, tensor
+from tests.service.messages import GOOD, request, tensor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -204,3 +204,35 @@ async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool
         assert gone() is None
     finally:
         gc.enable()
+
+
+MISSPELT = {"refrence_set": "reference_set", "Explainer": "explainer", "comparewith": "compare_with"}
+
+
+@pytest.mark.parametrize(("name", "meant"), MISSPELT.items())
+async def test_of_a_misspelt_choice(client: httpx.AsyncClient, stub: Any, name: str, meant: str) -> None:
+    """The default explainer and its references would answer, and nobody would notice."""
+    text = f"unknown option '{name}' (do you mean '{meant}'?)"
+    x = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
+    for path, message in {
+        "/v1/models/score:explain": {"instances": [ROW], name: ["a"]},
+        "/v2/models/score/explain": {"inputs": [x], "parameters": {name: "a"}},
+    }.items():
+        assert problem(await client.post(path, json=message), 422, "invalid-input")["detail"] == text
+    good = request("score_explain", GOOD)
+    good.parameters[name].string_param = "a"
+    with pytest.raises(grpc.RpcError) as error:
+        stub.ModelInfer(good)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(error.value.details()).endswith(text)
+
+
+async def test_of_no_option_of_ours(client: httpx.AsyncClient) -> None:
+    """Clients of other servers send more members and parameters."""
+    x = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
+    more = {"priority": 1, "sequence_id": 7, "sequence_start": True, "headers": {}}
+    for path, message in {
+        "/v1/models/score:explain": {"instances": [ROW], "signature_name": "serving_default", **more},
+        "/v2/models/score/explain": {"inputs": [x], "parameters": more},
+    }.items():
+        assert (await client.post(path, json=message)).status_code == 200
