@@ -322,8 +322,8 @@ class Settings(BaseSettings):
                 "device applies to models that run in this process; with triton, set instance_group in "
                 "their config.pbtxt"
             )
-        of_triton = (self.triton_tls_ca, self.triton_tls_cert)
-        if not self.triton_tls and any(file is not None for file in of_triton):
+        triton_files = (self.triton_tls_ca, self.triton_tls_cert)
+        if not self.triton_tls and any(file is not None for file in triton_files):
             raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")
         return self
 

@@ -4,7 +4,7 @@ Workers listen on the same addresses (SO_REUSEPORT), so that the kernel spreads 
 Each is a replica of the state, as gateways on several machines are. The supervisor restarts a worker that
 ends by itself or whose event loop stands still for 10 s; only the calls of that worker are lost.
 
-    python -m rationale_service.workers   runs one worker: its order comes on stdin, whose end stops it;
+    python -m rationale_service.workers   runs one worker: its instructions come on stdin, whose end stops it;
                                           it writes announcements, and a beat each second, to stdout
 """
 
@@ -163,12 +163,12 @@ class _Supervisor:
                 process_group=0,  # Ctrl-C in a terminal reaches this process alone, which stops the workers
             )
         if process.stdin is not None:  # always true
-            order = {
+            instructions = {
                 "index": index,
                 "started": str(self._started),
                 "settings": _as_json(self._settings),
             }
-            process.stdin.write(json.dumps(order).encode() + b"\n")  # stdin stays open
+            process.stdin.write(json.dumps(instructions).encode() + b"\n")  # stdin stays open
         return process
 
     async def _watch(self, index: int, process: Process, ready: "asyncio.Future[list[str]]") -> int:
@@ -227,14 +227,14 @@ def _as_json(settings: Settings) -> dict[str, object]:
 
 
 def main() -> None:
-    order = json.loads(sys.stdin.readline())
+    instructions = json.loads(sys.stdin.readline())
     gc.disable()  # as in `rationale serve`
     with reporting_errors():
         from rationale_service.server import run_server
 
         announce = functools.partial(print, flush=True)
-        settings, started = Settings(**order["settings"]), Path(order["started"])
-        run_server(settings, announce, started=started, is_first=order["index"] == 0)
+        settings, started = Settings(**instructions["settings"]), Path(instructions["started"])
+        run_server(settings, announce, started=started, is_first=instructions["index"] == 0)
 
 
 if __name__ == "__main__":

@@ -270,21 +270,24 @@ def _actions(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]
 
 
 def _notices(profile: DecisionProfile, known: ProfiledFeatures) -> Iterator[str]:
-    told = {**profile.actionable} if profile.notice.recourse else {}
-    if profile.notice.recourse and not told:
+    """Yield faults of notices: plans that they cannot print, features without a title in a language."""
+    in_plans = {**profile.actionable} if profile.notice.recourse else {}
+    if profile.notice.recourse and not in_plans:
         yield "notice.recourse needs plans, and plans need actionable: list the features that can change"
-    if hidden := [name for name in told if name in profile.never_disclose]:
+    if hidden := [name for name in in_plans if name in profile.never_disclose]:
         yield f"notice.recourse: plans name {quoted(hidden)}, which never_disclose hides: leave it out"
     if len(profile.languages) == 1:
         return
     rules = {**profile.groups, **profile.features}
-    named = [
-        *told,
-        *(member for name in told if name in profile.groups for member in profile.groups[name].members),
+    to_name = [
+        *in_plans,
+        *(member for name in in_plans if name in profile.groups for member in profile.groups[name].members),
     ]
-    named += [name for name, rule in profile.features.items() if rule.unit or rule.categories]
-    named += [] if _codes_used(profile) else _keys(profile, known)
-    if untitled := [name for name in dict.fromkeys(named) if name not in rules or rules[name].title is None]:
+    to_name += [name for name, rule in profile.features.items() if rule.unit or rule.categories]
+    to_name += [] if _codes_used(profile) else _keys(profile, known)
+    if untitled := [
+        name for name in dict.fromkeys(to_name) if name not in rules or rules[name].title is None
+    ]:
         yield (
             f"notices name {_listed('the feature', untitled)}: give a title in {quoted(profile.languages)}"
         )

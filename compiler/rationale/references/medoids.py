@@ -36,17 +36,17 @@ def medoids(
             f"medoids need the library kmedoids: {install('medoids')}, or draw rows --by stratified."
         ) from error
     table = _scale_columns(arrays, rows)
-    among = np.arange(len(rows))
+    candidates = np.arange(len(rows))
     if len(rows) > MOST:
-        among = np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False))
-    apart = _distances(table, among, among)
-    positions = np.sort(kmedoids.fasterpam(apart, k, random_state=seed, n_cpu=1).medoids.astype(int))
-    chosen = among[positions]
+        candidates = np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False))
+    distances = _distances(table, candidates, candidates)
+    positions = np.sort(kmedoids.fasterpam(distances, k, random_state=seed, n_cpu=1).medoids.astype(int))
+    chosen = candidates[positions]
     starts = [*range(0, len(rows), _BLOCK), len(rows)]
     nearest = [_distances(table, np.arange(a, b), chosen).argmin(axis=1) for a, b in pairwise(starts)]
     counts = np.bincount(np.concatenate(nearest), minlength=len(chosen))
-    represents = counts > 0  # an equal row before it stands for its own
-    return rows[chosen[represents]], counts[represents] / len(rows)
+    has_rows = counts > 0  # not a row whose equal was chosen before it
+    return rows[chosen[has_rows]], counts[has_rows] / len(rows)
 
 
 Column = tuple[np.ndarray, bool]  # values [rows], and whether they are categories
@@ -78,8 +78,8 @@ def _distances(table: list[Column], rows: np.ndarray, columns: np.ndarray) -> np
         if is_category:
             total += a != b
             continue
-        apart = np.abs(a - b)
-        if np.isnan(apart).any():
-            apart = np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart)
-        total += apart
+        differences = np.abs(a - b)
+        if np.isnan(differences).any():
+            differences = np.where(np.isnan(differences), np.isnan(a) != np.isnan(b), differences)
+        total += differences
     return total

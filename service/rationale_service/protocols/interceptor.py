@@ -52,7 +52,7 @@ class RequestInterceptor:
             context.caller.require(needed)
 
     @contextlib.contextmanager
-    def noted(self, context: RequestContext) -> Iterator[None]:
+    def observe(self, context: RequestContext) -> Iterator[None]:
         """Make `context` the current one; at the end count, trace and log it."""
         bound = contexts.bind(context)
         self.metrics.in_flight.inc()
@@ -78,7 +78,7 @@ class RequestInterceptor:
         context = RequestContext(
             stream.protocol, stream.operation, stream.request_id, stream.traceparent, stream.caller
         )
-        with self.noted(context):
+        with self.observe(context):
             try:
                 await self._check_rate(context.caller)
                 yield

@@ -68,10 +68,10 @@ def _polynomial(arrays: Arrays, lengths: Sequence[int]) -> Polynomial:
     longest, count = lengths[0], min(DEGREE + 1, len(lengths) - 1)
     values = np.stack([a.reshape(-1) for a in arrays]).astype(np.int64)
     steps = np.power.outer(np.subtract(lengths[:count], longest), range(count)).astype(np.float64)
-    around = np.rint(np.linalg.solve(steps, values[:count] - values[0])).astype(np.int64)
-    around[0] += values[0]
+    centred = np.rint(np.linalg.solve(steps, values[:count] - values[0])).astype(np.int64)
+    centred[0] += values[0]
     binomials = [[comb(j, i) * (-longest) ** max(j - i, 0) for j in range(count)] for i in range(count)]
-    coefficients = np.asarray(binomials) @ around
+    coefficients = np.asarray(binomials) @ centred
     if not np.array_equal(np.power.outer(lengths, range(count)) @ coefficients, values):
         raise DiffersError("a constant that is no polynomial of the length, in whole numbers")
     return Polynomial(tuple(coefficients.reshape(count, *arrays[0].shape)))

@@ -53,14 +53,14 @@ class _Copies:
         attribute = attribute_of(estimator)
         if attribute is not None and hasattr(estimator, attribute):  # else an unfitted original
             return self.of(getattr(estimator, attribute))
-        estimator = self._rewritten(estimator)
+        estimator = self._rewrite(estimator)
         self.transformers |= set(map(id, _transformers(estimator)))
         copied = copy.copy(estimator)
         for name, value in vars(copied).items():
             setattr(copied, name, self.of(value))
         return copied
 
-    def _rewritten(self, estimator: Any) -> Any:
+    def _rewrite(self, estimator: Any) -> Any:
         """Return an estimator with the same answers, or the given one."""
         if isinstance(estimator, Pipeline):  # imbalanced-learn's and sklearn2pmml's, too
             return Pipeline([(name, step) for name, step in estimator.steps if not _is_idle(step)])

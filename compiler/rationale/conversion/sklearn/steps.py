@@ -537,7 +537,7 @@ def _inverse(transformer: Any) -> list[tuple[Any, ...]]:
 
 
 def _target(scope: Any, operator: Any, container: Any) -> None:
-    """Convert the regressor, and the way back from its target."""
+    """Convert a TransformedTargetRegressor: its regressor, and the inverse of its transformer."""
     model = operator.raw_operator
     inner = scope.declare_local_operator(sklearn_operator_name_map[type(model.regressor_)], model.regressor_)
     inner.inputs = operator.inputs

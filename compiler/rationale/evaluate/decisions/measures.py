@@ -250,16 +250,18 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
     if not declines:
         return []
     kinds = [comparison.kind for comparison in file.comparisons]
-    sets = np.array([[{*row.codes} == {*codes} for codes in row.comparison_codes] for row in declines], bool)
-    orders = np.array([[row.codes == codes for codes in row.comparison_codes] for row in declines], bool)
+    same_codes = np.array(
+        [[{*row.codes} == {*codes} for codes in row.comparison_codes] for row in declines], bool
+    )
+    same_order = np.array([[row.codes == codes for codes in row.comparison_codes] for row in declines], bool)
     baselines = [(c.name, [j]) for j, c in enumerate(file.comparisons) if c.kind == "baseline"]
     drawn = [j for j, kind in enumerate(kinds) if kind == "draw"]
     return [
         Agreement(
             name,
-            float(sets[:, columns].mean()),
-            float(orders[:, columns].mean()),
-            float((~sets[:, columns]).any(axis=1).mean()),
+            float(same_codes[:, columns].mean()),
+            float(same_order[:, columns].mean()),
+            float((~same_codes[:, columns]).any(axis=1).mean()),
         )
         for name, columns in [*baselines, *([(DRAWS, drawn)] if drawn else [])]
     ]

@@ -163,7 +163,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
     def _note_request(
         self, request_context: RequestContext | None
     ) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if request_context is None else self._requests.noted(request_context)
+        return (
+            contextlib.nullcontext() if request_context is None else self._requests.observe(request_context)
+        )
 
 
 def _streaming(method: str, behaviour: Callable[[Any, Context], Any]) -> Behaviour:

@@ -123,7 +123,7 @@ def _document(app: FastAPI, denied: Responses) -> Document:
         for operation in _operations(document):
             _drop_validation(operation)
             _secure(operation, scopes[operation["operationId"]], denied)
-            _show(operation)
+            _add_examples(operation)
         components.update(_schemas(document))
         for name in _VALIDATION:
             components.pop(name, None)
@@ -171,7 +171,7 @@ def _schemas(document: Document) -> dict[str, Any]:
     return definitions
 
 
-def _show(operation: dict[str, Any]) -> None:
+def _add_examples(operation: dict[str, Any]) -> None:
     """Add the example of the request and of its answer."""
     for parameter in operation.get("parameters", []):
         if parameter["name"] == "model":

@@ -221,7 +221,7 @@ class HttpMiddleware:
         receive = body = _RequestBody(receive, last=headers.get("connection", "").lower() == "close")
         body.ended = "expect" in headers  # its sender waits for the answer
         answering = _ResponseSender(context, send, body)
-        with self._interceptor.noted(context):
+        with self._interceptor.observe(context):
             try:
                 token = token_of(headers.get("authorization"), headers.get("x-api-key"))
                 await self._interceptor.admit(context, token, needed)
