@@ -55,7 +55,7 @@ from benchmarks.timing import (
     round_quartiles,
     versions,
 )
-from rationale.artifact.folder import check_folder
+from rationale.artifact.repository.folder import check_folder
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.machine import format_bytes

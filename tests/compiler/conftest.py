@@ -22,4 +22,4 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("rationale.artifact.folder.fcntl.flock", refused)
+    monkeypatch.setattr("rationale.artifact.repository.folder.fcntl.flock", refused)

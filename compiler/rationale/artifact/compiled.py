@@ -396,7 +396,9 @@ class Compiled:
         Raises:
             RepositoryError: if Triton does not take the name, or the folder cannot be written.
         """
-        from rationale.artifact.repository import write_entries  # late: what reads an entry does not compile
+        from rationale.artifact.repository.write import (
+            write_entries,  # late: what reads an entry does not compile
+        )
 
         with kernels_of(self.custom_ops):
             return write_entries(
@@ -420,7 +422,7 @@ class Compiled:
         Raises:
             RepositoryError: if the folder is there already, or cannot be written.
         """
-        from rationale.artifact.repository import write_explainer
+        from rationale.artifact.repository.write import write_explainer
 
         manifest = self.manifest.model_copy(update={"model": model, "graphs": {}})
         with kernels_of(self.custom_ops):

@@ -88,7 +88,7 @@ def report_command(
     Example: rationale decisions report applicants.csv credit --group sex --references near.npz --out report
     """
     with reporting_errors():
-        from rationale.artifact.folder import check_folder
+        from rationale.artifact.repository.folder import check_folder
         from rationale.evaluate.decisions.decided import find_deciding_model
         from rationale.evaluate.decisions.measures import report
         from rationale.evaluate.decisions.report import tables, write_report

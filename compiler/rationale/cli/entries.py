@@ -317,7 +317,7 @@ def evaluate_command(
     Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
     """
     with reporting_errors():
-        from rationale.artifact.folder import check_folder
+        from rationale.artifact.repository.folder import check_folder
         from rationale.evaluate.evaluate import EvaluationSettings, evaluate
         from rationale.evaluate.report import notes, shapley_table, summary_table, write_report
 

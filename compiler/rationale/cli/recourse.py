@@ -47,7 +47,7 @@ def recourse_command(
     with reporting_errors():
         from rationale.artifact.applicants import read_applicants
         from rationale.artifact.entry import load
-        from rationale.artifact.folder import atomic_file
+        from rationale.artifact.repository.folder import atomic_file
 
         if save is not None and save.suffix != ".jsonl":
             raise InvalidOptionError(f"--save {save}: the answers are written as .jsonl.")

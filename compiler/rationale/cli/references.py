@@ -230,7 +230,7 @@ def _check_none(options: Mapping[str, object], flag: str) -> None:
 
 def _check_out(out: Path) -> None:
     """Raise InvalidOptionError if the file cannot be written."""
-    from rationale.artifact.folder import check_folder
+    from rationale.artifact.repository.folder import check_folder
     from rationale.errors import InvalidOptionError
 
     if out.suffix != ".npz":
@@ -290,7 +290,7 @@ def _write(out: Path, table: "Table") -> None:
     """Write a file whole or not at all; raise InvalidOptionError if that fails."""
     import numpy as np
 
-    from rationale.artifact.folder import atomic_file
+    from rationale.artifact.repository.folder import atomic_file
     from rationale.tables.archives import write_npz
     from rationale.tables.files import FEATURE_NAMES, STANDS_FOR, WEIGHTS
 

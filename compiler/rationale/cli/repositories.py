@@ -14,7 +14,7 @@ def _local_folder(repository: str | Path) -> Path:
     if isinstance(repository, Path) or "://" not in repository:
         return Path(repository)
     with reporting_errors():
-        from rationale.artifact.remote import pull_once
+        from rationale.artifact.repository.remote import pull_once
 
         folder, warnings = pull_once(repository)
     for warning in warnings:

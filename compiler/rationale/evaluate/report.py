@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from rich.table import Table
 
-from rationale.artifact.folder import write
+from rationale.artifact.repository.folder import write
 from rationale.evaluate.evaluate import Evaluation, EvaluationSettings
 from rationale.evaluate.faithfulness import Curve
 from rationale.evaluate.shapley import LARGEST, ShapleyComparison

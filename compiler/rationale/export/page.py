@@ -14,8 +14,8 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry
-from rationale.artifact.folder import write
 from rationale.artifact.names import check_name
+from rationale.artifact.repository.folder import write
 from rationale.artifact.rows import check_table, read_table
 from rationale.decisions.rows import attribution_keys, margin_output, score_location
 from rationale.distribution import version

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rationale.artifact.folder import write
+from rationale.artifact.repository.folder import write
 from rationale.errors import InvalidOptionError
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"

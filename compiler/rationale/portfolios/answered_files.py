@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rationale.artifact.folder import hold_lock
+from rationale.artifact.repository.folder import hold_lock
 from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
 from rationale.tables.frames import require_package

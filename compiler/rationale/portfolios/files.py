@@ -13,7 +13,7 @@ import numpy as np
 
 from rationale.artifact.columns import AnswerColumns, Columns, answer_columns
 from rationale.artifact.compiled import Explanation
-from rationale.artifact.folder import atomic_file
+from rationale.artifact.repository.folder import atomic_file
 from rationale.errors import InvalidOptionError
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.tables.files import check_format, write_rows

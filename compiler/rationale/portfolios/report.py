@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry
-from rationale.artifact.folder import atomic_file, write
+from rationale.artifact.repository.folder import atomic_file, write
 from rationale.artifact.rows import read_inputs
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decide_rows, refusals

@@ -302,7 +302,7 @@ def notice(
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
     with open_trail(repository, config) as (ledger, settings):
-        from rationale.artifact.folder import atomic_file
+        from rationale.artifact.repository.folder import atomic_file
         from rationale.decisions.notice import LOST_PROFILE, MissingVariablesError, read_variables
         from rationale.errors import InvalidOptionError, RepositoryError
         from rationale_service.decisions.records.cases import standing_notice

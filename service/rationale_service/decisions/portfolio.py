@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from rationale.artifact.applicants import applicants_of, read_applicants
-from rationale.artifact.folder import atomic_file
+from rationale.artifact.repository.folder import atomic_file
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import AnsweredFiles, RowFile, answer_files
 from rationale.portfolios.arrow import DIGEST, empty_batch, with_kept

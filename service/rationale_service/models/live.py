@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rationale.artifact.remote import RemoteRepository
+from rationale.artifact.repository.remote import RemoteRepository
 from rationale.errors import RationaleError, RepositoryError
 from rationale_service.engine.backends.base import Backend
 from rationale_service.errors import ConflictError, NotReadyError, ServiceError, UnknownModelError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rationale.artifact.remote import RemoteRepository
+from rationale.artifact.repository.remote import RemoteRepository
 from rationale_service.decisions.audit.acts import ActLog
 from rationale_service.decisions.audit.trail import AuditTrail, obstacle
 from rationale_service.decisions.audit.writer import act_log_of, trail_of

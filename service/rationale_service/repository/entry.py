@@ -11,7 +11,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from rationale.artifact.digest import graph_digest
+from rationale.artifact.repository.digest import graph_digest
 from rationale.errors import RepositoryError
 from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
 from rationale_service.tensors import DTYPES

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from rationale.artifact.remote import RemoteRepository, pull_once
+from rationale.artifact.repository.remote import RemoteRepository, pull_once
 from rationale_service.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artifact.folder import write
+from rationale.artifact.repository.folder import write
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.evaluate.report import write_report

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rationale.artifact.folder import atomic_file
+from rationale.artifact.repository.folder import atomic_file
 from rationale.decisions.rows import profile_of
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
 from rationale.schema.request import Progress, silent

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from rich.table import Table
 
-from rationale.artifact.folder import write
+from rationale.artifact.repository.folder import write
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS
 from rationale.evaluate.decisions.measures import DecisionReport, GroupRates, cell_text

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rationale.artifact.folder import atomic_file
+from rationale.artifact.repository.folder import atomic_file
 from rationale.tables.files import check_format, write_rows
 from rationale.tables.written import RowForms, split_batches
 from rationale_service.decisions.audit.ledger import Ledger

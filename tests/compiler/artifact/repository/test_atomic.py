@@ -44,7 +44,8 @@ def test_a_full_disk_leaves_what_was_there(
     before = contents(tmp_path)
     calls = [None] * saves
     monkeypatch.setattr(
-        "rationale.artifact.repository.save", lambda *a: (calls.pop(), save(*a)) if calls else full_disk()
+        "rationale.artifact.repository.write.save",
+        lambda *a: (calls.pop(), save(*a)) if calls else full_disk(),
     )
     with pytest.raises(RepositoryError, match=os.strerror(errno.ENOSPC)):
         other.write(tmp_path, "m")
@@ -96,7 +97,7 @@ def test_a_refused_folder_is_reporting_errors(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("rationale.artifact.repository.tempfile.TemporaryDirectory", refuse)
+    monkeypatch.setattr("rationale.artifact.repository.write.tempfile.TemporaryDirectory", refuse)
     with pytest.raises(RepositoryError, match=os.strerror(errno.EACCES)):
         compiled.write(tmp_path, "m")
     assert contents(tmp_path) == {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rationale.artifact.folder import hold_lock
+from rationale.artifact.repository.folder import hold_lock
 from rationale.errors import InvalidOptionError
 
 

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from rationale.artifact.model_config import DATA_TYPES, ModelConfig
+from rationale.artifact.repository.model_config import DATA_TYPES, ModelConfig
 
 
 def messages(descriptor: Any) -> dict[str, Any]:
@@ -59,6 +59,6 @@ def test_text_is_that_of_the_whole_schema() -> None:
 
 
 def test_entries_are_written_without_grpc() -> None:
-    code = "import sys, rationale.artifact.repository; print(*sys.modules)"
+    code = "import sys, rationale.artifact.repository.write; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert {"grpc", "tritonclient"}.isdisjoint(result.stdout.split())

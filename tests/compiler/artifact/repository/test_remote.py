@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artifact.digest import graph_digest
-from rationale.artifact.remote import RemoteRepository, UnreachableError, pull_once
+from rationale.artifact.repository.digest import graph_digest
+from rationale.artifact.repository.remote import RemoteRepository, UnreachableError, pull_once
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import Manifest
@@ -251,7 +251,8 @@ def test_a_manifest_names_no_files_elsewhere(remote: RemoteRepository, bucket: P
 
 def test_processes_that_share_a_copy_take_turns(remote: RemoteRepository, bucket: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from rationale.artifact.remote import RemoteRepository\n"
+        "import sys; from pathlib import Path\n"
+        "from rationale.artifact.repository.remote import RemoteRepository\n"
         "RemoteRepository(sys.argv[1], Path(sys.argv[2])).pull()"
     )
     command = [sys.executable, "-c", code, f"file://{bucket}", str(remote.folder)]

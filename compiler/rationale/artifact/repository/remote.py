@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rationale.artifact.digest import graph_digest
-from rationale.artifact.folder import hold_lock
+from rationale.artifact.repository.digest import graph_digest
+from rationale.artifact.repository.folder import hold_lock
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest

@@ -14,10 +14,10 @@ import onnxruntime as ort
 from google.protobuf import text_format
 
 from rationale.artifact.comparisons import CompiledComparison
-from rationale.artifact.digest import graph_digest
-from rationale.artifact.folder import hold_lock
-from rationale.artifact.model_config import DATA_TYPES, ModelConfig
 from rationale.artifact.names import check_name, is_entry_name
+from rationale.artifact.repository.digest import graph_digest
+from rationale.artifact.repository.folder import hold_lock
+from rationale.artifact.repository.model_config import DATA_TYPES, ModelConfig
 from rationale.errors import RepositoryError, UnsupportedModelError
 from rationale.graph.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
 from rationale.lowering.precision import on_cpu
