@@ -7,10 +7,12 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "chain.h"
 #include "onnxruntime.h"
+#include "tables.h"
 
 namespace {
 
@@ -237,9 +239,12 @@ std::vector<Operator> make_operators() {
   return operators;
 }
 
+#include "tables_operator.h"
+
 // Returns the domain with the operators, one for each ONNX Runtime in this process: sessions share it.
 OrtCustomOpDomain* domain_of(const OrtApi& api) {
   static const std::vector<Operator> operators = make_operators();
+  static const std::vector<TablesOperator> tables_operators = make_tables_operators();
   static std::mutex mutex;
   static std::map<const OrtApi*, OrtCustomOpDomain*> domains;
   std::lock_guard<std::mutex> lock(mutex);
@@ -248,6 +253,7 @@ OrtCustomOpDomain* domain_of(const OrtApi& api) {
     OrtCustomOpDomain* made;
     demand(api.create_domain("rationale", &made));
     for (const Operator& each : operators) demand(api.add_operator(made, &each));
+    for (const TablesOperator& each : tables_operators) demand(api.add_operator(made, &each));
     domain = made;
   }
   return domain;

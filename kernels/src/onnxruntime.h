@@ -18,7 +18,7 @@ struct OrtCustomOpDomain;
 struct OrtSessionOptions;
 
 enum OrtErrorCode { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
-enum ElementType { FLOAT = 1, DOUBLE = 11 };
+enum ElementType { ANY = 0, FLOAT = 1, DOUBLE = 11 };
 enum Characteristic { REQUIRED = 0, VARIADIC = 2 };
 
 constexpr uint32_t API_VERSION = 17;        // of ONNX Runtime 1.17, the first with KernelContext_ParallelFor's siblings

@@ -12,6 +12,7 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.trees.picking import Picker, chunk_columns, concatenate
 from rationale.trees.probability import Terms
+from rationale.trees.program import BEYOND, mark, table_program
 from rationale.trees.tables import Bit, Counts, SplitTest, Tables
 
 _SHELF = 1 << 12  # slots that take as long as a few more nodes
@@ -27,17 +28,18 @@ def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tenso
     columns = tables.targets * len(tables.units)
     if not len(tables.column):
         return op.row_constant(np.zeros((1, columns), dtype.numpy()))
-    pick = Picker(op)
+    pick, before = Picker(op), next(reversed(op.graph), None)
     indices, position_of = emit_counts(op, pick, tables.first, x)
     chunks, column_of = chunk_columns(tables.column, columns)
     is_empty = chunks < 0
     group = np.where(is_empty, len(tables.first.starts) - 1, tables.group[chunks])
     within = np.where(is_empty, 0, tables.within[chunks]).reshape(1, -1).astype(np.int32)
     indices = op.Add(pick(indices, position_of[group].reshape(-1)), op.row_constant(within))
-    looked_up = op.reshape(
-        op.take(op.constant(tables.numbers.astype(dtype.numpy())), indices), (1, *chunks.shape)
-    )
-    return pick.sums(op.ReduceSum(looked_up, [2], keepdims=0), column_of, columns)
+    numbers = op.constant(np.pad(tables.numbers, (0, BEYOND)).astype(dtype.numpy()))
+    looked_up = op.reshape(op.take(numbers, indices), (1, *chunks.shape))
+    sums = pick.sums(op.ReduceSum(looked_up, [2], keepdims=0), column_of, columns)
+    mark(op.graph, before, sums.value, table_program(tables, x.dtype))
+    return sums
 
 
 def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) -> Tensor:

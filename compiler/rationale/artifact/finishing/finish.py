@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from rationale.artifact.checks.check import FinishedGraph
 from rationale.artifact.finishing.fused import fuse_chains
+from rationale.artifact.finishing.lookups import fuse_tables
 from rationale.artifact.finishing.one_shot import check_gate_names, put_behind_gate
 from rationale.artifact.finishing.open_length import edges_at_longest, merge_lengths
 from rationale.artifact.finishing.portable import merge_axes, separate_squares
@@ -16,6 +17,7 @@ from rationale.graph.shapes import ROWS, set_symbolic_shapes
 from rationale.lowering import Lowered, narrow
 from rationale.lowering.inference import Span
 from rationale.schema.machine import Deployment
+from rationale.trees.program import PROGRAM
 
 
 def finish(
@@ -46,6 +48,9 @@ def finish(
     if deployment.is_portable:
         merge_axes(graph)
     elif deployment.provider == "cpu":
+        lookups = [node for node in graph.graph if PROGRAM in node.meta]
+        if lookups:
+            fuse_tables(graph, lookups)
         fuse_chains(graph, {output.name for output in lowered.source.graph.output})
         move_nodes_early(graph.graph)
     edges = interface(graph)
