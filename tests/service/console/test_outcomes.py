@@ -172,6 +172,9 @@ def test_near_the_ends_the_margin_is_asked_for() -> None:
         (0.5, [0.3, 0.999999], True),
         (0.5, [1e-5, 0.7], True),
         (0.5, [0.3, 0.7], False),
+        (0.5, [0, 0.7], False),  # nothing is below 0, or above 1
+        (0.5, [0.3, 1], False),
+        (0.5, [0, 1 - 1e-6], True),
     ],
 )
 def test_which_thresholds_are_near_the_ends(threshold: float, refer: Any, expected: bool) -> None:
