@@ -13,7 +13,7 @@ from rationale.decisions.decide import Decision, outcome_of
 from rationale.recourse import plans as plans_module
 from rationale.recourse.applicant import SAFE, Applicant
 from rationale.recourse.candidates import Candidates
-from rationale.recourse.cells import CellSpace
+from rationale.recourse.cells import CellSpace, _as_input
 from rationale.recourse.flip_points import _tries
 from rationale.recourse.levers import Lever
 from rationale.recourse.points import PointSpace
@@ -221,6 +221,18 @@ def test_plans_are_in_the_order_of_their_refined_costs(
     )
     plans = plans_module.plans(applicant, space)
     assert [(*plan.changes, plan.cost) for plan in plans] == kept
+
+
+def test_a_cell_of_doubles_begins_with_the_least_float_in_it() -> None:
+    """A bound that a float holds is one itself; the others lie between two floats."""
+    starts = np.array([0.5, 3.0, -2.25, 0.1, 0.7, -0.1, -0.7, np.inf, -np.inf])
+    own = _as_input(starts, np.float32)
+    assert own.dtype == np.float32
+    assert own[:3].tolist() == [0.5, 3.0, -2.25]
+    assert (own >= starts).all()
+    finite = np.isfinite(starts)
+    assert (np.nextafter(own[finite], np.float32(-np.inf)) < starts[finite]).all()
+    assert _as_input(starts, np.float64) is _as_input(starts, None) is starts
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,20 @@ def test_moved_features_change_the_score_by_their_attributions(
     assert statistics.notes == (NOT_RECORDED, NO_COMPARISONS)
 
 
+@pytest.mark.parametrize(
+    ("gaps", "above"),
+    [([], 0), ([None, 0.5], 0), ([0.5, -0.5], 0), ([0.75, -0.75, 0.5], 2), ([np.nan, 0.25, np.inf], 2)],
+)
+def test_gaps_above_the_tolerance_are_counted(
+    gaps: list[float | None], above: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of exactly the tolerance is not above it; what is no number is."""
+    monkeypatch.setattr(measures, "profile_of", lambda _: SimpleNamespace(tolerance=0.5))
+    rows: Any = [SimpleNamespace(explained=SimpleNamespace(gap=gap)) for gap in gaps]
+    file: Any = SimpleNamespace(compiled=SimpleNamespace(manifest=None), rows=rows)
+    assert measures._gaps(file).above == above
+
+
 def test_a_move_to_exactly_the_threshold_passes(tmp_path: Path) -> None:
     """0.2 of float32 is 0.20000000298, and equals a threshold of 0.2."""
     model = parsed("g (float[N, 2] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((2, 1), "f4")})
