@@ -87,7 +87,7 @@ def measured(
         try:
             yield in_a_process(measure, case, replace(settings, seconds=share))
         except ProcessDiedError as error:
-            yield CaseResult(case, left_out={OURS: f"failed: {error} (it may need more memory)"})
+            yield CaseResult(case, left_out={OURS: f"failed: {error}"})
 
 
 # -- a table -------------------------------------------------------------------------------------------

@@ -61,9 +61,8 @@ def credit() -> tuple[Compiled, list[dict[str, float]]]:
 
 def trees() -> tuple[Compiled, list[dict[str, float | None]]]:
     """Return 300 trees × depth 6 on 50 features with 1,000 references, and rows outside the training set."""
-    model = trained("xgboost")
     names, rows = [f"f{i}" for i in range(50)], data()[2]
-    compiled = decided(model, TreeShap(rows[:1000]), names, "probabilities[1]")
+    compiled = decided(trained("xgboost"), TreeShap(rows[:1000]), names, "probabilities[1]")
     instances = [[None if v != v else v for v in row] for row in rows[1000:].tolist()]
     return compiled, [dict(zip(names, row, strict=True)) for row in instances]
 

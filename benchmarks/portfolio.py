@@ -75,10 +75,10 @@ def perceptron(sizes: Sequence[int], references: int) -> Subject:
 
 def leaves() -> Subject:
     """Return 100 trees of LightGBM × 31 leaves on 23 features with 1,000 references, and other rows."""
-    model = trained("lightgbm", trees=100, leaves=31, depth=-1, features=23)
+    booster = trained("lightgbm", trees=100, leaves=31, depth=-1, features=23)
     _, _, rows = data(23)
     names = [f"f{i}" for i in range(23)]
-    return compile_model(model, TreeShap(rows[:1000]), feature_names=names), rows[1000:]
+    return compile_model(booster, TreeShap(rows[:1000]), feature_names=names), rows[1000:]
 
 
 def decided(make: Callable[[], tuple[Compiled, list[Any]]]) -> Subject:

@@ -205,7 +205,7 @@ def in_a_process(function: Callable[..., T], *arguments: object) -> T:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool:
-            raise ProcessDiedError("its process was ended") from None
+            raise ProcessDiedError("its process was ended (it may need more memory)") from None
         except Exception as error:
             raise ProcessDiedError(f"{type(error).__name__}: {error}") from error
 

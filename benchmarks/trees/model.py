@@ -31,7 +31,7 @@ def trained(
     leaves: int | None = None,
     features: int = FEATURES,
 ) -> Any:
-    """Return a fitted booster.
+    """Return a booster.
 
     Args:
         leaves: number of leaves of a tree of LightGBM; None for as many as its depth allows.

@@ -11,7 +11,7 @@ from benchmarks.cases import parser_of
 from benchmarks.console import portfolio as console_portfolio
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
-CHUNKS = "efficientnetb0 --size 32 --references 4 --budget 500MB"
+CHUNKS = "efficientnetb0 --size 64 --references 20 --budget 160MB"
 PORTABLE = "credit-softmax --references 5 --rows 1 --repeats 1 --peers openvino,portable,kernel"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
     "console_portfolio": (console_portfolio.main, "csv --rows 500 --turns 1", "csv "),

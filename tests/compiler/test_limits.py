@@ -269,13 +269,13 @@ CUT: dict[str, tuple[str, Callable[[int], str], str]] = {
         "…",
     ),
     "characters of a name": ("pictures.panels._LONGEST_NAME", lambda n: shorten_name("a" * n), "…"),
-    "names": ("errors._MOST_NAMES", lambda n: quoted(["a"] * n), "and 1 more"),
+    "names": ("errors._MOST_NAMES", lambda n: quoted(["a"] * n), " more"),
     "faults of a profile": (
         "schema.profile._MOST",
         lambda n: str(profile_error("p", ["a"] * n)),
         "of which the first",
     ),
-    "ends of attributions": ("methods.target.MOST_STOPS", lambda n: _list_stops([STOP] * n), "and 1 more"),
+    "ends of attributions": ("methods.target.MOST_STOPS", lambda n: _list_stops([STOP] * n), " more"),
     "characters of a category": (
         "references.reference_set._LONGEST",
         lambda n: f"{categories(['a' * n])} known",

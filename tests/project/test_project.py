@@ -164,12 +164,12 @@ def test_ci_calls_what_the_readme_calls():
 @pytest.mark.parametrize(
     ("used", "second", "runs", "reason"),
     [
-        (3000, {"CI_SECOND": "auto"}, True, ""),
-        (4000, {"CI_SECOND": "auto"}, False, "40.. s are used"),
+        (3000, {}, True, ""),
+        (4000, {}, False, "40.. s are used"),
         (4000, {"CI_SECOND": "1"}, True, ""),
-        (0, {}, False, "CI_SECOND=1 or auto runs it"),
+        (0, {"CI_SECOND": "0"}, False, "CI_SECOND is 0"),
     ],
-    ids=["in time", "too late", "demanded", "by default"],
+    ids=["in time", "too late", "demanded", "refused"],
 )
 def test_ci_tests_on_a_second_python_or_says_why_not(tmp_path, used, second, runs, reason):
     for name, text in {"make": 'echo "make $*"; echo "7 passed in 1 s"', "python3.13": "exit 0"}.items():

@@ -131,6 +131,17 @@ def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
     assert time.monotonic() - started < 30
 
 
+def test_a_split_at_the_largest_number_is_no_split_of_a_form() -> None:
+    """LightGBM writes such a split for a column in which only missing values differ."""
+    largest = float(np.finfo(np.float32).max)
+    trees = [
+        forest.Split(0, "LEQ", (bound,), False, forest.Leaf((1.0,)), forest.Leaf((2.0,)))
+        for bound in (0.5, largest)
+    ]
+    compiled = compile_model(forest.regressor(trees), TreeShap(np.zeros((2, 5), np.float32)))
+    assert compiled.manifest.splits == {"x[0]": (pytest.approx(0.5),)}
+
+
 @pytest.mark.full
 def test_a_forest_of_a_hundred_thousand_leaves() -> None:
     trees = [

@@ -83,7 +83,8 @@ class TreeChoice(EngineChoice):
             name, element = place
             span = ensemble.bounds_of(int(node))
             bounds = ensemble.bounds[span].astype(dtype)
-            crossing = np.where(ensemble.strict[span], np.nextafter(bounds, dtype.type(np.inf)), bounds)
+            with np.errstate(over="ignore"):  # no number is above the largest one
+                crossing = np.where(ensemble.strict[span], np.nextafter(bounds, dtype.type(np.inf)), bounds)
             splits[name][element].update(float(str(bound)) for bound in crossing[np.abs(crossing) < _WIDE])
         if sum(len(points) for span in splits.values() for points in span) > MOST_SPLITS:
             return {}
