@@ -436,6 +436,21 @@ def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
     demand([(f"words.figure({value})", due) for value, due in figures.items()])
 
 
+def test_round_numbers_within_a_range(demand: Demand) -> None:
+    """Both ends too, which rounding may put a little beyond the range."""
+    demand(
+        [
+            ("canvas.ticks(0, 0.3, 3)", [0, 0.1, 0.2, 0.3]),
+            ("canvas.ticks(0.1, 0.7, 6)", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]),
+            ("canvas.ticks(-1, 1, 4)", [-1, -0.5, 0, 0.5, 1]),
+            ("canvas.ticks(1, 99, 5)", [20, 40, 60, 80]),
+            ("canvas.ticks(2, 2)", [2]),
+            ("canvas.ticks(0, Infinity)", [0]),
+            ("canvas.ticks(NaN, 1)", []),
+        ]
+    )
+
+
 def test_a_name_that_is_cut_keeps_both_its_ends(demand: Demand) -> None:
     names = ["Repayment status in August", "Repayment status in September", "Sex", "ab"]
     due = ["Repaym…August", "Repaym…tember", "Sex", "ab"]
