@@ -6,7 +6,7 @@ import pytest
 
 from rationale import Deployment
 from rationale.errors import InvalidOptionError
-from rationale.schema.machine import parse_bytes
+from rationale.schema.machine import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,31 @@ from rationale.schema.machine import parse_bytes
         ("0.5 gib", 1 << 29),
         ("512M", 512 << 20),
         ("1kB", 1024),
+        ("1023 bytes", 1023),
     ],
 )
 def test_an_amount_of_memory(text: str, size: int) -> None:
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1 KB"),
+        (1023 << 10, "1023 KB"),
+        (1 << 20, "1 MB"),
+        (1000 << 20, "1000 MB"),
+        (1 << 30, "1 GB"),
+        (1.234 * (1 << 30), "1.23 GB"),
+        (2500 << 30, "2500 GB"),
+    ],
+)
+def test_an_amount_of_memory_is_shown_as_people_write_it(size: float, text: str) -> None:
+    assert format_bytes(size) == text
+    assert not size or parse_bytes(text) == pytest.approx(size, rel=0.005)
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "two", "1PB", "1 2", "nan", "inf"])

@@ -17,11 +17,16 @@ def described(
     rule: FeatureRule | None = None,
     known: tuple[str, ...] = (),
     splits: tuple[float, ...] = (),
+    languages: tuple[str, ...] = ("en",),
     **spread: Any,
 ) -> FormField:
     """Return the field of one feature "f"."""
     profile = DecisionProfile(
-        output="y", threshold=0.5, adverse="above", features={} if rule is None else {"f": rule}
+        output="y",
+        threshold=0.5,
+        adverse="above",
+        features={} if rule is None else {"f": rule},
+        languages=languages,
     )
     texts = (Texts(known=known, others="refused", missing=False),) if known else ()
     parts: dict[str, Any] = {
@@ -129,6 +134,22 @@ def test_a_flag_is_no_or_yes(categories: dict[str, str], labels: list[str]) -> N
     field = described("BOOL", FeatureRule(categories=categories))
     assert (field.kind, field.choices, field.begin) == ("flag", (False, True), False)
     assert field.value_labels == dict(zip(("false", "true"), labels, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("languages", "labels"),
+    [
+        (("en-GB",), ["no", "yes"]),
+        (("de",), ["nein", "ja"]),
+        (("de-AT",), ["nein", "ja"]),
+        (("fr",), ["no", "yes"]),
+    ],
+)
+def test_a_flag_is_told_in_the_profile_s_language(languages: tuple[str, ...], labels: list[str]) -> None:
+    for datatype, rule in (("BOOL", None), ("FP32", FeatureRule(type="flag"))):
+        told = described(datatype, rule, languages=languages).value_labels
+        assert told is not None
+        assert list(told.values()) == labels
 
 
 @pytest.mark.parametrize(("share", "begin"), [(0.5, 2.0), (0.6, None)])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from rationale import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
 from rationale.artifact.recheck import check_entry
@@ -17,9 +18,10 @@ from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.from_files import check_method, compile_files
 from rationale.methods.engine import request_of
 from rationale.methods.methods import make_method, method_of
+from rationale.schema.machine import Deployment
 from rationale.schema.manifest import Manifest
 from rationale.schema.methods import METHODS, OPTIONS, REFERENCES, WEIGHTS, takers
-from rationale.schema.request import CompileRequest, parse_features
+from rationale.schema.request import CompileRequest, Concepts, parse_features
 from rationale.tables.files import read_rows
 from rationale.tables.frames import Frame
 from rationale_service.cli.main import app
@@ -189,3 +191,64 @@ def test_the_command_line_and_the_api_ask_for_the_fields_of_a_request() -> None:
     assert fields_of(ExplainerSpec.model_fields) == fields - ONLY_BY_COMMAND
     described = [name for name, field in CompileRequest.model_fields.items() if not field.description]
     assert described == []
+
+
+HERE = Path(__file__)  # any file
+# What a request has of options, each at another value than its default.
+PASSED: list[tuple[list[str], str, Any]] = [
+    (["--method", "gradient"], "method", "gradient"),
+    (["--output", "y"], "output", "y"),
+    (["--logits"], "logits", True),
+    (["--targets", "0,2"], "targets", [0, 2]),
+    (["--input", "a", "--input", "b"], "inputs", ["a", "b"]),
+    (["--features", "a,b"], "features", ["a", "b"]),
+    (["--group", "g=a,b"], "groups", {"g": ["a", "b"]}),
+    (["--size", "s=1..8"], "sizes", {"s": (1, 8)}),
+    (["--layers", "all"], "layers", "all"),
+    (["--concepts", "c=3", "--concept-axis", "2"], "concepts", Concepts("c", 3, 2)),
+    (["--open-references", "7"], "open_references", 7),
+    (["--allow-parity", "0.5"], "allow_parity", 0.5),
+    (["--missing", "-9"], "missing", -9.0),
+    (["--categories", str(HERE)], "categories", HERE),
+    (["--custom-ops", str(HERE)], "custom_ops", (HERE,)),
+    (["--allow-pickle"], "allow_pickle", True),
+    (["--decision", str(HERE)], "decision", HERE),
+    (["--compare", f"a={HERE}"], "compare", {"a": HERE}),
+    (["--draws", "3"], "draws", 3),
+    (["--draws", "3", "--seed", "5"], "draws_seed", 5),
+    (["--method", "smoothgrad", "--seed", "5"], "options", {"seed": 5}),
+    (["--method", "smoothgrad", "--sigma", "0.5"], "options", {"sigma": 0.5}),
+    (["--provider", "cuda"], "deployment", Deployment(provider="cuda")),
+    (["--runtime", "tensorrt"], "deployment", Deployment(runtime="tensorrt")),
+    (["--threads", "3"], "deployment", Deployment(threads=3)),
+    (["--memory-budget", "512MB"], "deployment", Deployment(memory_budget=512 << 20)),
+    (["--storage", "float16"], "deployment", Deployment(storage="float16")),
+    (["--one-shot"], "deployment", Deployment(one_shot=True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"), PASSED, ids=lambda each: str(each)[:40] * isinstance(each, list)
+)
+def test_an_option_is_passed_on(
+    given: list[str], field: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = []
+
+    def ask(request: CompileRequest, *_: object) -> None:
+        requests.append(request)
+        raise InvalidOptionError("asked")
+
+    monkeypatch.setattr("rationale.from_files.compile_files", ask)
+    result = CliRunner().invoke(app, ["compile", str(HERE), "--name", "m", *given])
+    assert "error: asked" in result.stderr
+    (request,) = requests
+    got = getattr(request, field)
+    if field == "options":
+        got = {name: got[name] for name in value}
+    assert got == value
+    assert value != getattr(CompileRequest(), field)
+
+
+def test_every_option_of_a_request_is_among_those_that_are_passed_on() -> None:
+    assert {field for _, field, _ in PASSED} == {*CompileRequest.model_fields}

@@ -44,22 +44,30 @@ class Library:
     Attributes:
         module: our module with `as_onnx`, imported at the first such model.
         converter: the package that writes ONNX.
+        is_part: whether pipelines of scikit-learn may contain its models; `module` then also has `read_trees`
+            and `read_table`.
     """
 
     module: str
-    converter: str
+    converter: str = NAME
+    is_part: bool = False
 
 
 _TORCH_ADVICE = (
     "Check that the module takes rows such as the references, and that torch.export can trace it; or export "
     "it to ONNX yourself, and compile that file"
 )
-_LIBRARIES = {  # by the module of a class or its base; the first that fits
-    "sklearn.ensemble._hist_gradient_boosting": Library("rationale.conversion.boosters.histograms", NAME),
-    "xgboost": Library("rationale.conversion.boosters.xgboost", NAME),
-    "lightgbm": Library("rationale.conversion.boosters.lightgbm", NAME),
-    "catboost": Library("rationale.conversion.boosters.catboost", NAME),
-    "optbinning": Library("rationale.conversion.boosters.scorecards", NAME),
+LIBRARIES = {  # by the module of a class or its base, the first that fits; a class is only a part
+    "sklearn.ensemble._forest.RandomTreesEmbedding": Library(
+        "rationale.conversion.boosters.embedding", is_part=True
+    ),
+    "sklearn.ensemble._hist_gradient_boosting": Library(
+        "rationale.conversion.boosters.histograms", is_part=True
+    ),
+    "xgboost": Library("rationale.conversion.boosters.xgboost", is_part=True),
+    "lightgbm": Library("rationale.conversion.boosters.lightgbm", is_part=True),
+    "catboost": Library("rationale.conversion.boosters.catboost", is_part=True),
+    "optbinning": Library("rationale.conversion.boosters.scorecards"),
     "transformers": Library("rationale.conversion.pretrained", "torch"),
     "torch": Library("rationale.conversion.torch", "torch"),
     "sklearn": Library("rationale.conversion.sklearn.estimators", "skl2onnx"),
@@ -208,7 +216,7 @@ def example_of(method: Method) -> Any:
 
 def _library(model: object) -> Library | None:
     modules = tuple(f"{kind.__module__}." for kind in type(model).__mro__)
-    for name, library in _LIBRARIES.items():
+    for name, library in LIBRARIES.items():
         if any(module.startswith(f"{name}.") for module in modules):
             return library
     return None

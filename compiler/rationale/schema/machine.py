@@ -86,7 +86,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         InvalidOptionError: if the text has another form.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B|bytes)?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * (1 << _UNITS[match[2].upper()])) if match else 0
     if size < 1:
         raise InvalidOptionError(
@@ -97,11 +97,10 @@ def parse_bytes(text: str) -> int:
 
 def format_bytes(size: float) -> str:
     """Return bytes as "1.4 GB", which `parse_bytes` reads."""
-    for unit in ("bytes", "KB", "MB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GB"
+    unit, *larger = ("bytes", "KB", "MB", "GB")
+    while size >= 1024 and larger:
+        size, unit = size / 1024, larger.pop(0)
+    return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
 
 
 def available_cores() -> int:

@@ -92,12 +92,14 @@ class MethodEntry:
         needs: names of required options.
         takes: names of the other options.
         preset: options that the name implies.
+        fixed_by: recorded options with which requests cannot bring references; None if they never can.
     """
 
     path: str
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     preset: Mapping[str, Any] = field(default_factory=dict)
+    fixed_by: tuple[str, ...] | None = None
 
     def knows(self, option: str) -> bool:
         """Tell whether the method has that option."""
@@ -110,12 +112,17 @@ _SHAPLEY = "rationale.methods.coalitions.shapley"
 
 METHODS: dict[str, MethodEntry] = {
     "deepshap": MethodEntry(
-        "rationale.methods.propagation.deepshap:DeepShap", (REFERENCES,), (WEIGHTS, "standard_error")
+        "rationale.methods.propagation.deepshap:DeepShap",
+        (REFERENCES,),
+        (WEIGHTS, "standard_error"),
+        fixed_by=("standard_error",),
     ),
     "gradient": MethodEntry(f"{_GRADIENTS}:Gradient", preset={"times_input": False}),
     "input-x-gradient": MethodEntry(f"{_GRADIENTS}:Gradient", preset={"times_input": True}),
     "integrated-gradients": MethodEntry(
-        f"{_GRADIENTS}:IntegratedGradients", takes=(REFERENCES, "steps", "standard_error")
+        f"{_GRADIENTS}:IntegratedGradients",
+        takes=(REFERENCES, "steps", "standard_error"),
+        fixed_by=("standard_error",),
     ),
     "expected-gradients": MethodEntry(
         f"{_GRADIENTS}:ExpectedGradients", (REFERENCES,), ("samples", "seed", "standard_error")
@@ -129,6 +136,7 @@ METHODS: dict[str, MethodEntry] = {
     "treeshap": MethodEntry(
         "rationale.methods.trees.treeshap:TreeShap",
         takes=(REFERENCES, WEIGHTS, COVERS, "space", "interactions"),
+        fixed_by=("interactions", "path_dependent"),
     ),
     "auto": MethodEntry("rationale.methods.auto:Auto", (REFERENCES,), (WEIGHTS,)),
     "exactshap": MethodEntry(f"{_SHAPLEY}:ExactShap", (REFERENCES,), (WEIGHTS,)),
@@ -146,6 +154,12 @@ def takers(option: str) -> list[str]:
 def takes_seed(method: str) -> bool:
     """Tell whether a method of that name draws samples."""
     return method in METHODS and METHODS[method].knows("seed")
+
+
+def takes_request_references(method: str, options: Mapping[str, Any]) -> bool:
+    """Tell whether requests may bring the references of a method with these options."""
+    fixed_by = METHODS[method].fixed_by if method in METHODS else None
+    return fixed_by is not None and not any(options.get(name) for name in fixed_by)
 
 
 def check_options(method: str, options: Iterable[str]) -> None:

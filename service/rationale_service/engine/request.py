@@ -1,7 +1,7 @@
 """A decoded request for a prediction or an explanation, and its answer, in any protocol."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -157,20 +157,13 @@ def choices_of(parameters: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
         MalformedError: if one is no name, or `compare_with` no text of ids, separated by commas.
     """
     explainer, reference_set, ids = (name_of(parameters, name) for name in _CHOICES)
-    note_misspelt(parameters, _CHOICES, faults)
+    note_misspelt((name for name in parameters if name not in _CHOICES), _CHOICES, faults)
     compare_with = None if ids is None else tuple(part.strip() for part in ids.split(","))
     return dict(zip(_CHOICES, (explainer, reference_set, compare_with), strict=True))
 
 
-def note_misspelt(
-    options: Collection[str], names: Collection[str], faults: Faults, other: Collection[str] = ()
-) -> None:
-    """Note unknown options with nearly one of `names`: the request would be answered as if without it.
-
-    Args:
-        other: known options that no misspelt name means.
-    """
-    unknown = (option for option in options if option not in names and option not in other)
+def note_misspelt(unknown: Iterable[str], names: Collection[str], faults: Faults) -> None:
+    """Note unknown options with nearly one of `names`: the request would be answered as if without it."""
     for option in islice(unknown, _MOST_UNKNOWN):
         if meant := near(option[:_LONGEST_OPTION], names):
             faults.note(f"unknown option '{option[:_LONGEST_OPTION]}'{meant}")

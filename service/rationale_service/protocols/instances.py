@@ -18,7 +18,7 @@ DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
 CHOOSING = ("explainer", "reference_set", "references", "reference_weights", "compare_with")
 _OPTIONS = ("dry_run", "application_ids", *(option.name for option in OPTIONS))
-_OTHER = ("instances", "idempotency_key", "timeout", *CHOOSING)
+_KNOWN = frozenset(("instances", "idempotency_key", "timeout", *CHOOSING, *_OPTIONS))
 
 
 def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
@@ -33,7 +33,8 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     for name in CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    note_misspelt(options, _OPTIONS, faults, _OTHER)
+    if unknown := [name for name in options if name not in _KNOWN]:
+        note_misspelt(unknown, _OPTIONS, faults)
     if not isinstance(options.get("dry_run"), bool | None):
         raise MalformedError("dry_run must be true or false")
     values = {option.name: option.value_of(options) for option in OPTIONS}

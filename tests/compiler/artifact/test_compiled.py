@@ -127,6 +127,7 @@ def test_shap_has_the_targets_on_its_last_axis(compiled: Compiled) -> None:
     assert whole.output_names == ["0", "1", "2"]
     for target in range(CLASSES):
         single_target = answer.to_shap(target)
+        assert single_target.output_names is None
         for selected in (whole[:, :, target], whole[..., target], whole[:, :, str(target)]):
             np.testing.assert_array_equal(selected.values, single_target.values)
             np.testing.assert_array_equal(selected.base_values, single_target.base_values)

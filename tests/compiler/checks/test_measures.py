@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,9 @@ def test_texts_differ_or_they_do_not() -> None:
     assert relative_error(words, words[::-1]) == INF
 
 
-def results(gap: list[float], explained: list[float], base: list[float] | None) -> dict[str, np.ndarray]:
+def results(
+    gap: Sequence[float] | np.ndarray, explained: list[float], base: list[float] | None
+) -> dict[str, np.ndarray]:
     results = {"completeness_gap": gap, "explained_value": explained, "base_value": base}
     return {name: np.asarray(v, np.float32)[:, None] for name, v in results.items() if v is not None}
 
@@ -163,7 +166,8 @@ def test_a_gap_that_rounding_explains_is_none() -> None:
     assert measure._gap(results([31 * eps * 4, 0, 0], explained, base), EVERY) == 0.0
     assert measure._gap(results([33 * eps * 4, 0, 0], explained, base), EVERY) > 0
     assert measure._gap(results([0.5, 0, 0], [4.0] * 3, [4.0] * 3), EVERY) == INF
-    assert np.isnan(measure._gap(results([NAN, 0, 0], explained, base), EVERY))
+    for i in range(3):
+        assert np.isnan(measure._gap(results(np.where(np.arange(3) == i, NAN, 0.5), explained, base), EVERY))
     assert measure._gap(results([NAN, 0, 0], explained, [3.0, 0.5, 1.0]), ~EVERY | [False, True, True]) == 0.0
 
 
@@ -183,6 +187,9 @@ def test_the_row_a_unit_away_hides_no_gap_of_those_about_the_references() -> Non
     assert measure._gap(answers, four) == pytest.approx(0.5)
     answers = results([0, 0, 0, 4.0], [1.0, 1.0, 1.0, 9.0], [1.0] * 4)
     assert measure._gap(answers, four) == pytest.approx(0.5)
+    for i in range(4):  # also what is no number, in any row
+        gap = np.where(np.arange(4) == i, NAN, 1e-3)
+        assert np.isnan(measure._gap(results(gap, [1.0, 1.01, 1.0, 9.0], [1.0] * 4), four))
 
 
 def test_the_gap_in_standard_errors() -> None:

@@ -42,6 +42,13 @@ def test_it_prints_plans_and_flip_points_and_writes_every_row(repository: Path, 
     assert all({"flip_points", "plans", "search", "note", "decision"} <= answer.keys() for answer in saved)
 
 
+@pytest.mark.parametrize(("printed", "left"), [(0, 5), (3, 2), (5, 0), (6, 0)])
+def test_it_tells_how_many_rows_it_does_not_print(repository: Path, printed: int, left: int) -> None:
+    lines = run(repository, "forest", "--rows", str(printed)).output.splitlines()
+    told = [line for line in lines if " more rows" in line]
+    assert told == [f"… and {left} more rows (--rows, --save)"] * (left > 0)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "word"),
     [("plain", (), "--decision"), ("forest", ("--save", "x.csv"), ".jsonl"), ("absent", (), "absent")],

@@ -95,10 +95,11 @@ def test_what_differs_is_told_with_its_row() -> None:
     changed, other = expected.copy(), labels.copy()
     row = int(np.flatnonzero(~gaps)[3])
     changed[row, 1] += 0.25
-    other[[2, 9]] += 1
+    other[[int(np.flatnonzero(~gaps)[0]), int(np.flatnonzero(gaps)[0])]] += 1
     wrong = of_these(x, changed, other)
     worst, incomplete = wrong.worst, wrong.errors_on("incomplete")
     assert (worst.kind, worst.row, worst.labels, worst.column) == ("references", row, 2, "p[1]")
+    assert wrong.labels == 2  # a row that lacks a value counts once
     assert worst.error == pytest.approx(0.25, abs=1e-6)
     assert worst.output_range == pytest.approx(np.ptp(changed[:, 1]))
     assert worst.relative == worst.error / worst.output_range

@@ -321,6 +321,7 @@ def test_a_language_without_templates_takes_a_template_of_ones_own(tmp_path: Pat
         ({"use": 39.5}, [12.3456, 39.5000001], "Utilisation: 12.4 to 39.5 %"),
         ({"use": 39.5}, [39.4999, 97.654], "Utilisation: 39.5 to 97.6 %"),
         ({"use": 39.5}, [39.4999, 39.54], "Utilisation: 39.5 to 39.54 %"),
+        ({"use": 39.5}, [39.46, 39.5000001], "Utilisation: 39.46 to 39.5 %"),
         ({"use": 39.5}, [0.13, 39.5], "Utilisation: 0.13 to 39.5 %"),  # 0.13 in binary is a little more
         ({"use": 39.0}, [39.0, 39.0], "Utilisation: 39 %"),
         ({"use": 39.0}, None, "Utilisation: 39 %"),

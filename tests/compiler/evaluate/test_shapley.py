@@ -338,3 +338,14 @@ def test_an_image_is_refused_unless_told() -> None:
     with pytest.raises(InvalidOptionError, match="150528 features against 10 references"):
         rounds_within(EvaluationSettings().evaluations, 10, 150_528, 10)
     assert rounds_within(10**10, 10, 150_528, 10) >= LEAST_ROUNDS
+
+
+def test_as_many_answers_as_are_needed_suffice() -> None:
+    """Of every coalition of three features, and of the fewest orders of many."""
+    assert rounds_within(2 * 4 * 2**3, 2, 3, 4) == 0
+    with pytest.raises(InvalidOptionError, match=r"need at least 64 answers of the model, more than .* 63"):
+        rounds_within(2 * 4 * 2**3 - 1, 2, 3, 4)
+    least = 2 * (1 + 4 + LEAST_ROUNDS * 2 * 4 * (MANY - 1))
+    assert rounds_within(least, 2, MANY, 4) == LEAST_ROUNDS
+    with pytest.raises(InvalidOptionError, match=f"at least {least} answers"):
+        rounds_within(least - 1, 2, MANY, 4)

@@ -30,6 +30,12 @@ from tests.needs import need
         (0, 0, True, Range(0, 1, 1)),
         (-3.0, -3.0, False, Range(-6, 1, 0.05)),
         (1e-9, 3e-9, False, Range(1e-9, 3e-9, 1e-11)),
+        (
+            0.3,
+            2.2,
+            False,
+            Range(0.3, 2.2, 0.01),
+        ),  # 0.3/0.1 in binary is less than 3, and 2.2/0.1 more than 22
     ],
 )
 def test_round_numbers_beyond_the_references(least: float, most: float, whole: bool, expected: Range) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         fit.check_fits("m", manifest, compiled.model, web.WebRuntime("1.17.3", "", b""))
     for words in ("(1) it needs a library of kernels", "2048 MiB of memory", "needs onnxruntime-web 1.18"):
         assert words in str(error.value)
+
+
+@pytest.mark.parametrize(("version", "fits"), [("1.17.3", False), ("1.18.0", True), ("1.19.2", True)])
+def test_the_least_runtime_of_a_graph_runs_it(version: str, fits: bool) -> None:
+    compiled = compile_model(mlp(), DeepShap(rows(4, 5)))
+    runtime = web.WebRuntime(version, "", b"")
+    with (
+        nullcontext() if fits else pytest.raises(UnsupportedModelError, match=r"needs onnxruntime-web 1\.18")
+    ):
+        fit.check_fits("m", compiled.manifest, compiled.model, runtime)
 
 
 def test_own_operators() -> None:

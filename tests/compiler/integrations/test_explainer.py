@@ -74,6 +74,9 @@ def test_references_of_two_inputs_are_the_same_rows() -> None:
     x = {"a": np.repeat(order[:, None], 3, axis=1), "b": np.repeat(order[:, None], 4, axis=1)}
     drawn = Explainer(None, references=9)._drawn(x)
     assert np.array_equal(drawn["a"][:, 0], drawn["b"][:, 0])
+    most = Explainer(None, references=39)._drawn(x)["a"][:, 0]
+    assert np.array_equal(most, np.unique(most)), "each row once, in their order"
+    assert len(most) == 39
     explainer = Explainer(two_inputs(), DeepShap, references=9, targets=[0]).fit(x)
     assert explainer.compiled_.manifest.references.count == 9
     assert explainer.transform(x).shape == (40, 7)

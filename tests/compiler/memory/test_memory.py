@@ -61,6 +61,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Any]] = {
 METHODS: dict[str, Callable[[Any], Any]] = {
     "deepshap": lambda r: DeepShap(r, WEIGHTS, standard_error=True),
     "equal weights": lambda r: DeepShap(r),
+    "no weight at first": lambda r: DeepShap(r, np.where(np.arange(K) < 12, 0, WEIGHTS), standard_error=True),
     "integrated, references in chunks": lambda r: IntegratedGradients(r, steps=3, standard_error=True),
     "integrated, points in chunks": lambda r: IntegratedGradients(r, steps=17),
     "one baseline": lambda _: IntegratedGradients(0.1, steps=17),

@@ -16,7 +16,7 @@ from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
 from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Estimate, Heat, LayerFlow, Words, largest_targets
-from rationale.pictures.png import data_uri, heat_map, resize_picture
+from rationale.pictures.png import data_uri, full_colour, heat_map, resize_picture
 from rationale.pictures.words import Word
 from tests.compiler.export import models
 from tests.compiler.models import parsed
@@ -234,6 +234,18 @@ def test_large_pictures_are_means_of_their_pixels() -> None:
     large = np.zeros((2048, 3, 3), np.uint8)
     large[::2] = 100
     assert (resize_picture(large) == 50).all()
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "full"),
+    [(0.0, 0.5), (1e-3, 1e-3), (np.nan, 0.5)],  # a few pixels of many are no measure of the others
+)
+def test_a_heatmap_is_as_bright_as_most_of_its_pixels_allow(elsewhere: float, full: float) -> None:
+    values = np.full((30, 30), elsewhere)
+    values[2, 1] = -0.5
+    assert full_colour(values) == full
+    np.testing.assert_array_equal(heat_map(Heat("t", values, None))[2, 1], rgb(LOWERS))
+    assert full_colour(np.zeros((3, 3))) == 1
 
 
 @pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[np.inf, 1.0]])])

@@ -89,6 +89,7 @@ def test_a_row_has_the_label_of_its_data_frame(table: Compiled, labels: Any, exp
     ("options", "words"),
     [
         ({"rows": 40}, r"plot\(rows=40\): give rows of the answer, 0 to 39"),
+        ({"rows": [39, 40]}, "0 to 39"),
         ({"rows": -1}, "0 to 39"),
         ({"rows": []}, "0 to 39"),
         ({"rows": "3"}, "0 to 39"),

@@ -1,6 +1,7 @@
 """Bounds of regions and of certainty, changes that a knock-out asks of a group, and the order of plans."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from rationale.decisions.decide import Decision, outcome_of
 from rationale.recourse import plans as plans_module
 from rationale.recourse.applicant import SAFE, Applicant
 from rationale.recourse.candidates import Candidates
-from rationale.recourse.cells import CellSpace
+from rationale.recourse.cells import CellSpace, _as_input
 from rationale.recourse.flip_points import _tries
 from rationale.recourse.levers import Lever
 from rationale.recourse.points import PointSpace
@@ -108,6 +109,17 @@ def test_approvals_begin_at_the_band_s_end(
     assert applicant.cut(of_margin=False, is_certain=False) == pytest.approx(cut + distance, rel=1e-12)
 
 
+@pytest.mark.parametrize(("threshold", "cut"), [(0.5, 0.0), (0.8, np.log(4)), (0.6, np.log(1.5))])
+def test_rounding_moves_a_margin_by_a_share_of_1_at_least(threshold: float, cut: float) -> None:
+    """Those near 0 are sums of numbers that are not."""
+    nothing: Any = None
+    applicant = Applicant(nothing, nothing, {}, {}, {}, nothing, is_logistic=True)
+    applicant.__dict__["profile"] = DecisionProfile(output="y", threshold=threshold, adverse="above")
+    distance = SAFE * max(1, cut)
+    assert applicant.cut(of_margin=True) == pytest.approx(cut - distance, rel=1e-12)
+    assert applicant.cut(of_margin=True, is_certain=False) == pytest.approx(cut + distance, rel=1e-12)
+
+
 @pytest.mark.parametrize("start", [-7.0, 12.0, 3.5])
 @pytest.mark.parametrize("end", [3.0, 4.0, -20.0, 30.0])
 def test_the_nearest_number_is_found_on_either_side(start: float, end: float) -> None:
@@ -123,6 +135,28 @@ def test_the_nearest_number_is_found_on_either_side(start: float, end: float) ->
     found = space._nearer(lever, end, passes)
     assert passes([found]).all()
     assert abs(found - start) == pytest.approx(abs(bound - start), rel=0.011)  # fewer digits cost 1%
+
+
+def test_a_region_has_no_row_inside_that_is_not_approved() -> None:
+    """Its corners and its axes pass: halves, and quarters, are tried."""
+
+    def risks(after: Sequence[Mapping[str, float]]) -> np.ndarray:
+        return np.array([all(0.3 < row.get(name, 0.0) < 0.7 for name in "ab") for row in after], float)
+
+    levers = tuple(Lever(name, (name,), Action(), -1, 1, None, None, 1.0) for name in "ab")
+    applicant: Any = SimpleNamespace(risks=risks, cut=lambda **_: 0.5, profile=SimpleNamespace(knock_outs=()))
+    owner, numbers = np.repeat([0, 1], 3), np.tile([-1.0, 0.0, 1.0], 2)
+    space = PointSpace(applicant, Candidates(levers, {"a": 0.5, "b": -0.5}, owner, numbers, np.ones(6)))
+    assert space.regions({0: 1, 1: 4}, {0: 0.0, 1: 0.0}) == {0: (-0.25, 0.25), 1: (-0.25, 0.25)}
+
+
+def test_a_flip_point_of_a_choice_is_exact_and_one_of_a_number_is_not() -> None:
+    """Of a model without trees: each choice is tried, and some numbers."""
+    entry = compiled()
+    exact = {
+        p.feature: p.exact for x in (row(0.5, own=1.0), row(3.0)) for p in entry.recourse(x)[0].flip_points
+    }
+    assert (exact["home"], exact["f"]) == (True, False)
 
 
 NEAR = 1 + 5e-6
@@ -154,24 +188,51 @@ def test_the_entry_decides_on_each_score_near_any_bound(
     assert asked == [{"x": 1}] * is_near
 
 
-def test_plans_are_in_the_order_of_their_refined_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change may become nearer than the candidate by which the search found it."""
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [
+        ("", [("b", 1), ("d", 2), ("a", 3)]),
+        ("b", [("d", 2), ("a", 3), ("c", 4)]),
+        ("d", [("b", 1), ("a", 3), ("c", 4)]),
+    ],
+)
+def test_plans_are_in_the_order_of_their_refined_costs(
+    refused: str, kept: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change may become nearer than the candidate by which the search found it.
+
+    One more than is shown is asked for: the entry may not approve all.
+    """
     names, refined = ["a", "b", "c", "d"], [3.0, 1.0, 4.0, 2.0]
     levers = [Lever(name, (name,), Action(), -9, 9, None, None, 1.0) for name in names]
     values: dict[str, Any] = dict.fromkeys(names, 0.0)
     found = [FoundPlan({i: i}, 5.0 + i) for i in range(4)]
-    monkeypatch.setattr(plans_module, "find_plans", lambda *_: found)
-    decision = Decision("approve", 0.1, 0.5, 0.1, None, (), {}, None, None)
+    monkeypatch.setattr(plans_module, "find_plans", lambda _, most: found[:most])
+    approve = Decision("approve", 0.1, 0.5, 0.1, None, (), {}, None, None)
+    refer = replace(approve, decision="refer")
     applicant: Any = SimpleNamespace(
-        decide=lambda after: [decision] * len(after), profile=SimpleNamespace(knock_outs=())
+        decide=lambda after: [refer if refused in changes else approve for changes in after],
+        profile=SimpleNamespace(knock_outs=()),
     )
     space: Any = SimpleNamespace(
         candidates=SimpleNamespace(levers=levers, values=values),
         refined=lambda changes: {place: refined[place] for place in changes},
         regions=lambda _, own: {place: (value, value) for place, value in own.items()},
     )
-    kept = plans_module.plans(applicant, space)
-    assert [(plan.changes, plan.cost) for plan in kept] == [({"b": 1}, 1), ({"d": 2}, 2), ({"a": 3}, 3)]
+    plans = plans_module.plans(applicant, space)
+    assert [(*plan.changes, plan.cost) for plan in plans] == kept
+
+
+def test_a_cell_of_doubles_begins_with_the_least_float_in_it() -> None:
+    """A bound that a float holds is one itself; the others lie between two floats."""
+    starts = np.array([0.5, 3.0, -2.25, 0.1, 0.7, -0.1, -0.7, np.inf, -np.inf])
+    own = _as_input(starts, np.float32)
+    assert own.dtype == np.float32
+    assert own[:3].tolist() == [0.5, 3.0, -2.25]
+    assert (own >= starts).all()
+    finite = np.isfinite(starts)
+    assert (np.nextafter(own[finite], np.float32(-np.inf)) < starts[finite]).all()
+    assert _as_input(starts, np.float64) is _as_input(starts, None) is starts
 
 
 @pytest.mark.parametrize(

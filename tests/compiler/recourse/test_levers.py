@@ -127,3 +127,29 @@ def test_features_move_by_the_sum_of_all_changes(
 )
 def test_the_number_of_the_fewest_digits(low: float, high: float, number: float) -> None:
     assert fewest_digits(low, high) == pytest.approx(number)
+
+
+@pytest.mark.parametrize(
+    ("value", "start", "furthest", "short"),
+    [
+        (10.68, 0.0, INF, 10.7),
+        (10.68, 0.0, 10.69, 10.68),  # no further than where the answer may change
+        (98.87, 0.0, INF, 99),
+        (99.987, 0.0, INF, 100),  # and no further than the lever goes
+        (-99.987, 0.0, -INF, -100),
+        (-10.68, 0.0, -INF, -10.7),
+        (-10.68, 0.0, -10.69, -10.68),
+        (10.68, 10.6, INF, 10.68),  # a hundredth of the change is little of it
+    ],
+)
+def test_a_number_with_fewer_digits_costs_little_more(
+    value: float, start: float, furthest: float, short: float
+) -> None:
+    assert lever().shortened(value, start, furthest) == short
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_with_fewer_digits_is_one_that_the_lever_takes(sign: int) -> None:
+    narrow = Lever("x", ("x",), Action(), -10.694, 10.694, None, None, 1.0)
+    assert narrow.shortened(sign * 10.6872, 0.0, sign * INF) == sign * 10.69
+    assert lever(most=10.694).shortened(sign * 10.6872, 0.0, sign * INF) == sign * 10.69

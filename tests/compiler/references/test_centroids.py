@@ -105,6 +105,17 @@ def test_what_has_no_centroids(value: np.ndarray) -> None:
         make_centroids({None: value}, 2)
 
 
+def test_exactly_enough_rows_and_copies_suffice() -> None:
+    """Each of two rows belongs to as many as a centroid needs, which may then have it."""
+    twice = np.repeat([[0.5, 1.25], [7.5, 9.25]], LEAST, axis=0)
+    centroids = make_centroids({None: twice}, 2, least=LEAST)
+    np.testing.assert_array_equal(np.sort(centroids.arrays[None], axis=0), twice[::LEAST])
+    assert (centroids.smallest, centroids.fractional) == (LEAST, 0)
+    for fewer in (twice[1:], twice[:-1]):
+        with pytest.raises(InvalidReferencesError, match="need 10 rows; there are 9"):
+            make_centroids({None: fewer}, 2, least=LEAST)
+
+
 def test_one_row_over_and_over_is_nobodys() -> None:
     centroids = make_centroids({None: np.ones((50, 4))}, 2)
     np.testing.assert_array_equal(centroids.arrays[None], 1)

@@ -119,6 +119,14 @@ def test_columns_that_are_no_features(compiled: Compiled, case: str, library: st
         compiled.explain(LIBRARIES[library](frame_))
 
 
+@pytest.mark.parametrize("lacking", [[0], [2], [1, 2], [0, 1, 2]])
+def test_the_first_row_without_a_value_is_named(compiled: Compiled, lacking: list[int]) -> None:
+    lacks = table(X)
+    lacks.loc[lacking, "debt"] = np.nan
+    with pytest.raises(InvalidOptionError, match=rf"column 'debt' has no value in row {lacking[0]}\."):
+        compiled.explain(lacks)
+
+
 def test_a_table_that_is_not_computed_yet(compiled: Compiled) -> None:
     lazy = pl.from_arrow(arrow(table(X))).lazy()
     with pytest.raises(InvalidOptionError, match=r"LazyFrame .*collect\(\)"):

@@ -257,6 +257,11 @@ def test_what_is_drawn_is_what_is_compiled(
     tenth = passed[: round(0.1 * len(passed))]
     assert tenth[-1] - PARITY_32 <= expected.min() <= expected.max() <= 0.3
     assert drawn.count == (25 if by != "whole" else (scores[scores <= 0.3] >= tenth[-1]).sum())
+    near = scores[(scores <= 0.3) & (scores >= tenth[-1] - PARITY_32)]
+    assert drawn.stands_for is not None
+    assert drawn.stands_for.rows == len(near)
+    mean = drawn.stands_for.outputs["probabilities"].mean
+    assert mean == pytest.approx((1 - near.mean(), near.mean()), abs=PARITY_32), "of whom the policy names"
     there = arguments.drop_duplicates().merge(table.drop_duplicates(), how="inner")
     assert len(there) == len(table.drop_duplicates()), "all are rows of the file"
     manifest, message = compiled(place)
@@ -332,6 +337,16 @@ def test_what_the_draw_moves(place: Path) -> None:
     moved = np.array([[float(cell[:-1]) for cell in line[4:8]] for line in lines[1:4]])
     assert (moved > 0).all()
     assert (moved[2] < moved[0]).all(), "more references, less of it"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_knock_outs_have_no_reasons_that_a_draw_could_move(place: Path) -> None:
+    rule = {"feature": "age", "above": 0, "reason": "R1"}
+    write_profile(place, knock_outs=[rule], reasons={"R1": "Knocked out"})
+    result = call(place, "--count", "20", "--policy", "all_applicants", "--measure", "treeshap")
+    assert result.exit_code == 0, result.output
+    assert "1000 decline" in result.stdout
+    assert "nothing was measured, because no row is declined" in result.stderr
 
 
 @pytest.mark.parametrize(

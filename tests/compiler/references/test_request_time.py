@@ -21,12 +21,18 @@ from rationale import (
 )
 from rationale.artifact.recheck import check_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.methods.methods import method_of
 from rationale.references.request_time import WEIGHTS, repeat_references
+from rationale.schema.methods import METHODS as ROWS
+from rationale.schema.methods import OPTIONS, takes_request_references
+from rationale.schema.request import CompileRequest
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
+from tests.references.trees import random_trees, regressor
 from tests.tolerances import COMPLETE_32, OPEN_32
 
 K, INPUTS, N = 7, 5, 3  # K rows are taken, fewer are given
+FLAGS = [name for name, option in OPTIONS.items() if option.kind is bool]
 Model = Callable[[], onnx.ModelProto]
 
 MODELS: dict[str, tuple[Model, dict[str, tuple[int, ...]]]] = {
@@ -161,6 +167,22 @@ def test_what_needs_the_references_beforehand_is_refused(
 ) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         compile_model(mlp(), method(OpenReferences(K)), deployment=deployment)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, option) for name, row in ROWS.items() for option in ("", *filter(row.knows, FLAGS))]
+    + [("treeshap", "path_dependent")],
+)
+def test_the_row_of_a_method_says_whether_requests_may_bring_its_references(name: str, option: str) -> None:
+    options = {option: True} if option else {}
+    model = regressor(random_trees(1, ["LEQ"])) if name == "treeshap" else mlp()
+    asked = CompileRequest(method=name, options=options | ({"sigma": 1} if name == "smoothgrad" else {}))
+    if takes_request_references(name, options):
+        compile_model(model, method_of(asked, OpenReferences(K)))
+    elif name != "auto":  # which may choose a method that takes them
+        with pytest.raises(InvalidOptionError):
+            compile_model(model, method_of(asked, OpenReferences(K)))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, 10**6, rows(2, 5)])

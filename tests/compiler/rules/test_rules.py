@@ -81,9 +81,32 @@ def test_the_gradient_is_the_finite_difference(sample: Sample) -> None:
     harness(sample).finite_differences()
 
 
-@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool"])
-def test_windows_that_pads_move_do_not_tile_the_plane(op_type: str) -> None:
-    harness(next(s for s in SAMPLES if s.label == f"{op_type}-same blocks")).finite_differences()
+EDGES = [  # what an operator's last sample says nothing of
+    "AveragePool-same blocks",  # windows that pads move do not tile the plane
+    "MaxPool-same blocks",
+    "MaxPool-single values",
+    "MaxPool-gaps between windows",
+    "MaxPool-overlapping",
+    "AveragePool-ceil, pads counted",
+    "Conv-same, gaps",
+    "Conv-1x1, odd strides",
+    "ConvTranspose-1-D, with gaps",
+    "Col2Im-strided, dilated, padded",
+    "Resize-a crop of one length",
+    "Resize-a crop of 7 to 31",
+    "Clip-at its bounds",
+    "Pad-both, negative axes",
+    "Slice-two back, not to the first",
+]
+
+
+@pytest.mark.parametrize("label", EDGES)
+def test_an_edge_has_the_attributions_that_are_due_in_every_run(label: str) -> None:
+    (sample,) = (s for s in SAMPLES if s.label == label)
+    held = harness(sample)
+    if sample.smooth:
+        held.finite_differences()
+    demand_equal(sample, sample.draw(N, 1, held.dtype), held.one_reference, [1.0])
 
 
 @each_smooth_sample

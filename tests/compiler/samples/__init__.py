@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rationale.rules.pointwise.power import MOST_EXPONENTS
 from rationale.testing import Sample, Var
 from tests.compiler.samples.awkward import awkward_samples
 from tests.compiler.samples.discrete import discrete_samples
@@ -50,6 +51,8 @@ def _pointwise() -> list[Sample]:
     samples += [
         Sample("Pow", [positive, _scalar(n)], note=f"real {n}") for n in (0.5, -0.75, 1.7, -1.0, -2.0, 1.0)
     ]
+    exponents = np.linspace(0.5, 4, MOST_EXPONENTS)
+    samples += [Sample("Pow", [Var((MOST_EXPONENTS,), 0.05, 3.0), exponents], note="as many as may be")]
     samples += [
         Sample("LeakyRelu", [x], {"alpha": 0.3}),
         Sample("PRelu", [x, _array(4, low=-0.5)]),
@@ -179,6 +182,10 @@ def _pooling() -> list[Sample]:
         Sample("MaxPool", [Var((3, 9))], {"kernel_shape": [3], "strides": [2]}, note="1-D"),
         Sample("AveragePool", [Var((3, 9))], {"kernel_shape": [3], "strides": [2]}, note="1-D"),
         Sample("MaxPool", [Var((2, 4, 5, 3))], {"kernel_shape": [2, 2, 2]}, note="3-D"),
+        *(
+            Sample("MaxPool", [Var((3, size))], {"kernel_shape": [width], "strides": [3]}, note=note)
+            for size, width, note in ((8, 2, "gaps between windows"), (7, 1, "single values"), (9, 2, "gaps"))
+        ),
         Sample("MaxPool", [Var((3, 6, 8))], {"kernel_shape": [2, 4], "strides": [2, 4]}, note="tiles"),
         Sample("GlobalAveragePool", [image]),
         Sample("GlobalMaxPool", [image]),

@@ -176,6 +176,7 @@ def _windows() -> list[Sample]:
         ("same lower", image, {"kernel_shape": [2, 3], "strides": [2, 1], "auto_pad": "SAME_LOWER"}),
         ("valid", image, {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "VALID"}),
         ("with gaps", image, {"kernel_shape": [1, 2], "strides": [2, 3]}),
+        ("same, with gaps", image, {"kernel_shape": [2, 1], "strides": [4, 3], "auto_pad": "SAME_UPPER"}),
         ("1-D, ceil", line, {"kernel_shape": [2], "strides": [3], "ceil_mode": 1}),
         (
             "1-D, dilated, padded",
@@ -201,6 +202,9 @@ def _windows() -> list[Sample]:
         ),
         Sample("Conv", [image, _array(3, 2, 2, 2)], {"auto_pad": "VALID", "strides": [3, 2]}, note="valid"),
         Sample("Conv", [line, _array(3, 2, 4)], {"strides": [3], "auto_pad": "SAME_UPPER"}, note="same, 1-D"),
+        Sample(
+            "Conv", [line, _array(3, 2, 1)], {"strides": [3], "auto_pad": "SAME_LOWER"}, note="same, gaps"
+        ),
         Sample("Conv", [image, _array(3, 2, 1, 1)], {"strides": [2, 3]}, note="1x1, odd strides"),
         Sample("Conv", [image, _array(3, 2, 1, 1)], {"pads": [1, 0, 0, 2]}, note="1x1, padded"),
         Sample("Conv", [image, _array(3, 2, 4, 3)], {"strides": [2, 2], "pads": [1, 1, 2, 1]}, note="4x3"),

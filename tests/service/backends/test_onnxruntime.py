@@ -11,7 +11,7 @@ import pytest
 
 from rationale_service.app import create_backend
 from rationale_service.engine.backends import onnxruntime as embedded
-from rationale_service.errors import NotReadyError
+from rationale_service.errors import NotReadyError, QueueFullError
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
 from tests.service import handmade
@@ -38,6 +38,23 @@ async def test_sixty_callers_at_once_each_get_their_own_rows(address: str) -> No
 
 def body(x: np.ndarray) -> dict:
     return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
+
+
+@pytest.mark.parametrize(("own", "setting", "most"), [(2, 5, 2), (5, 2, 5), (None, 3, 3)])
+async def test_as_many_wait_for_an_entry_as_its_config_says(
+    tmp_path: Path, own: int | None, setting: int, most: int
+) -> None:
+    """Else as the setting says; beside those that wait, one may run at once."""
+    policy = f"default_queue_policy {{ max_queue_size: {own} }}" if own else ""
+    handmade.write_score(tmp_path, extra=f"dynamic_batching {{ {policy} }}")
+    entry = read_repository(tmp_path).entry("score")
+    backend = create_backend(Settings(repository=tmp_path, max_queue_size=setting))
+    await backend.start([entry])
+    calls = (backend.infer(entry, {"x": handmade.X[:1]}, ["y"]) for _ in range(9))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, QueueFullError)]
+    assert len(answers) - len(refused) in (most, most + 1)
+    await backend.stop()
 
 
 async def test_concurrent_rows_share_runs_and_stay_apart(

@@ -106,6 +106,9 @@ def test_without_splits_quantiles_and_even_steps_are_looked_at() -> None:
         ([1.0000001, 1.0000002], False, 9, [-3, 1.0000001, 9]),
         ([-3.0, 40_000.0], False, 5, [5, 40_000]),  # splits at the ends of the range
         ([0.0], False, None, [-3, 0]),
+        ([2.0], False, 2.0, [-3, 2]),  # a present value at a split is of the piece that begins there
+        ([2.5, 3.0], True, 3, [-3, 3]),
+        ([2.0], False, -3, [-3, 2]),
     ],
 )
 def test_a_value_stands_for_each_piece(

@@ -411,6 +411,29 @@ def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> N
     )
 
 
+def test_a_score_near_an_end_is_that_of_its_margin(demand: Demand) -> None:
+    """The one that stands beside it, or the explained one; without either the answered score counts."""
+    exact = 2.061e-9  # of a margin of -20, which a graph in float32 may answer as 0
+
+    def scored(space: str, answered: float, explanation: dict[str, float] | None) -> str:
+        rule = {"output": "p", "index": 1, "space": space, "threshold": 0.5, "adverse": "above"}
+        outputs = [{"name": "p", "datatype": "FP32"}]
+        model = json.dumps({"decision": rule, "output": "p", "outputs": outputs, "output_shape": [2]})
+        score = f"score.ruleOf({model}, null, 0).score([1, {answered}], {json.dumps(explanation)})"
+        return f"Number({score}.toPrecision(4))"
+
+    demand(
+        [
+            (scored("output", 0, {"explained_value": 0, "score_margin": -20}), exact),
+            (scored("margin", 0, {"explained_value": -20}), exact),
+            (scored("margin", 0, {"explained_value": -20, "score_margin": 3}), exact),
+            (scored("output", 0.25, {"explained_value": 0, "score_margin": -20}), 0.25),  # of another number
+            (scored("output", 0, {"explained_value": -20}), 0),
+            (scored("margin", 0, None), 0),
+        ]
+    )
+
+
 def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
     texts = {"0.25": "0.25", "-2500": "−2,500", "100000": "100K", "-1250000": "−1.25M", "2e9": "2B"}
     figures = {"0.0061234": "0.00612", "595139.4": "595,139", "1272868.75": "1,272,869", "-0.5": "−0.5"}
@@ -434,6 +457,21 @@ def test_numbers_on_an_axis_and_beside_pictures(demand: Demand) -> None:
     demand([(f"words.measures(false).{call}", due) for call, due in amounts.items()])
     demand([(f"canvas.tickText({value})", due) for value, due in texts.items()])
     demand([(f"words.figure({value})", due) for value, due in figures.items()])
+
+
+def test_round_numbers_within_a_range(demand: Demand) -> None:
+    """Both ends too, which rounding may put a little beyond the range."""
+    demand(
+        [
+            ("canvas.ticks(0, 0.3, 3)", [0, 0.1, 0.2, 0.3]),
+            ("canvas.ticks(0.1, 0.7, 6)", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]),
+            ("canvas.ticks(-1, 1, 4)", [-1, -0.5, 0, 0.5, 1]),
+            ("canvas.ticks(1, 99, 5)", [20, 40, 60, 80]),
+            ("canvas.ticks(2, 2)", [2]),
+            ("canvas.ticks(0, Infinity)", [0]),
+            ("canvas.ticks(NaN, 1)", []),
+        ]
+    )
 
 
 def test_a_name_that_is_cut_keeps_both_its_ends(demand: Demand) -> None:

@@ -545,6 +545,34 @@ def test_what_was_too_much_is_not_asked_again(call: Call, most: int, sizes: list
     assert sum(count > most for count in counts) <= 3 * (1 + 2 + 4)  # what all lanes had asked by then
 
 
+@pytest.mark.parametrize(
+    ("explainer", "more", "query"),
+    [
+        (None, {}, ""),
+        ("a b", {}, "?explainer=a+b"),
+        (None, {"language": "de"}, "?language=de"),
+        ("", {"language": ""}, ""),
+        ("a", {"language": "de"}, "?explainer=a&language=de"),
+    ],
+)
+def test_features_are_asked_of_an_explainer_and_in_a_language(
+    call: Call, explainer: str | None, more: dict[str, str], query: str
+) -> None:
+    script = """async ({features}, explainer, more) => {
+      const {fetch} = window;
+      let asked = null;
+      window.fetch = async (url) => ((asked = String(url)), new Response("{}"));
+      try {
+        await features("m/1", explainer, more);
+      } finally {
+        window.fetch = fetch;
+      }
+      return asked;
+    }"""
+    asked = call("console/api.js", script, explainer, more)
+    assert asked.removeprefix(f"{ORIGIN}/") == f"v1/models/m%2F1/features{query}"
+
+
 def test_a_stop_ends_a_rest(call: Call) -> None:
     result = call("console/portfolio/asking.js", ASK, 10, [[429, 60]], 2)
     assert result["fault"] == "stopped"
@@ -705,6 +733,30 @@ def test_no_number_of_a_picture_is_cut(
 ) -> None:
     figures = {**figures, "width": width, "label": "drawn"}
     assert call(f"console/pictures/{module}.js", CUT, name, figures) == []
+
+
+@pytest.mark.parametrize(
+    ("score", "rule", "place"),
+    [
+        (0, {}, 0),  # probabilities have the whole scale, their ends too
+        (1, {}, 1),
+        (0.25, {}, 0.25),
+        (0.5, {"threshold": 1}, 0.5),
+        (0.5, {"threshold": 0.25, "refer": [0, 1]}, 0.5),
+        (-1, {"threshold": 1}, 1 / 6),  # others as far as they reach, and a quarter of that beyond
+        (3, {"threshold": 1, "refer": [0, 2]}, 5 / 6),
+        (2, {"threshold": 2}, 0.5),
+    ],
+)
+def test_where_a_score_stands_on_its_scale(
+    call: Call, score: float, rule: dict[str, Any], place: float
+) -> None:
+    script = """({gauge}, score, rule) => {
+      const drawn = gauge(score, rule, "Approve", String);
+      return Number(drawn.querySelector("circle").getAttribute("cx"));
+    }"""
+    rule = {"threshold": 0.5, "adverse": "above", "refer": None, **rule}
+    assert call("console/pictures/gauge.js", script, score, rule) == pytest.approx(14 + place * 392)
 
 
 # --- parts of views, without a gateway -------------------------------------------------------------------

@@ -172,6 +172,9 @@ def test_near_the_ends_the_margin_is_asked_for() -> None:
         (0.5, [0.3, 0.999999], True),
         (0.5, [1e-5, 0.7], True),
         (0.5, [0.3, 0.7], False),
+        (0.5, [0, 0.7], False),  # nothing is below 0, or above 1
+        (0.5, [0.3, 1], False),
+        (0.5, [0, 1 - 1e-6], True),
     ],
 )
 def test_which_thresholds_are_near_the_ends(threshold: float, refer: Any, expected: bool) -> None:
@@ -209,6 +212,28 @@ def test_each_target_has_its_own_numbers() -> None:
         assert values == scores == tensors["explained_value"][:, target].tolist()
         assert bases == tensors["base_value"][:, target].tolist()
         assert gaps == tensors["completeness_gap"][:, target].tolist()
+
+
+@pytest.mark.parametrize("space", ["margin", "output"])
+@pytest.mark.parametrize("targets", [1, 2, 3])
+def test_a_row_is_judged_by_its_own_margin(space: str, targets: int) -> None:
+    """The first target's, which is the profile's, however many there are beside it."""
+    margins = np.array([-20.0, 0.0, 20.0])
+    body = """const { scores, margins, targets, space } = given;
+        const tensor = (shape, values) => ({ shape, values, datatype: "FP64" });
+        const wide = margins.flatMap((one) => [one, ...Array(targets - 1).fill(99)]);
+        const score = { output: "p", index: 0, space, threshold: 0.5, refer: null };
+        const layout = { players: [], scalars: [], score: { ...score, margin: "m" } };
+        const margin = tensor([3, targets], wide);
+        const tensors = new Map([["p", tensor([3, 1], scores)], ["explained_value", margin], ["m", margin]]);
+        const found = new own.Explained(layout, [0, 1, 2], 0);
+        found.take({ tensors, parameters: {} }, 0, 3);
+        return [...found.scores];"""
+    exact = 1 / (1 + np.exp(-margins))
+    answered = np.round(exact, 7)  # less exact than its margin
+    given = {"scores": answered.tolist(), "margins": margins.tolist(), "targets": targets, "space": space}
+    result = in_node(["portfolio/tensors.js"], body, given)
+    np.testing.assert_allclose(result, exact, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("datatype", "kind"), [("FP16", "<f2"), ("BF16", "<u2"), ("FP32", "<f4")])
@@ -256,6 +281,25 @@ def test_colours_tell_values_apart_however_few_differ(values: list[float], expec
     body = "return [...own.ranks(Float64Array.from(given), Uint32Array.from(given.keys()))];"
     sent = ["NaN" if np.isnan(value) else value for value in values]
     assert in_node(["portfolio/statistics.js"], body, sent) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([1, 2, 2, 1], [1, 2, 0, 3]), ([0, 0], [0, 1]), ([-1, -3, 5], [2, 0, 1])]
+)
+def test_equal_ones_stay_in_their_order(values: list[float], expected: list[int]) -> None:
+    assert in_node(["portfolio/statistics.js"], "return own.descending(given);", values) == expected
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("count", [24, 25, 31])
+def test_each_slice_tells_of_an_interaction(place: int, count: int) -> None:
+    """Slices of eight rows along the values, of which one goes with the other column; a rest is none."""
+    own = [float(k % 8) if k // 8 == place else 0.0 for k in range(count)]
+    body = """const rows = [...given.keys()];
+        return own.interactions(rows, given, [[...rows], rows.map(() => 1), null, rows], rows);"""
+    first, *others = in_node(["portfolio/statistics.js"], body, own)
+    assert first == pytest.approx(np.sqrt(np.sum((np.arange(8) - 3.5) ** 2)))
+    assert others == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

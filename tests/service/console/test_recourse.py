@@ -59,6 +59,8 @@ TITLES = {"utilisation": "Use of credit lines", "debt_to_income": "Debt service"
         ({"whole": True}, [1.5, 2.5], ""),
         ({"choices": [1, 2, 3], "value_labels": {"1": "own", "2": "rent"}}, [None, 2.5], "one of own, rent"),
         ({"choices": [1, 2, 3]}, [1.5, 2.5], ""),
+        ({"choices": [1, 2, 3]}, [1, 2], "one of 1, 2"),  # both ends are within
+        ({"choices": [1, 2, 3]}, [2, None], "one of 2, 3"),
     ],
 )
 def test_a_region_in_words(field: dict[str, Any], region: list[float | None] | None, expected: str) -> None:

@@ -400,6 +400,14 @@ def test_the_same_key_gives_the_same_decision(url: str, trail: MemoryTrail) -> N
     assert detail(refusal, 409) == "the key was used for other instances"
 
 
+def test_two_keys_are_none(url: str, trail: MemoryTrail) -> None:
+    """Nobody knows which of them the caller will repeat."""
+    for keys in (["a", "b"], ["a", "a"]):
+        answer = decide(url, INSTANCES[:1], headers=[("Idempotency-Key", key) for key in keys])
+        assert "1 to 255 visible ASCII characters" in detail(answer, 400)
+    assert trail.records == []
+
+
 def in_window(url: str) -> float:
     page = samples(patient.get(url.replace("/v1/models", "/metrics")).text)
     return sum(value for name, value in page.items() if "in_window{model=net}" in name)

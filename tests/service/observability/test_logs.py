@@ -113,6 +113,7 @@ def test_a_path_cannot_forge_a_line() -> None:
     [
         ("idx=77 must be within [-3,2]", "idx=# must be within [#,#]"),
         ("value 1.5e-07 or nan", "value # or #"),
+        ("1.5E7, -2E-3, +7e1, 3., -inf", "#, #, #, #, #"),
         ("node Gather_12 of opset 21", "node Gather_12 of opset #"),
         ("onnx runtime error 2: bad", "onnx runtime error #: bad"),
     ],

@@ -46,6 +46,13 @@ async def test_a_request_may_bring_its_references(client: httpx.AsyncClient) -> 
     assert_explains(await ask(client), BASE)
 
 
+async def test_as_many_references_as_are_allowed(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    async with administered(folder, open_references=len(R)) as client:
+        assert_explains(await ask(client, tensor("x_references", R)), R)
+        answer = await ask(client, tensor("x_references", np.concatenate([R, R[:1]])))
+        assert (answer.status_code, f"at most {len(R)}" in answer.json()["detail"]) == (422, True)
+
+
 async def test_with_weights(client: httpx.AsyncClient) -> None:
     weights = np.array([1.0, 0, 2, 3, 1, 1])
     answer = await ask(client, tensor("x_references", R), tensor("reference_weights", weights))

@@ -26,6 +26,7 @@ from rationale_service.errors import (
     UnknownResourceError,
 )
 from rationale_service.models.references.formats import MEDIA_TYPES, ReferenceRows, parse_rows
+from rationale_service.models.references.service import ReferenceSetService
 from rationale_service.models.references.store import ReferenceSets
 from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.state.state import State
@@ -321,6 +322,29 @@ def test_one_file_however_many_names(sets: ReferenceSets, state: State) -> None:
 
 def test_putting_the_same_again_changes_nothing(sets: ReferenceSets) -> None:
     assert sets.put("a", "score", ROWS) == sets.put("a", "score", ROWS)
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"), [(None, [0.5, 0.25]), ([1, 1, 1, 1], [0.5, 0.25]), ([1, 0, 5, 4], [0.6, 0.4])]
+)
+def test_shares_of_a_set_add_up_to_one_whatever_its_weights(
+    sets: ReferenceSets, weights: list[float] | None, shares: list[float]
+) -> None:
+    """Of words, and of missing numbers."""
+    arrays = {"home": np.array([["own"], ["rent"], ["own"], ["kin"]]), "age": np.zeros((4, 1), np.float32)}
+    arrays["age"][3] = np.nan
+    weighed = None if weights is None else np.array(weights, float)
+    nothing: Any = None
+    service = ReferenceSetService(sets, nothing, nothing, LIMIT)
+    for name, array in arrays.items():
+        stored = sets.put(name, "m", ReferenceRows({"x": array}, weighed, (name,)))
+        (spread,) = service.spreads(stored)
+        if name == "home":
+            told = {category.value: category.share for category in spread.categories}
+            assert sum(told.values()) == pytest.approx(1)
+            assert [told["own"], told["kin"]] == pytest.approx(shares)
+        else:
+            assert spread.missing == pytest.approx(shares[1])
 
 
 def test_a_set_is_as_old_as_its_content(state: State) -> None:

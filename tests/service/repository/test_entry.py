@@ -1,6 +1,7 @@
 """Reading a repository: what is understood, and how broken entries are told."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rationale.errors import RepositoryError
 from rationale_service.engine.backends.onnxruntime import load, session_options
 from rationale_service.engine.backends.triton_client import not_loaded
 from rationale_service.errors import NotExplainableError, UnknownModelError
-from rationale_service.repository.entry import read_entry
+from rationale_service.repository.entry import read_entry, stamp_of
 from rationale_service.repository.registry import read_repository
 from tests.service import handmade
 
@@ -65,6 +66,26 @@ def test_a_config_is_understood(tmp_path: Path) -> None:
     assert options.get_session_config_entry("session.dynamic_block_base") == "4"
     y = load(entry).run(["y"], {"x": handmade.X})[0]
     np.testing.assert_allclose(y, handmade.predict(handmade.X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["config.pbtxt", "1/model.onnx"])
+@pytest.mark.parametrize("part", ["nothing", "size", "time", "file", "name"])
+def test_a_stamp_shows_each_change_of_a_file(score: Path, name: str, part: str) -> None:
+    """Another file of the same size and time too, as an archive that is unpacked again brings it."""
+    file, before = score / name, stamp_of(score)
+    status = file.stat()
+    content = file.read_bytes() + b"#" * (part == "size")
+    if part == "name":
+        file.rename(file.with_name("another"))
+    elif part == "file":
+        new = score / "new"
+        new.write_bytes(content)
+        new.rename(file)
+    else:
+        file.write_bytes(content)
+    if file.exists():
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + (part == "time")))
+    assert (stamp_of(score) == before) == (part == "nothing")
 
 
 def test_hidden_folders_and_files_are_passed_over(score: Path) -> None:

@@ -161,6 +161,11 @@ async def test_it_is_pulled_when_an_entry_is_loaded(tmp_path: Path) -> None:
         refused = await client.post("/v2/repository/models/other/load")
         assert refused.status_code == 503
         assert "no entry" in refused.json()["detail"]
+        live = client.app.state.gateway.live  # type: ignore[attr-defined]
+        with pytest.raises(OSError, match="no entry"):
+            live.look()
+        page = (await client.get("/metrics")).text
+        assert 'rationale_dependency_failures_total{dependency="repository"} 2.0' in page
         repeated = (await client.post("/v1/models/other:predict", json=ask)).json()["predictions"]
         assert repeated == after
 

@@ -130,3 +130,24 @@ async def test_the_configs_own_timeout_can_delay_instead() -> None:
     await asyncio.gather(running, overdue, fresh)
     assert run.batches == [[1], [3], [2]]
     await queue.close()
+
+
+@pytest.mark.parametrize("delays_overdue", [True, False])
+@pytest.mark.parametrize("is_overdue", [True, False])
+async def test_who_leaves_the_line_frees_its_place(delays_overdue: bool, is_overdue: bool) -> None:
+    """On time, or overdue behind the others: nothing of it counts against those who come later."""
+    run = Doubler()
+    queue = queue_of(run, 1, queue_timeout_s=0.02, delays_overdue=delays_overdue, batching=False)
+    run.gate.clear()
+    running = asyncio.create_task(queue.submit(rows(1), ["y"]))
+    await asyncio.sleep(0.01)
+    leaves = asyncio.create_task(queue.submit(rows(2), ["y"]))
+    await asyncio.sleep(0.1 if is_overdue else 0)
+    leaves.cancel()
+    await asyncio.wait([leaves])
+    newcomer = asyncio.create_task(queue.submit(rows(3), ["y"]))
+    await asyncio.sleep(0)
+    run.gate.set()
+    assert [answer["y"][0, 0] for answer in await asyncio.gather(running, newcomer)] == [2, 6]
+    assert run.batches == [[1], [3]]
+    await queue.close()

@@ -23,6 +23,7 @@ from sklearn.base import is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
 from rationale.conversion.boosters.trees import DOUBLE, SINGLE, Nodes, with_margins
+from rationale.conversion.convert import LIBRARIES
 from rationale.conversion.graphs import INPUT, ConversionResult, ModelPair, tidy_graph
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.conversion.sklearn.plain import holds_estimators, without_wrappers
@@ -183,19 +184,11 @@ def _estimators(model: Any) -> Iterator[Any]:
             waiting += () if _reader(value) else vars(value).values()
 
 
-_BOOSTERS = {  # by what a class's full name begins with
-    "xgboost.": "rationale.conversion.boosters.xgboost",
-    "lightgbm.": "rationale.conversion.boosters.lightgbm",
-    "catboost.": "rationale.conversion.boosters.catboost",
-    "sklearn.ensemble._forest.RandomTreesEmbedding": "rationale.conversion.boosters.embedding",
-    "sklearn.ensemble._hist_gradient_boosting.": "rationale.conversion.boosters.histograms",
-}
-
-
 def _reader(estimator: Any) -> str | None:
     """Return the module that reads a booster; None for any other part."""
-    full = f"{type(estimator).__module__}.{type(estimator).__name__}"
-    return next((reader for name, reader in _BOOSTERS.items() if full.startswith(name)), None)
+    full = f"{type(estimator).__module__}.{type(estimator).__name__}."
+    libraries = (library for name, library in LIBRARIES.items() if full.startswith(f"{name}."))
+    return next((library.module for library in libraries if library.is_part), None)
 
 
 def _library(estimator: Any) -> str:

@@ -29,6 +29,7 @@ from rationale.references.request_time import (
     repeat_references,
 )
 from rationale.schema.manifest import OPEN_SUFFIX, Manifest, OpenReferenceInputs
+from rationale.schema.methods import takes_request_references
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
 from rationale_service.models.explainers.records import HIDDEN
@@ -44,8 +45,6 @@ from rationale_service.tensors import Tensors
 log = logging.getLogger(__name__)
 
 _SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # copied from an entry's request
-_OPEN_METHODS = ("deepshap", "integrated-gradients", "treeshap")  # their references may be an input
-_FIXED_OPTIONS = ("standard_error", "interactions", "path_dependent")  # … but not with these options
 _REMEMBERED = 4096  # number of digests of earlier sets, without their rows
 
 
@@ -221,7 +220,7 @@ class ReferenceResolver:
     async def _open(self, question: _ReferenceRequest, written: Entry | None, count: int) -> Entry:
         """Return the entry that takes `count` references for each row as an input, or more if written."""
         spec = question.spec
-        if not _takes_references(spec.method, spec.options.model_dump()):
+        if not takes_request_references(spec.method, spec.options.model_dump()):
             raise InvalidInputError(
                 f"{spec.method} with these options needs its references before the request: upload them as "
                 "a reference set, and send its name"
@@ -310,12 +309,8 @@ def _beside_inputs(manifest: Manifest, name_in_request: Callable[[str], str]) ->
 
 def takes_own_references(manifest: Manifest) -> bool:
     """Tell whether requests may bring references of their own: others need them beforehand, or have none."""
-    options = manifest.method.options
-    return manifest.base_value is not None and _takes_references(manifest.request.method, options)
-
-
-def _takes_references(method: str, options: Mapping[str, Any]) -> bool:
-    return method in _OPEN_METHODS and not any(options.get(name) for name in _FIXED_OPTIONS)
+    is_open = takes_request_references(manifest.request.method, manifest.method.options)
+    return manifest.base_value is not None and is_open
 
 
 def spec_of(manifest: Manifest) -> ExplainerSpec:

@@ -233,7 +233,8 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
     """Decode instances, and the explainer and references for them. Raises as `decode_predict`."""
     message, faults = _message(request, body), Faults()
     rows = _instances(message, body, faults)
-    note_misspelt(message, CHOOSING, faults, ("instances",))
+    if unknown := [name for name in message if name not in ("instances", *CHOOSING)]:
+        note_misspelt(unknown, CHOOSING, faults)
     references, weights = message.get("references"), message.get("reference_weights")
     is_alone = references is None and weights is not None
     if is_alone or not isinstance(references, list | None) or not isinstance(weights, list | None):

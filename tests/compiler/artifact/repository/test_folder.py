@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rationale.artifact.repository.folder import hold_lock
+from rationale.artifact.repository.folder import hold_lock, write
 from rationale.errors import InvalidOptionError
 
 
@@ -41,3 +41,12 @@ def test_a_platform_without_locks_lets_everyone_in(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sys, "platform", "win32")
     with hold_lock(tmp_path) as first, hold_lock(tmp_path, "another run") as second:
         assert (first, second) == (False, False)
+
+
+def test_files_of_which_one_cannot_be_written_stay_as_they_were(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"old", "b": b"old"})
+    with pytest.raises(InvalidOptionError, match=r"--out .* cannot be written"):
+        write(tmp_path, {"a": b"new", "no folder/b": b"new"})
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"a": b"old", "b": b"old"}
+    write(tmp_path, {"a": b"new"})
+    assert (tmp_path / "a").read_bytes() == b"new"

@@ -120,6 +120,14 @@ def test_what_comes_changes_and_goes_is_followed(remote: RemoteRepository, bucke
     assert len(list((remote.folder / "content").iterdir())) == 2  # nothing old is left
 
 
+def test_two_entries_of_the_same_files_are_both_pulled(remote: RemoteRepository, bucket: Path) -> None:
+    """A storage that marks files by their content marks those of a copy alike; here the time is kept."""
+    subprocess.run(["cp", "-rp", bucket / "m", bucket / "copy"], check=True)
+    assert pull(remote) == {}
+    assert entries(remote) == ["copy", *ENTRIES]
+    assert same(remote, bucket)
+
+
 def test_a_model_and_what_explains_it_are_taken_up_together(remote: RemoteRepository, bucket: Path) -> None:
     remote.pull()
     before = {name: contents(remote.entries / name) for name in ENTRIES}
@@ -202,10 +210,10 @@ def test_a_storage_that_fails_half_way_changes_nothing(
 
     def failing(_: list[str], targets: list[str]) -> None:
         Path(targets[0]).write_bytes(b"half")
-        raise ConnectionError("reset by peer\nand more")
+        raise ConnectionError("reset by ftp://me:hunter2@peer\nand more")
 
     monkeypatch.setattr(remote._storage[0], "get", failing)
-    with pytest.raises(UnreachableError, match=r": reset by peer$"):
+    with pytest.raises(UnreachableError, match=r": reset by ftp://peer$"):
         remote.pull()
     assert {name: contents(remote.entries / name) for name in ENTRIES} == before
     assert [path.name for path in remote.folder.iterdir() if path.name.startswith(".")] == []

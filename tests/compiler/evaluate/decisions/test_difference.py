@@ -160,3 +160,18 @@ def test_other_outputs_are_not_compared(folder: Path, tmp_path: Path) -> None:
         (),
         [OTHER_OUTPUTS],
     )
+
+
+def test_a_score_s_margin_is_not_compared_with_a_score(folder: Path, tmp_path: Path) -> None:
+    """Both explain the same tensor: one entry decides by it, the other by its Sigmoid."""
+    text = "g (float[N, 5] x) => (float[N, 1] z, float[N, 1] p) { z = MatMul (x, w) p = Sigmoid (z) }"
+    model = parsed(text, {"w": WEIGHTS[:, None]})
+    for name, output, threshold in (("by score", "z", 0.0), ("by margin", "p", 0.5)):
+        is_margin = output == "p"
+        space = {"space": "margin" if is_margin else "output"}
+        profile = {**SIMPLE, "output": output, "threshold": threshold, **space}
+        how = {"output": output, "logits": is_margin, "decision": profile, "feature_names": NAMES}
+        compile_model(model, DeepShap(NEAR), **how).write(tmp_path, name.replace(" ", "_"))
+    change = difference(tmp_path, "by_score", "by_margin", folder / "data.csv")
+    assert (change.flips, change.base_change, change.features) == ({}, None, ())
+    assert change.notes == [OTHER_OUTPUTS]

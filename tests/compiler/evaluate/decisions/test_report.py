@@ -50,11 +50,13 @@ from tests.compiler.models import NAMES, contents, parsed
 from tests.compiler.pictures.pages import Page
 
 
-def write(folder: Path, near: np.ndarray = NEAR, profile: Any = PROFILE, **comparisons: Any) -> None:
+def write(
+    folder: Path, near: np.ndarray = NEAR, profile: Any = PROFILE, weights: Any = None, **comparisons: Any
+) -> None:
     """Entry m, and the tables data.csv and near.csv."""
     alternatives = Comparisons(**comparisons) if comparisons else None
     compiled = compile_model(
-        MODEL, DeepShap(near), feature_names=NAMES, decision=profile, comparisons=alternatives
+        MODEL, DeepShap(near, weights), feature_names=NAMES, decision=profile, comparisons=alternatives
     )
     compiled.write(folder / "model_repository", "m")
     np.savetxt(folder / "near.csv", near, delimiter=",", header=",".join(NAMES), comments="")
@@ -151,7 +153,10 @@ def test_groups_and_label(statistics: DecisionReport) -> None:
     assert statistics.notes == (NOT_RECORDED, "fewer than 30 rows: sex = empty")
 
 
-def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", [None, [1.0, 0.0, 0.0]], ids=["one", "one with weight"])
+def test_moved_features_change_the_score_by_their_attributions(
+    tmp_path: Path, weights: list[float] | None
+) -> None:
     """Of one reference, and with all others as the only choice, nothing is left to chance."""
     profile = (
         PROFILE
@@ -166,9 +171,11 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
             "reasons": {"R1": "One", "R2": "Two", "R9": "Bankruptcy"},
         }
     )
-    write(tmp_path, NEAR[:1], profile)
+    near = NEAR[: len(weights or [1.0])]
+    write(tmp_path, near, profile, weights=weights)
+    np.savez(tmp_path / "near.npz", x=near, **({} if weights is None else {"reference_weights": weights}))
     statistics = report(
-        tmp_path / "model_repository", "m", tmp_path / "data.csv", references=tmp_path / "near.csv"
+        tmp_path / "model_repository", "m", tmp_path / "data.csv", references=tmp_path / "near.npz"
     )
     each = WEIGHTS * (X[BY_SCORE] - NEAR[0])
     sums = np.stack([each[:, :2].sum(1), each[:, 2:].sum(1)], axis=1)
@@ -182,6 +189,20 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
     assert statistics.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= declined).mean())
     assert statistics.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - unnamed <= declined).mean())
     assert statistics.notes == (NOT_RECORDED, NO_COMPARISONS)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "above"),
+    [([], 0), ([None, 0.5], 0), ([0.5, -0.5], 0), ([0.75, -0.75, 0.5], 2), ([np.nan, 0.25, np.inf], 2)],
+)
+def test_gaps_above_the_tolerance_are_counted(
+    gaps: list[float | None], above: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of exactly the tolerance is not above it; what is no number is."""
+    monkeypatch.setattr(measures, "profile_of", lambda _: SimpleNamespace(tolerance=0.5))
+    rows: Any = [SimpleNamespace(explained=SimpleNamespace(gap=gap)) for gap in gaps]
+    file: Any = SimpleNamespace(compiled=SimpleNamespace(manifest=None), rows=rows)
+    assert measures._gaps(file).above == above
 
 
 def test_a_move_to_exactly_the_threshold_passes(tmp_path: Path) -> None:

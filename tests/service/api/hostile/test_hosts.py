@@ -23,6 +23,13 @@ async def test_loopback_is_asked_by_its_own_names(repository: Path, path: str) -
             assert (await client.get(path, headers={"host": name})).status_code == 400, name
 
 
+@pytest.mark.parametrize("end", ["127.0.0.2", "127.255.255.254"])
+async def test_another_address_of_this_machine_is_asked_by_itself(repository: Path, end: str) -> None:
+    async with gateway(Settings(repository=repository, host=end)) as client:
+        for name, status in {f"{end}:8080": 200, "localhost": 200, "127.0.0.3": 400, "x.com": 400}.items():
+            assert (await client.get("/v2/health/ready", headers={"host": name})).status_code == status, name
+
+
 async def test_an_end_that_others_reach_is_asked_by_any_name(repository: Path) -> None:
     async with gateway(Settings(repository=repository, host=ANYWHERE)) as client:
         assert (await client.get("/v2/health/ready", headers={"host": "any.example"})).status_code == 200

@@ -14,6 +14,7 @@ from rationale_service.decisions.audit.acts import ActLog, AdminAct, record, ver
 from rationale_service.decisions.audit.stores.sql import SqlStore
 from rationale_service.decisions.audit.stores.store import AuditStore
 from rationale_service.errors import StateUnavailableError
+from rationale_service.models.live import LiveRepository
 from rationale_service.settings import Settings
 from tests.service import handmade
 from tests.service.conftest import gateway
@@ -117,6 +118,25 @@ async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: 
     assert rows[0]["address"] == "127.0.0.1"
     verified = CliRunner().invoke(app, ["audit", "verify"])
     assert verified.output == "0 decisions, none removed or altered; 5 acts of administrators\n"
+
+
+async def test_an_act_that_fails_by_a_fault_is_recorded_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handmade.write_score(tmp_path / "models")
+    settings = Settings(repository=tmp_path / "models")
+
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with gateway(settings) as client:
+        monkeypatch.setattr(LiveRepository, "unload", broken)
+        assert (await client.post("/v2/repository/models/score/unload")).status_code == 500
+    store = SqlStore(settings.state_folder / "audit.sqlite3")
+    assert [(row["target"], row["status"]) for row in store.acts()] == [
+        ("/v2/repository/models/score/unload", 500)
+    ]
+    store.close()
 
 
 async def test_an_act_is_recorded_whatever_its_path_holds(tmp_path: Path, url: str) -> None:

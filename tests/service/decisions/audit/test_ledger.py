@@ -227,6 +227,21 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(
         erase(database, "none", auditor.private)
 
 
+@pytest.mark.parametrize("erased", [(0,), (1,), (0, 1)])
+def test_a_request_with_an_erased_decision_is_not_shown(
+    erased: tuple[int, ...], database: SqlStore, key_file: Path, auditor: KeyPair
+) -> None:
+    ledger = ledger_of(database, InputCodec("sealed", key_file))
+    batch = [decision(5, "key", 0), decision(6, "key", 1)]
+    ledger.append([batch])
+    instances = [each.instance or {} for each in batch]
+    assert len(ledger.find("credit", "shop", "key", instances)) == len(batch)
+    for place in erased:
+        erase(database, batch[place].id, auditor.private)
+    with pytest.raises(ConflictError, match="be shown"):
+        ledger.find("credit", "shop", "key", instances)
+
+
 @pytest.mark.parametrize(
     ("form", "moved"),
     [

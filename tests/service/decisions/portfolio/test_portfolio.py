@@ -287,6 +287,26 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.parametrize(("options", "first"), [({}, 2), ({"language": "en"}, 0)], ids=str)
+def test_the_same_rows_with_another_option_begin_anew(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    first: int,
+) -> None:
+    """Nothing of a run without the option is taken over, although the trail has the same decisions."""
+    monkeypatch.setattr("rationale_service.decisions.portfolio._AT_ONCE", 1)
+    save, begun = tmp_path / "decisions.jsonl", list[int]()
+    plain = read_portfolio(settings, "credit", table(tmp_path, INSTANCES["credit"][:4]))
+    with pytest.raises(InterruptedRunError):
+        decide_portfolio(plain, settings, save, FailingTrail(NoTrail(), 2, after=False))
+    again = read_portfolio(settings, "credit", tmp_path / "rows.csv", options=options)
+    assert again.digest == plain.digest
+    decide_portfolio(again, settings, save, NoTrail(), lambda _, done, __: begun.append(done))
+    assert (min(begun), len(lines(save))) == (first, 4)
+
+
 @pytest.mark.parametrize("changed", ["graph", "profile", "explanation"])
 def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: str) -> None:
     """Whatever of the entry is another: its graph, its profile or its explanation alone."""

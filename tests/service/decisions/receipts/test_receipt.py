@@ -30,6 +30,7 @@ from tests.compiler.models import parsed, rows
 from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.needs import GERMAN, need_data
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
+from tests.service.decisions.reviews.test_cases import case_of
 
 FILES = [
     "README.txt",
@@ -282,6 +283,52 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
     store.close()
     for code, lines in check(*receipts):
         assert code == 0, lines
+
+
+def test_of_inquiries_beyond_the_most_reasons_the_largest_alone_is_one(tmp_path: Path) -> None:
+    """Wherever they stand among the reasons: the receipt counts as the profile does."""
+    graph = "g (float[N, 3] x) => (float[N, 1] y) { y = MatMul (x, w) }"
+    names = ["income", "debt", "years"]
+    inquiry = {"text": "Inquiries", "inquiry": True}
+    profile: dict[str, Any] = {"output": "y", "threshold": 0.5, "adverse": "above", "max_reasons": 1}
+    profile |= {"output_range": [-9, 9], "features": {name: {"reason": name[0]} for name in names}}
+    profile |= {"reasons": {"i": "Income", "d": inquiry, "y": inquiry}}
+    model = parsed(graph, {"w": np.ones((3, 1), np.float32)})
+    compiled = compile_model(model, DeepShap(np.zeros((2, 3))), feature_names=names, decision=profile)
+    compiled.write(tmp_path / "models", "m")
+    amounts = [(3, 2, 1), (3, 1, 2), (2, 3, 1), (1, 3, 2), (3, 2, 0), (3, 0, 0), (0, 3, 2)]
+    due = [["i", "d"], ["i", "y"], ["d", "y"], ["d", "y"], ["i", "d"], ["i"], ["d", "y"]]
+    rows = [dict(zip(names, map(float, row), strict=True)) for row in amounts]
+    decided = decide_all(tmp_path / "models", {"m": rows})
+    answers = [decided.answers[decision_id] for decision_id in decided.ids["m"]]
+    assert [[reason["code"] for reason in answer["reasons"]] for answer in answers] == due
+    replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []
+    for decision in store.in_order():
+        receipts.append(tmp_path / decision.id)
+        write_receipt(decision, replayer.entry(decision), receipts[-1])
+    store.close()
+    for code, lines in check(*receipts):
+        assert code == 0, lines
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        (["decline"], None),
+        (["decline", "contest"], ["decision", "contest"]),
+        (["refer", "judged"], ["decision", "judgment"]),
+        (["decline", "contest", "judged"], ["decision", "contest", "judgment"]),
+    ],
+    ids=str,
+)
+def test_a_receipt_tells_of_all_that_happened_in_a_case(
+    tmp_path: Path, names: list[str], kinds: list[str] | None
+) -> None:
+    case = case_of(*names)
+    write_receipt(case.standing, None, tmp_path / "receipt", case)
+    history = tmp_path / "receipt" / "reviews.json"
+    told = [event["kind"] for event in json.loads(history.read_text())] if history.exists() else None
+    assert told == kinds
 
 
 @pytest.mark.full

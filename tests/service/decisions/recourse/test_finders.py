@@ -1,11 +1,15 @@
-"""Which searches for recourse a process keeps: the last ones that were used."""
+"""Which searches for recourse a process keeps, and when a plan is the same again."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rationale import DeepShap, compile_model
 from rationale_service.decisions.options import recourse
+from rationale_service.decisions.options.options import Replay
 from rationale_service.decisions.options.recourse import RecourseSearch
+from tests.compiler.models import parsed
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,33 @@ def test_the_last_used_are_kept(asked: str, made: str, kept: str, monkeypatch: p
     assert calls == [*made]
     assert [entry.model_path for entry in search._finders] == [*kept]
     search.stop()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "score", "moved", "tolerance", "differs"),
+    [
+        (1.0, 0.0, 5e-5, 1e-4, False),  # by the larger of both, as the decision's own score is compared
+        (1.0, 0.0, 2e-4, 1e-4, True),
+        (0.0, -1.0, 5e-5, 1e-4, False),
+        (0.0, -1.0, 2e-4, 1e-4, True),
+        (1.0, 0.0, 5e-5, 0.0, True),  # the same runtime
+        (1.0, 0.0, 0.0, 0.0, False),
+        (1.0, 0.0, 2.0, 4.0, True),  # another decision
+    ],
+)
+def test_a_plan_is_compared_by_the_scale_of_its_score(
+    threshold: float, score: float, moved: float, tolerance: float, differs: bool
+) -> None:
+    graph = "g (float[N, 2] x) => (float[N, 1] y) { y = MatMul (x, w) }"
+    decision = {"output": "y", "threshold": threshold, "adverse": "above", "output_range": [-9, 9]}
+    model = parsed(graph, {"w": np.ones((2, 1), np.float32)})
+    compiled = compile_model(model, DeepShap(np.zeros((2, 2))), feature_names=["a", "b"], decision=decision)
+    row = {"x": np.array([[5, 0]], np.float32)}
+    replay = Replay(
+        compiled.manifest, row, {"a": 5.0, "b": 0.0}, lambda each: compiled.explain(each["x"]), tolerance
+    )
+    plan = {"changes": {"a": score + moved}, "decision": "approve", "score": score}
+    assert bool(list(recourse.differences(replay, {"plans": [plan]}))) == differs
 
 
 class _Entry:

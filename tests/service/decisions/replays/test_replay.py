@@ -79,6 +79,25 @@ def test_on_another_runtime_numbers_are_equal_within_the_tolerance(
     assert Replayer(decided.settings).replay(replace(declined, runtime={})).elsewhere
 
 
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        ("backend", "triton"),
+        ("version", "1.0"),
+        ("devices", ["cuda:0"]),
+        ("processor", "another"),
+        ("kernels", "0.0.1"),  # which are recorded where they were taken
+    ],
+)
+def test_whatever_of_the_runtime_was_another_bits_may_differ(
+    decided: Decided, declined: RecordedDecision, name: str, then: Any
+) -> None:
+    runtime = {**declined.runtime, name: then}
+    assert Replayer(decided.settings).replay(declined).elsewhere == ()
+    replayed = Replayer(decided.settings).replay(replace(declined, runtime=runtime))
+    assert [each.partition(":")[0] for each in replayed.elsewhere] == [name]
+
+
 def test_the_entry_is_found_by_its_digests_whatever_its_name(
     decided: Decided, declined: RecordedDecision, copied: Path
 ) -> None:

@@ -34,6 +34,19 @@ def test_one_large_request_alone_is_let_in() -> None:
     budget.check(1)
 
 
+def test_one_large_request_that_grows_is_let_in_while_it_is_alone() -> None:
+    budget = MemoryLimit(2 * SMALL)
+    with budget.growing() as grow:
+        for _ in range(4):
+            grow(SMALL)
+        with budget.growing() as another, pytest.raises(QueueFullError):
+            another(1)
+    with budget.growing() as another, budget.growing() as grow:
+        another(1)
+        with pytest.raises(QueueFullError):
+            grow(2 * SMALL)
+
+
 def test_texts_count_with_their_length() -> None:
     budget = MemoryLimit(160)
     with budget.reserve(TEXTS), pytest.raises(QueueFullError):

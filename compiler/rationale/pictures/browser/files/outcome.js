@@ -11,7 +11,9 @@ export function outcomeOf({ refer, adverse, threshold }, score) {
 
 /** Whether a threshold, or a bound of a band, lies so near 0 or 1 that probabilities alone do not decide. */
 export const isNearEnds = ({ threshold, refer }) =>
-  [threshold, ...(refer ?? [])].some((bound) => Math.min(Math.abs(bound), Math.abs(1 - bound)) <= ENDS);
+  [threshold, ...(refer ?? []).filter((end) => end !== 0 && end !== 1)].some(
+    (bound) => Math.min(Math.abs(bound), Math.abs(1 - bound)) <= ENDS,
+  );
 
 /**
  * Return the number that is held against the threshold, as `scores_in` of compiler/rationale/decisions/rows.py does.
