@@ -247,7 +247,7 @@ def notice(
         str,
         typer.Option(
             help="adverse-action (Regulation B, FCRA 615(a)), eu-consumer-credit (directive 2023/2225), or "
-            "a your own Jinja template.",
+            "a Jinja template of your own.",
             metavar="NAME|FILE",
         ),
     ] = "adverse-action",

@@ -28,7 +28,10 @@ def new(
     name: Annotated[str, typer.Argument(help="Name of the key, which logs show.", metavar="NAME")],
     scope: Annotated[
         list[str],
-        typer.Option(help="What the key allows: infer, explain, decide, audit or admin. Repeat for several."),
+        typer.Option(
+            help="What the key allows: infer, explain, decide, recourse, review, audit or admin. Repeat it "
+            "for several."
+        ),
     ],
     file: Annotated[
         Path | None,

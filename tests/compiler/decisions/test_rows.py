@@ -277,7 +277,7 @@ def test_a_score_is_its_margins_sigmoid_unless_the_model_answers_otherwise(
 @pytest.mark.parametrize("bound", [0.3, 0.2, 0.45, 1e-6])
 def test_a_margin_that_is_a_bound_s_as_its_type_rounds_it_scores_the_bound(bound: float, dtype: type) -> None:
     for rule in ({"threshold": bound}, {"threshold": 0.5, "refer": (bound, 0.6)}):
-        profile = DecisionProfile(output="y", adverse="above", **rule)  # type: ignore[arg-type]
+        profile = DecisionProfile(output="y", adverse="above", **rule)
         own = np.log(bound) - np.log1p(-bound)
         margins = (own + abs(own) * np.array([0, 1e-6, -1e-6])).astype(dtype)
         scores = (1 / (1 + np.exp(-margins.astype(np.float64)))).astype(dtype)

@@ -57,7 +57,7 @@ SECANTS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], tuple[float, .
     "Sqrt": ("Sqrt (x)", np.sqrt, POSITIVE),
     "Reciprocal": ("Reciprocal (x)", lambda x: 1 / x, POSITIVE),
     **{
-        f"Pow {name}": (f"Pow (x, {name})", lambda x, n=float(n): x**n, (0.5, 2.0, 20.0))  # type: ignore[misc]
+        f"Pow {name}": (f"Pow (x, {name})", lambda x, n=float(n): x**n, (0.5, 2.0, 20.0))
         for name, n in POW.items()
     },
 }
