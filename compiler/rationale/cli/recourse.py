@@ -65,7 +65,8 @@ def recourse_command(
                     printed += _lines(i, decision, found)
         print("\n".join(printed))
         if count > rows:
-            print(f"… and {count - rows} more rows (--rows, --save)", file=sys.stderr)
+            left = count - rows
+            print(f"… and {left} more row{'s' * (left != 1)} (--rows, --save)", file=sys.stderr)
         if save is not None:
             with atomic_file(save) as file:
                 file.write_text("\n".join([*answers, ""]), encoding="utf-8")

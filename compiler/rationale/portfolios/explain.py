@@ -61,13 +61,14 @@ def explain_file(
     saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept_columns)}"]
     for _ in answers:  # the rest, unsaved
         pass
-    more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
+    left = count - shown
+    more = f"{left} more row{'s' * (left != 1)}" + (f" in {save}" if save else ": see --rows and --save")
     texts = compiled.manifest.unknown_texts(inputs)
     warned = [f"row {row}: {'; '.join(own)}" for row, own in enumerate(texts, 1) if own]
     warnings = [f"warning: {sentence}" for sentence in warned[:_WARNED]]
     if len(warned) > _WARNED:
         warnings.append(f"warning: {len(warned) - _WARNED} more rows with such texts")
-    return [*saved, *lines, *([more] if count > shown else []), *warnings]
+    return [*saved, *lines, *([more] if left else []), *warnings]
 
 
 def parse_rows(text: str) -> int | None:

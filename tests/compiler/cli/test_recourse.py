@@ -45,8 +45,8 @@ def test_it_prints_plans_and_flip_points_and_writes_every_row(repository: Path, 
 @pytest.mark.parametrize(("printed", "left"), [(0, 5), (3, 2), (5, 0), (6, 0)])
 def test_it_tells_how_many_rows_it_does_not_print(repository: Path, printed: int, left: int) -> None:
     lines = run(repository, "forest", "--rows", str(printed)).output.splitlines()
-    told = [line for line in lines if " more rows" in line]
-    assert told == [f"… and {left} more rows (--rows, --save)"] * (left > 0)
+    told = [line for line in lines if " more row" in line]
+    assert told == [f"… and {left} more row{'s' * (left > 1)} (--rows, --save)"] * (left > 0)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_rows_are_counted_through_all_batches(
     assert [line.partition(",")[0] for line in lines if line.startswith("Row ")] == [
         f"Row {i}" for i in range(1, printed + 1)
     ]
-    left = [line for line in lines if "more rows" in line]
+    left = [line for line in lines if "more row" in line]
     assert [line.split()[0] for line in left] == [str(COUNT - printed)] * (printed < COUNT)
     if save is not None:
         assert len(np.load(save)["explained_value"]) == COUNT
