@@ -28,6 +28,7 @@ def test_a_record_names_files_that_exist_or_says_that_they_are_gone(path: Path) 
     named = re.findall(r"`([\w/]+\.py)`", text) + [
         module.replace(".", "/") + ".py" for module in re.findall(r"`python -m ([\w.]+)", text)
     ]
-    missing = [name for name in named if not any(file.endswith(f"/{name}") for file in SOURCES)]
+    files = SOURCES + [file.replace("/__main__.py", ".py") for file in SOURCES]  # a command may be a package
+    missing = [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
     assert [name for name in linked if not (FOLDER / name).exists()] == []
     assert bool(missing) is ("The code is gone" in text.splitlines()[2]), missing
