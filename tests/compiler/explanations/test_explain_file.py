@@ -21,7 +21,7 @@ from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError
 from rationale.portfolios import files
 from rationale.portfolios.explain import TARGETS
-from rationale.portfolios.files import write_explanations
+from rationale.portfolios.files import check_explanations, write_explanations
 from rationale.tables.workbooks import MOST_COLUMNS
 from rationale.tables.written import write_npz
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
@@ -125,6 +125,13 @@ def test_columns_to_keep_are_written_beside(kind: str, value: str, monkeypatch: 
     ]
     refused = CliRunner().invoke(app, ["explain", "m", *words[:4], "--keep", "target"])
     assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize("ending", [".npz", ".NPZ"])
+def test_a_file_of_arrays_keeps_no_columns(ending: str) -> None:
+    check_explanations(Path(f"a{ending}"))
+    with pytest.raises(InvalidOptionError, match="cannot keep columns"):
+        check_explanations(Path(f"a{ending}"), ["id"])
 
 
 @pytest.mark.parametrize("kind", TABLES)

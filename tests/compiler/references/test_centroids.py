@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rationale import DeepShap, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
-from rationale.references.centroids import Output, balance_weights, make_centroids, outputs_of
+from rationale.references.centroids import Output, _someones, balance_weights, make_centroids, outputs_of
 from rationale.tables.files import read_rows
 from rationale.tables.represented import MeanOutput, shift_warnings
 from rationale_service.cli.main import app
@@ -27,6 +27,12 @@ def mixed(count: int = 300, seed: int = 0) -> np.ndarray:
     job = np.eye(3)[random.integers(0, 3, count)]
     income, age = random.gamma(2, 20_000, count), random.integers(18, 90, count)
     return np.column_stack([income, age, job, random.random(count) < 0.2]).astype(np.float64)
+
+
+def test_a_row_of_exactly_the_least_people_is_nobodys() -> None:
+    copies = np.repeat([[1.0], [2.0], [-0.0]], [LEAST - 1, LEAST, LEAST - 1], axis=0)
+    candidates = np.array([[1.0], [2.0], [0.0], [3.0]])
+    assert _someones(candidates, copies, LEAST).tolist() == [True, False, True, False]
 
 
 def equal_rows(candidates: np.ndarray, among: np.ndarray) -> np.ndarray:

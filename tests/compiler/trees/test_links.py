@@ -81,6 +81,16 @@ def test_auto_explains_what_the_model_answers() -> None:
     assert (of_scores.method.name, of_scores.explained_output) == ("treeshap", "/scores")
 
 
+def test_auto_passes_the_weights_on() -> None:
+    model, weights = MODELS["XGBoost reg:gamma"].fit(X, COUNTS + 1), np.arange(1.0, 21.0)
+    answers = [
+        compile_model(model, method, output="/scores").explain(X[:3])["base_value"]
+        for method in (Auto(X[:20], weights=weights), TreeShap(X[:20], weights=weights), Auto(X[:20]))
+    ]
+    np.testing.assert_array_equal(answers[0], answers[1])
+    assert not np.allclose(answers[0], answers[2])
+
+
 @pytest.mark.parametrize("behind", [(), ("Flatten",), ("Identity", "Flatten")])
 @pytest.mark.parametrize("op_type", ["Exp", "Sigmoid", "Softmax"])
 @pytest.mark.parametrize("logits", [True, False])

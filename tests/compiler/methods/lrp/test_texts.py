@@ -162,6 +162,8 @@ def test_what_is_refused(text: str, says: str) -> None:
 def test_types_are_checked_in_python_too(typed: Any) -> None:
     for make, says in (
         ({"scale": "1"}, "Typed: scale must be a number of at least 0, not '1'"),
+        ({"scale": float("inf")}, "scale must be a number of at least 0, not inf"),
+        ({"scale": float("nan")}, "scale must be a number of at least 0, not nan"),
         ({"scale": 1.0, "times": 1.5}, "times must be a whole number"),
         ({"scale": 1.0, "exact": 1}, "exact must be True or False"),
         ({"scale": 1.0, "mode": None}, "mode must be a text"),

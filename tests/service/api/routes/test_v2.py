@@ -59,6 +59,15 @@ async def test_nested_data_is_taken(client: httpx.AsyncClient) -> None:
     np.testing.assert_allclose(tensors(answer)["y"], handmade.predict(x), rtol=1e-6)
 
 
+async def test_nested_data_has_the_depth_of_its_shape(client: httpx.AsyncClient) -> None:
+    rows = handmade.X[:2].tolist()
+    for data, shape in ((rows, [8]), ([rows], [2, 4]), ([[row] for row in rows], [2, 4]), (rows, [2, 4, 1])):
+        tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": data}
+        answer = await client.post("/v2/models/score/infer", json={"inputs": [tensor]})
+        assert answer.status_code == 422
+        assert f"says shape {shape}" in answer.json()["detail"]
+
+
 async def test_explain_gives_prediction_and_attributions_in_one_answer(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v2/models/score/explain", json={"inputs": [oip(handmade.X)]})
     got = tensors(answer)

@@ -178,6 +178,14 @@ def everything(database: SqlStore) -> str:
         return str([[*connection.execute(select(table))] for table in decisions.metadata.sorted_tables])
 
 
+def test_a_line_end_is_no_part_of_a_key(database: SqlStore, key_file: Path) -> None:
+    recorded = decision(5, "key")
+    ledger_of(database, InputCodec("hashed", key_file)).append([[recorded]])
+    key_file.write_text(key_file.read_text().strip())
+    ledger = ledger_of(database, InputCodec("hashed", key_file))
+    assert ledger.read(recorded.id, recorded.instance) == replace(recorded, kept="hashed")
+
+
 def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: Path) -> None:
     ledger = ledger_of(database, InputCodec("hashed", key_file))
     recorded = decision(5, "key")
