@@ -52,6 +52,7 @@ NODES: dict[str, tuple[str, list[np.ndarray], dict[str, Any]]] = {
         {"imputed_value_int64s": [8], "replaced_value_int64": 5},
     ),
     "Binarizer": ("Binarizer", [X], {"threshold": 0.25}),
+    "Binarizer at its threshold": ("Binarizer", [X], {"threshold": float(X[1, 1])}),
     "Normalizer MAX": ("Normalizer", [ZEROS], {"norm": "MAX"}),
     "Normalizer L1": ("Normalizer", [ZEROS], {"norm": "L1"}),
     "Normalizer L2": ("Normalizer", [ZEROS], {"norm": "L2"}),

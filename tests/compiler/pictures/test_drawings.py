@@ -29,7 +29,7 @@ from rationale.pictures.panels import (
     shorten_name,
 )
 from rationale.pictures.svg import svg
-from rationale.pictures.words import NUMBERS, Word, read_vocabulary
+from rationale.pictures.words import NUMBERS, Word, read_vocabulary, vocabulary_of
 from rationale.schema.manifest import Attributed, TensorSpec
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
@@ -208,6 +208,11 @@ def test_words_of_a_tokenizer_are_the_text_again(tmp_path: Path, kind: str) -> N
     assert message.replace("␣", "").replace("  ", " ") == NEW
     assert any(word.joined for word in words)
     assert read_vocabulary(file).words([10**6, -1]) == [Word("[1000000]", False), Word("[-1]", False)]
+
+
+def test_a_mark_without_a_word_is_a_word() -> None:
+    words = vocabulary_of(["a", "##b", "##"]).words([0, 1, 2])
+    assert words == [Word("a", False), Word("b", True), Word("##", False)]
 
 
 def test_words_of_a_text_file(tmp_path: Path) -> None:

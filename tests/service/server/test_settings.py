@@ -8,7 +8,10 @@ from pydantic import ValidationError
 
 from rationale.errors import InvalidOptionError
 from rationale_service.configuration import load_settings, unknown_variables
+from rationale_service.server import _open_doors
 from rationale_service.settings import Settings
+
+NETWORK = "0.0.0.0"  # noqa: S104  # nothing listens
 
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,3 +142,18 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         load_settings({}, toml(tmp_path, "keys = ['hidden']"))
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "open_doors"),
+    [
+        ({}, 0),
+        ({"host": NETWORK}, 2),
+        ({"host": NETWORK, "admin_port": 8082}, 1),
+        ({"host": NETWORK, "keys": f"shop {'0' * 64} infer"}, 0),
+        ({"host": NETWORK, "keys_file": "keys"}, 0),
+        ({"host": NETWORK, "jwt_issuer": "i", "jwt_audience": "a", "jwt_keys": "https://i/keys"}, 0),
+    ],
+)
+def test_a_network_without_keys_is_warned_of(given: dict[str, Any], open_doors: int) -> None:
+    assert len(_open_doors(Settings(**given))) == open_doors
