@@ -1,12 +1,14 @@
 """The embedded backend under concurrent clients, over real connections."""
 
 import asyncio
+import gc
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from rationale_service.app import create_backend
@@ -55,6 +57,29 @@ async def test_as_many_wait_for_an_entry_as_its_config_says(
     refused = [answer for answer in answers if isinstance(answer, QueueFullError)]
     assert len(answers) - len(refused) in (most, most + 1)
     await backend.stop()
+
+
+@pytest.mark.parametrize("runs", [0, 1, 40])
+async def test_an_unloaded_entry_gives_its_memory_back_at_once(tmp_path: Path, runs: int) -> None:
+    """Not when the garbage collector runs: a gateway's does so rarely, and sessions hold large models."""
+    handmade.write_score(tmp_path)
+    entry = read_repository(tmp_path).entry("score")
+    backend = create_backend(Settings(repository=tmp_path))
+    await backend.start([entry])
+    await asyncio.gather(*(backend.infer(entry, {"x": handmade.X}, ["y"]) for _ in range(runs)))
+    await asyncio.sleep(0)  # the turn of the event loop in which it was loaded refers to it
+    gc.collect()
+    gc.disable()
+    try:
+        before = sessions()
+        await backend.unload(entry)
+        assert sessions() == before - 1
+    finally:
+        gc.enable()
+
+
+def sessions() -> int:
+    return sum(isinstance(each, ort.InferenceSession) for each in gc.get_objects())
 
 
 async def test_concurrent_rows_share_runs_and_stay_apart(

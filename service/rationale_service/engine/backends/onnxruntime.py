@@ -206,9 +206,10 @@ class _RunningEntry:
             times.learn(warmed.timed)
 
     async def close(self) -> None:
-        """Finish accepted requests."""
+        """Finish accepted requests, then release the sessions."""
         await self.queue.close()
         self._threads.shutdown(wait=False)
+        del self.sessions  # the queue refers to this object, and the garbage collector finds that late
 
     def _claim(self) -> None:
         """Claim an instance for this thread, which then runs on its device."""
