@@ -24,6 +24,7 @@ OPENVINO = {
     "LRN-wider than all": _SQUARES,
     "QuantizeLinear-no zero, last axis": "OpenVINO's CPU takes no scale for each element of axis 2",
     "Resize-a crop": "OpenVINO has no tf_crop_and_resize",
+    "Resize-a crop of one length": "OpenVINO has no tf_crop_and_resize",
     "Resize-cubic, antialiased": "OpenVINO's antialiasing is another",
     "Resize-cubic, nothing outside": "OpenVINO does not leave out what lies outside",
     "Resize-linear, antialiased": "OpenVINO's antialiasing is another",
