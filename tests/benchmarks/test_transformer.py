@@ -32,6 +32,7 @@ def test_the_references_and_their_weights_matter() -> None:
 
 def test_shap_adds_up_to_something_else() -> None:
     actual = measure(SMALL, CaseSettings(1, 1, (SHAP,)))
+    assert not actual.left_out
     ours, shap = (actual.systems[name] for name in (OURS, SHAP))
     assert max(ours.error, ours.gap) < 1e-4  # in float32
     assert min(shap.error, shap.gap) > 0.1
