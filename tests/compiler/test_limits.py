@@ -72,7 +72,7 @@ def nodes(count: int) -> None:
 
 
 def sparse(count: int) -> None:
-    """Of one byte each."""
+    """Compile a model with a sparse constant of that many elements, one byte each."""
     graph = "g (float[N, 1] x) => (float[N, A] y) { f = Cast <to = 1> (s) y = Mul (x, f) }"
     model = parsed(graph)
     values = numpy_helper.from_array(np.ones(1, np.int8), "s")
@@ -227,7 +227,7 @@ def test_a_limit_is_met_and_one_more_is_refused(
 
 @pytest.mark.parametrize("kind", [".npy", ".npz", ".csv", ".parquet", ".xlsx"])
 def test_a_file_may_fill_the_memory_that_its_numbers_may_take(kind: str, tmp_path: Path) -> None:
-    """Of an array's file its header counts too, which is known before the numbers are."""
+    """For a file of arrays the header counts too: it is read before the numbers."""
     table = pd.DataFrame(np.arange(12.0).reshape(4, 3) + 0.5, columns=["a", "b", "c"])
     array, path = table.to_numpy(), tmp_path / f"rows{kind}"
     write: dict[str, Callable[[BinaryIO], object]] = {

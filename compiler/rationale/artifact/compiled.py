@@ -396,9 +396,8 @@ class Compiled:
         Raises:
             RepositoryError: if Triton does not take the name, or the folder cannot be written.
         """
-        from rationale.artifact.repository.write import (
-            write_entries,  # late: what reads an entry does not compile
-        )
+        # Imported here: a process that only reads an entry needs none of the compiler.
+        from rationale.artifact.repository.write import write_entries
 
         with kernels_of(self.custom_ops):
             return write_entries(

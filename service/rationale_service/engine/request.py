@@ -18,6 +18,7 @@ _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
 _CHOICES = ("explainer", "reference_set", "compare_with")
+_PARAMETERS = frozenset((*_CHOICES, "timeout", "binary_data_output", "priority", "sequence_id"))
 _MOST_UNKNOWN, _LONGEST_OPTION = 20, 40  # unknown options that are compared; characters of one
 
 
@@ -157,7 +158,8 @@ def choices_of(parameters: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
         MalformedError: if one is no name, or `compare_with` no text of ids, separated by commas.
     """
     explainer, reference_set, ids = (name_of(parameters, name) for name in _CHOICES)
-    note_misspelt((name for name in parameters if name not in _CHOICES), _CHOICES, faults)
+    if unknown := [name for name in parameters if name not in _PARAMETERS]:  # tritonclient sends known ones
+        note_misspelt(unknown, _CHOICES, faults)
     compare_with = None if ids is None else tuple(part.strip() for part in ids.split(","))
     return dict(zip(_CHOICES, (explainer, reference_set, compare_with), strict=True))
 

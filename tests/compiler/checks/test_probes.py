@@ -83,7 +83,7 @@ def test_a_file_holds_every_type_as_it_is(datatype: str, tmp_path: Path) -> None
 
 
 def test_the_output_s_range_is_the_unit_of_all_that_adds_up_to_it() -> None:
-    """Of the gap too, whose own range is rounding; other outputs have ranges of their own."""
+    """The gap takes it too, because its own range is only rounding. Other outputs have their own ranges."""
     answers = {"y": [5.0, 5.0], "explained_value": [[1.0], [3.0]], "base_value": [[0.5], [0.5]]}
     answers |= {"completeness_gap": [[0.0], [1e-7]], "x_attributions": [[0.5], [-1.5]]}
     arrays = {name: np.asarray(value, np.float32) for name, value in answers.items()}

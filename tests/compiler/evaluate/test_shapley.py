@@ -341,7 +341,7 @@ def test_an_image_is_refused_unless_told() -> None:
 
 
 def test_as_many_answers_as_are_needed_suffice() -> None:
-    """Of every coalition of three features, and of the fewest orders of many."""
+    """Check two games: all coalitions of three features, and the fewest orders of many features."""
     assert rounds_within(2 * 4 * 2**3, 2, 3, 4) == 0
     with pytest.raises(InvalidOptionError, match=r"need at least 64 answers of the model, more than .* 63"):
         rounds_within(2 * 4 * 2**3 - 1, 2, 3, 4)

@@ -111,7 +111,7 @@ def test_approvals_begin_at_the_band_s_end(
 
 @pytest.mark.parametrize(("threshold", "cut"), [(0.5, 0.0), (0.8, np.log(4)), (0.6, np.log(1.5))])
 def test_rounding_moves_a_margin_by_a_share_of_1_at_least(threshold: float, cut: float) -> None:
-    """Those near 0 are sums of numbers that are not."""
+    """Margins near 0 are sums of larger numbers, whose rounding they keep."""
     nothing: Any = None
     applicant = Applicant(nothing, nothing, {}, {}, {}, nothing, is_logistic=True)
     applicant.__dict__["profile"] = DecisionProfile(output="y", threshold=threshold, adverse="above")
@@ -151,7 +151,7 @@ def test_a_region_has_no_row_inside_that_is_not_approved() -> None:
 
 
 def test_a_flip_point_of_a_choice_is_exact_and_one_of_a_number_is_not() -> None:
-    """Of a model without trees: each choice is tried, and some numbers."""
+    """For a model without trees, the search tries each choice, but only some numbers."""
     entry = compiled()
     exact = {
         p.feature: p.exact for x in (row(0.5, own=1.0), row(3.0)) for p in entry.recourse(x)[0].flip_points

@@ -66,7 +66,7 @@ APART = [0.5, 0.1, 0.01, 1e-3, 1e-4]
 
 @pytest.mark.parametrize("name", SECANTS)
 def test_a_secant_keeps_its_digits_as_its_ends_come_near(name: str) -> None:
-    """In float32, where the difference of two values alone has few: (f(x) − f(r))/(x − r), relative."""
+    """Compare with (f(x) − f(r))/(x − r) in float64; in float32 this difference has few digits."""
     body, function, places = SECANTS[name]
     r = np.repeat(np.float32(places), 2 * len(APART))[None]
     x = (r * (1 + np.tile([*APART, *(-a for a in APART)], len(places)))).astype(np.float32)
@@ -85,7 +85,7 @@ def test_a_secant_keeps_its_digits_as_its_ends_come_near(name: str) -> None:
 def test_no_window_of_an_lp_pool_begins_behind_the_last_value(
     pad: int, kernel: int, stride: int, size: int
 ) -> None:
-    """With ceil_mode, as ONNX Runtime has it, although ONNX's inference counts such windows."""
+    """ONNX Runtime drops such a window with ceil_mode, although ONNX's shape inference counts it."""
     pads = [min(pad, kernel - 1), 0]
     how = f"kernel_shape = [{kernel}], strides = [{stride}], pads = {pads}, ceil_mode = 1"
     text = f"g (float[N, 1, {size}] x) => (float[N, 1, A] y) {{ y = LpPool <{how}> (x) }}"

@@ -46,7 +46,8 @@ async def test_a_request_may_bring_its_references(client: httpx.AsyncClient) -> 
     assert_explains(await ask(client), BASE)
 
 
-async def test_as_many_references_as_are_allowed(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("quick")
+async def test_as_many_references_as_are_allowed(folder: Path) -> None:
     async with administered(folder, open_references=len(R)) as client:
         assert_explains(await ask(client, tensor("x_references", R)), R)
         answer = await ask(client, tensor("x_references", np.concatenate([R, R[:1]])))

@@ -161,7 +161,7 @@ async def test_it_is_pulled_when_an_entry_is_loaded(tmp_path: Path) -> None:
         refused = await client.post("/v2/repository/models/other/load")
         assert refused.status_code == 503
         assert "no entry" in refused.json()["detail"]
-        live = client.app.state.gateway.live  # type: ignore[attr-defined]
+        live = client.app.state.gateway.live  # type: ignore[attr-defined]  # our client holds its app
         with pytest.raises(OSError, match="no entry"):
             live.look()
         page = (await client.get("/metrics")).text

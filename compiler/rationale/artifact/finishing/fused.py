@@ -190,7 +190,7 @@ def _replace(model: ir.Model, graph: ir.Graph, chain: _Chain, names: dict[str, s
     Args:
         names: names of the functions, by dtype and program; a new one is added.
     """
-    nodes, last = chain.nodes[::-1], chain.nodes[0]
+    nodes = chain.nodes[::-1]
     inside = {node.outputs[0] for node in nodes}
     inputs = list(dict.fromkeys(v for node in nodes for v in _operands(node) if v not in inside))
     program = _program(chain, nodes, inputs)
@@ -200,9 +200,15 @@ def _replace(model: ir.Model, graph: ir.Graph, chain: _Chain, names: dict[str, s
             return
         names[key] = f"{NAME}{len(names)}"
         model.functions[DOMAIN, names[key], ""] = _function(model, nodes, inputs, names[key])
-    call = ir.Node(
-        DOMAIN, names[key], inputs, [ir.AttrString(PROGRAM, program)], num_outputs=1, name=last.name
-    )
+    put_call(graph, nodes, inputs, names[key], program)
+
+
+def put_call(
+    graph: ir.Graph, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], name: str, program: str
+) -> None:
+    """Put a call of a function in the place of nodes, the last of which gives its output."""
+    last = nodes[-1]
+    call = ir.Node(DOMAIN, name, inputs, [ir.AttrString(PROGRAM, program)], num_outputs=1, name=last.name)
     old, new = last.outputs[0], call.outputs[0]
     graph.insert_before(last, call)
     new.type, new.shape = old.type, old.shape

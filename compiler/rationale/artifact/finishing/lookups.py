@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rationale.artifact.finishing.fused import DOMAIN
+from rationale.artifact.finishing.fused import DOMAIN, put_call
+from rationale.artifact.finishing.fused import PROGRAM as ATTRIBUTE
 from rationale.graph.nodes import drop_unused_constants
 from rationale.trees.program import INSIDE, PROGRAM
 
 NAME = "Tables"
-_PROGRAM = "program"
 _MOST = 8  # calls in a file; kernels/src/tables_operator.h has as many names
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -37,7 +37,7 @@ def fuse_tables(model: ir.Model, lookups: Sequence[ir.Node]) -> None:
         if inputs is not None and number < _MOST:
             name = f"{NAME}{number}"
             model.functions[DOMAIN, name, ""] = _function(model, nodes, inputs, name)
-            _call(graph, nodes, inputs, name)
+            put_call(graph, nodes, inputs, name, last.meta[PROGRAM])
             graph.opset_imports[DOMAIN] = 1
     drop_unused_constants(graph)
 
@@ -106,18 +106,5 @@ def _function(
         opset_imports={"": model.graph.opset_imports[""]},
         name=name,
     )
-    attributes = [ir.Attr(_PROGRAM, ir.AttributeType.UNDEFINED, None)]
+    attributes = [ir.Attr(ATTRIBUTE, ir.AttributeType.UNDEFINED, None)]
     return ir.Function(DOMAIN, name, graph=graph, attributes=attributes)
-
-
-def _call(graph: ir.Graph, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], name: str) -> None:
-    """Put a call in the place of nodes."""
-    last = nodes[-1]
-    program = ir.AttrString(_PROGRAM, last.meta[PROGRAM])
-    call = ir.Node(DOMAIN, name, inputs, [program], num_outputs=1, name=last.name)
-    old, new = last.outputs[0], call.outputs[0]
-    graph.insert_before(last, call)
-    new.type, new.shape = old.type, old.shape
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    new.name, old.name = old.name, None
-    graph.remove(nodes[::-1], safe=True)

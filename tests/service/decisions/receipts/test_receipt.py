@@ -26,6 +26,7 @@ from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import Ledger, open_ledger
 from rationale_service.decisions.records.receipt import write_receipt
 from rationale_service.decisions.records.replay import Replayer
+from rationale_service.settings import Settings
 from tests.compiler.models import parsed, rows
 from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.needs import GERMAN, need_data
@@ -276,9 +277,14 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
     assert codes[5:] == [["i", "d"], ["i"], ["i"], ["i"], ["cards"]]
     tied = [decided.answers[decided.ids[name][i]]["reasons"] for name, i in (("above", 1), ("below", 2))]
     assert [[reason["code"] for reason in reasons if reason["tied"]] for reasons in tied] == [["d"], ["d"]]
-    replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []
+    check_receipts(decided.settings, tmp_path)
+
+
+def check_receipts(settings: Settings, folder: Path) -> None:
+    """Write a receipt of each decision, and demand that its own check agrees."""
+    replayer, store, receipts = Replayer(settings), open_ledger(settings), []
     for decision in store.in_order():
-        receipts.append(tmp_path / decision.id)
+        receipts.append(folder / decision.id)
         write_receipt(decision, replayer.entry(decision), receipts[-1])
     store.close()
     for code, lines in check(*receipts):
@@ -302,13 +308,7 @@ def test_of_inquiries_beyond_the_most_reasons_the_largest_alone_is_one(tmp_path:
     decided = decide_all(tmp_path / "models", {"m": rows})
     answers = [decided.answers[decision_id] for decision_id in decided.ids["m"]]
     assert [[reason["code"] for reason in answer["reasons"]] for answer in answers] == due
-    replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []
-    for decision in store.in_order():
-        receipts.append(tmp_path / decision.id)
-        write_receipt(decision, replayer.entry(decision), receipts[-1])
-    store.close()
-    for code, lines in check(*receipts):
-        assert code == 0, lines
+    check_receipts(decided.settings, tmp_path)
 
 
 @pytest.mark.parametrize(
